@@ -47,7 +47,7 @@ TABLE = [
     ("transactional.id", None, 1, None),
     ("transaction.timeout.ms", 60_000, 1, INT32),
     ("transaction.max.timeout.ms", 900_000, 1, INT32),
-    ("staged", False, None, None),
+    ("staged", None, None, None),
     ("linger.ms", 5, 0, INT64),
     ("batch.size", 1_048_576, 0, INT32),
     ("max.block.ms", 60_000, 0, INT64),
@@ -183,8 +183,8 @@ def test_values_as_python_toml_and_text_give_them(name: str, given: object, pars
             0,
             "offsets.topic.num.partitions = 0: expected an integer from 1 to 10000 (default 50)",
         ),
-        ("staged", "yes", "staged = 'yes': expected true or false (default false)"),
-        ("staged", 1, "staged = 1: expected true or false (default false)"),
+        ("staged", "yes", "staged = 'yes': expected true or false (default none)"),
+        ("staged", 1, "staged = 1: expected true or false (default none)"),
         (
             "isolation.level",
             "committed",
@@ -387,8 +387,9 @@ def test_the_rendered_file_uncommented_is_the_defaults() -> None:
     assert tomllib.loads(render_toml()) == {scope: {} for scope in config.SCOPES}
     layers = parse_document(tomllib.loads("\n".join(re.sub(r"^#(?=\S)", "", line) for line in lines)))
     for scope in config.SCOPES:
+        examples = {"bool": True, "str": "..."}
         expected: dict[str, object] = {
-            key.name: "..." if key.default is None else key.default for key in config.keys_of(scope)
+            key.name: examples[key.kind] if key.default is None else key.default for key in config.keys_of(scope)
         }
         assert layers[scope] == expected
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,7 +30,8 @@ class RecordMetadata:
     """Partition and offset of the rows of one send.
 
     If its keys spread the rows over several partitions, `parts` has one of these for each partition, and `partition`
-    and `base_offset` are -1. In a staged transaction rows have no offset before the commit, so `base_offset` is -1.
+    and `base_offset` are -1. With `staged=True` rows have no offset before the commit, so `base_offset` is -1. Rows that
+    waited for the commit have the offset that it gave them, or -1 if another process finished the commit.
     """
 
     topic: str
@@ -38,12 +40,28 @@ class RecordMetadata:
     """Offset of the first row. The other rows follow without a gap."""
     records: int
     timestamp: int
-    """Append time in milliseconds; -1 in a staged transaction."""
+    """Append time in milliseconds; -1 where there is no offset."""
     parts: tuple[RecordMetadata, ...] = ()
+
+
+class _Waiters(list[Any]):
+    """What `concurrent.futures.wait` and `as_completed` add to the futures that they wait for."""
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def append(self, waiter: Any) -> None:
+        """Add a waiter, and send the rows that it waits for."""
+        super().append(waiter)
+        self._asked()
 
 
 class SendFuture(Future[RecordMetadata]):
     """The future of one send. Waiting for it sends its rows without further linger.
+
+    A small transaction keeps its rows until the commit. `result`, `exception`, `done`, and waiting with
+    `concurrent.futures`, send them at once. A callback and `asyncio.wrap_future` do not: they wait for the commit.
 
     It fails with a TxlogError whose class shows what to do next.
 
@@ -52,31 +70,40 @@ class SendFuture(Future[RecordMetadata]):
     * OutcomeUnknownError: the rows may be in the log.
     * InvalidRequestError: the rows cannot be in the log, because the topic was deleted.
 
-    Waiting for it in the callback of another future, or in a forked child, raises IllegalStateError.
+    Waiting for it in the callback of another future, or in a forked child, raises IllegalStateError. Waiting for it
+    while the outcome of its commit is unknown raises OutcomeUnknownError.
     """
 
-    def __init__(self, send_now: Callable[[], None]) -> None:
+    def __init__(self, send_now: Callable[[], None], asked: Callable[[], None]) -> None:
         super().__init__()
         self._send_now = send_now
+        self._asked = asked
+        self._waiters = _Waiters(asked)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return where the rows are, or raise why they are not in the log. Raises TimeoutError after `timeout` seconds."""
-        if not self.done():
+        if not super().done():
             self._send_now()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return why the rows are not in the log, or None. Raises TimeoutError after `timeout` seconds."""
-        if not self.done():
+        if not super().done():
             self._send_now()
         return super().exception(timeout)
+
+    def done(self) -> bool:
+        """Return whether the rows are in the log, or failed."""
+        if not super().done():
+            self._asked()
+        return super().done()
 
 
 class Send:
     """One call of `send`. Its future waits for the rows in all partitions."""
 
-    def __init__(self, topic: str, parts: int, send_now: Callable[[], None]) -> None:
-        self.future = SendFuture(send_now)
+    def __init__(self, topic: str, parts: int, send_now: Callable[[], None], asked: Callable[[], None]) -> None:
+        self.future = SendFuture(send_now, asked)
         # Rows that may be in the log cannot be cancelled.
         self.future.set_running_or_notify_cancel()
         self._topic = topic
@@ -232,6 +259,11 @@ class Accumulator:
         self.bytes += size
         if last.bytes >= self._batch_bytes:
             last.closed = True
+
+    def restart(self, now_ms: int) -> None:
+        """Let linger.ms and delivery.timeout.ms of all batches begin now, because they were not to be sent before."""
+        for batch in self:
+            batch.created_ms, batch.deadline_ms = now_ms, now_ms + self._delivery_timeout_ms
 
     def flush(self) -> None:
         """Close all batches, so that none waits for more rows."""

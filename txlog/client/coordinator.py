@@ -7,7 +7,7 @@ caller's thread. `txlog.client.producer_state` decides which call is allowed in 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from txlog.client.groups import GroupOffsets, check_text
@@ -112,12 +112,14 @@ class Coordinator:
 
         return self._take(self.session.call(f"sending offsets of group {sent.group!r}", program))
 
-    def find_deleted(self, schema_ids: Mapping[str, int]) -> UnknownTopicOrPartitionError | None:
+    def find_deleted(
+        self, schema_ids: Mapping[str, int], *, beside: Callable[[], Sequence[Program[None]]] = tuple
+    ) -> UnknownTopicOrPartitionError | None:
         """Return the error for a topic that was deleted since rows of these schemas (by topic) were made (W46).
 
         Returns None if no topic was deleted. Also returns None if an earlier commit may have been decided, because a
         second look must not contradict that commit. Give the result to `end`. Raises TxlogTimeoutError,
-        StoreAccessError; then nothing is decided.
+        StoreAccessError; then nothing is decided. The programs that `beside` returns for each try run at the same time.
         """
         if not schema_ids or self._in_doubt:
             return None
@@ -126,7 +128,7 @@ class Coordinator:
         def program(_: Context, views: Views) -> Program[tuple[Views, _Found]]:
             known = {topic: runtime.known_topic(topic) for topic in schema_ids}
             looks = [topics.refresh_topic_of_rows(topic, number, known[topic]) for topic, number in schema_ids.items()]
-            return views, (yield Gather(tuple(looks)))
+            return views, (yield Gather((*looks, *beside())))[: len(looks)]
 
         refusal = None
         found = self.session.call(f"looking up {', '.join(sorted(schema_ids))}", program)

@@ -1,8 +1,9 @@
 """How does a program write? Kafka's producer, with Arrow tables as records.
 
 Without a transactional.id every send is appended by itself, exactly once. With one, sends belong to the transaction
-that `begin_transaction` opened. An eager transaction (the default) writes rows to the log as they are sent; a staged
-one does so when it commits. See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
+that `begin_transaction` opened. The rows of a small transaction wait for its commit (`txlog.client.held_rows`); a larger
+one is eager and writes them to the log as they are sent. `staged=True` and `staged=False` choose one way for all. See
+PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ from txlog.errors import (
     IllegalStateError,
     InvalidConfigurationError,
     InvalidRequestError,
-    RetriableError,
     SchemaMismatchError,
-    TransactionAbortableError,
     TxlogError,
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
@@ -147,8 +146,9 @@ class Producer:
         hash; without a key all rows are sent to one partition. The rows of one send and partition are never split
         between batches.
 
-        Rows wait for others (`linger.ms`) until a thread waits for their future, flushes or commits. If the
-        transaction's version was committed before, rows are checked and dropped, and the future's result has no offset.
+        Rows wait for others (`linger.ms`), and in a transaction for the commit while they are at most 2 MiB. A thread
+        that asks for their future or flushes sends them at once. If the transaction's version was committed before, rows
+        are checked and dropped, and the future's result has no offset.
 
         If this call raises, no row was sent. Raises:
 
@@ -166,18 +166,9 @@ class Producer:
         try:
             return self._send(topic, data, key, partition)
         except TxlogError as error:
-            wrong_call = (
-                isinstance(error, SchemaMismatchError | IllegalStateError) or type(error) is InvalidRequestError
-            )
-            if self.transactional_id is None or wrong_call:
-                raise
-            if not isinstance(error, RetriableError):
-                self._transactions.fail(error)
-            unsent = TransactionAbortableError(
-                f"{self._who}: rows for {topic!r} were not sent: {error}; abort the transaction"
-            )
-            unsent.__cause__ = error
-            self._transactions.fail(unsent)
+            if self.transactional_id is not None:
+                self._transactions.fail_send(topic, error)
+            raise
 
     def _send(
         self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
@@ -210,13 +201,12 @@ class Producer:
             self._transactions.add_topic(topic)
             if self._transactions.repeats:
                 parts = []
-            send = Send(topic, len(parts), self._send_now)
+            send = Send(topic, len(parts), self._send_now, self._asked)
             now_ms = self._runtime.clock.monotonic_ms()
             for tp, rows in parts:
                 waiting.add(tp, metadata, rows, send, now_ms)
             if parts:
-                self._sender.start()
-                self._sender.condition.notify_all()
+                self._sender.added()
         if not parts:
             send.future.set_result(
                 RecordMetadata(
@@ -244,7 +234,9 @@ class Producer:
                 self._refuse_closed("flush")
             self._sender.send_now()
             batches = self._sender.unfinished
-            self._sender.wait(lambda: batches.isdisjoint(self._sender.unfinished), None)
+            self._sender.wait(lambda: batches.isdisjoint(self._sender.unfinished) or self._is_in_doubt(), None)
+            if self._is_in_doubt():
+                raise self._transactions.doubt()
             self._raise_first_error("flush", batches)
 
     # -- transactions -------------------------------------------------------------------------------------------------
@@ -278,9 +270,8 @@ class Producer:
         """Commit a group's offsets (the next to read) with this transaction, and only with it.
 
         A consumer's `group_metadata()` fences older instances of that consumer. `expected` are the committed offsets
-        that the job started from (None: there was none). An eager transaction writes the offsets now, as pending. A
-        staged one writes them as the first step of its commit (PROTOCOL.md, "Consumer offsets"). An empty mapping does
-        nothing.
+        that the job started from (None: there was none). The offsets are written now, as pending. With `staged=True` the
+        commit writes them as its first step (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
 
         Raises:
 
@@ -452,7 +443,7 @@ class Producer:
             )
 
     def _refuse_in_callback(self, call: str) -> None:
-        if self._sender.is_this_thread:
+        if self._sender.runs_callbacks:
             raise IllegalStateError(
                 f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that runs the callback. "
                 "hint: call it in another thread"
@@ -462,7 +453,18 @@ class Producer:
         """Send without linger. Called by the future of a send that a thread waits for."""
         self._turns.check()
         self._refuse_in_callback("result")
+        if self._is_in_doubt():
+            raise self._transactions.doubt()
         self._sender.send_now()
+
+    def _asked(self) -> None:
+        """Take note that a thread asks whether rows are in the log. Called by the future of a send."""
+        if not self._turns.is_elsewhere:
+            self._sender.asked()
+
+    def _is_in_doubt(self) -> bool:
+        """Return whether rows belong to a commit of unknown outcome, and no call is finding it out."""
+        return self._transactions.in_doubt and self._turns.is_free()
 
     def _check_send(self) -> None:
         self._turns.check()

@@ -2,25 +2,28 @@
 
 A round takes the first ready batch of every partition. It places the rows (inline or as a file), registers new
 partitions of the transaction in one record, and appends all batches in parallel. No error is swallowed: every error
-reaches the futures of the batch and the producer's state (`txlog.client.producer_state`).
+reaches the futures of the batch and the producer's state (`txlog.client.producer_state`). The rows of a small
+transaction are not sent: they wait for the commit (`txlog.client.held_rows`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
+from txlog.client.drafts import Drafts
+from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, have_one_schema, may_hold
 from txlog.client.retry import Limit, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
-from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
@@ -65,6 +68,7 @@ class _Failed:
 
 
 _Outcome: TypeAlias = _Appended | _Staged | _Failed
+_Way: TypeAlias = Literal["eager", "staged", "held"]
 T = TypeVar("T")
 
 
@@ -88,6 +92,8 @@ class Sender:
         self.attempted = False
         """Whether the open transaction was, or may have been, registered with the coordinator."""
         self.staged_parts: list[StagedPart] = []
+        self.undecided: HeldRows | None = None
+        """The rows that the commit carries, from its decision until its outcome is known."""
         self.last_error: Exception | None = None
         """Why rows wait for a retry. None if there was no error lately."""
         self._session = session
@@ -100,20 +106,39 @@ class Sender:
             delivery_timeout_ms=config.delivery_timeout_ms,
         )
         self._in_flight: list[Batch] = []
-        self._sequences: dict[TopicPartition, int] = {}
+        self._drafts = Drafts(session.runtime, row_writer)
         self._registered: set[TopicPartition] = set()
-        self._drawn_id: int | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self.dead: BaseException | None = None
         """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
         self._must_abort = False
         """Whether the open transaction can only be aborted."""
+        self._way: _Way = "eager"
+        """What becomes of the rows of the open transaction: they are appended, written to files, or wait for the commit."""
+        self._settling: threading.Thread | None = None
+        """The thread that completes the futures of a commit."""
+        self._committing = False
+        """Whether a commit is about to decide about the rows that wait for it."""
 
     # -- called by the producer, `lock` held --------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the thread at the first rows."""
+    def added(self) -> None:
+        """Take note of new rows. They are sent when they are due, or wait for the commit while they are few."""
+        if self._way != "held":
+            self._start()
+        elif self._waiting.bytes > MAX_HELD_BYTES:
+            self._turn_eager()
+
+    def _turn_eager(self) -> None:
+        """Send the rows that wait for the commit, and those that follow, because something needs them in the log now."""
+        self._way = "eager"
+        self._waiting.restart(self._session.clock.monotonic_ms())
+        self._start()
+
+    def _start(self) -> None:
+        """Start the thread at the first rows, or wake it."""
+        self.condition.notify_all()
         if self._thread is None:
             # A daemon, so that a program that ends without close() does not hang. txlog.client.at_exit takes care of
             # its rows.
@@ -131,19 +156,20 @@ class Sender:
         return sum(batch.rows for batch in self._waiting)
 
     @property
-    def is_this_thread(self) -> bool:
-        """Return whether the caller runs in this thread, as callbacks of futures do."""
-        return threading.current_thread() is self._thread
+    def runs_callbacks(self) -> bool:
+        """Return whether the caller runs in a thread that completes futures, as their callbacks do."""
+        return threading.current_thread() in (self._thread, self._settling)
 
     @property
     def unfinished(self) -> set[Batch]:
-        """Return the batches that wait or are in flight."""
-        return {*self._waiting, *self._in_flight}
+        """Return the batches that wait, are in flight or are part of a commit that has no outcome yet."""
+        undecided = self.undecided.batches if self.undecided is not None else ()
+        return {*self._waiting, *self._in_flight, *undecided}
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits or is in flight."""
-        return not self._waiting and not self._in_flight
+        """Whether nothing waits to be sent, and nothing is in flight."""
+        return (self._committing or not self._waiting) and not self._in_flight
 
     @property
     def in_flight(self) -> bool:
@@ -154,15 +180,55 @@ class Sender:
     def staged_schemas(self) -> dict[str, int]:
         """Return topic -> oldest schema_id of the rows that the open transaction has staged, or will stage."""
         found = [(part.topic, part.schema_id) for part in self.staged_parts]
-        if self._config.staged:
+        if self._way != "eager":
             found += [(batch.tp.topic, batch.topic.schema_id) for batch in self.unfinished]
         return dict(sorted(found, reverse=True))
 
     def send_now(self) -> None:
-        """Send rows without linger, because a thread waits for them."""
+        """Send rows without linger, because a thread waits for them. Also sends rows that wait for the commit."""
         with self.lock:
+            if self._committing:
+                return  # the commit is about to publish them
+            if self._way == "held" and self._waiting:
+                self._turn_eager()
             self._waiting.flush()
             self.condition.notify_all()
+
+    def asked(self) -> None:
+        """Send rows that wait for the commit, because a thread asks what became of them."""
+        with self.lock:
+            if self._way == "held" and not self._committing and self._waiting:
+                self._turn_eager()
+
+    def hold(self) -> HeldRows:
+        """Return the rows that the commit is to publish. Until `release` they are not sent."""
+        with self.lock:
+            if self._way == "held" and not have_one_schema(self._waiting):
+                self._turn_eager()
+            self._committing = self._way == "held" and bool(self._waiting)
+            batches = list(self._waiting) if self._committing else []
+        return HeldRows(batches, self._row_writer, *self._drafts.identity(self.coordinator))
+
+    def decide(self, held: HeldRows) -> None:
+        """Make `held` part of the decision, which is about to be written."""
+        if held:
+            self.staged_parts.extend(held.parts)
+            self._waiting.remove_all()
+            self.undecided = held
+
+    def release(self) -> None:
+        """Let rows be sent again that the commit has not taken."""
+        with self.lock:
+            self._committing = False
+
+    @contextmanager
+    def callbacks(self) -> Iterator[None]:
+        """Complete futures in the block, in which the calling thread runs their callbacks."""
+        self._settling = threading.current_thread()
+        try:
+            yield
+        finally:
+            self._settling = None
 
     def flush(self, deadline_ms: int | None) -> bool:
         """Wait until all sent rows are in the log or failed. Requires that no `send` is possible."""
@@ -184,11 +250,13 @@ class Sender:
 
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
+        held = self._config.staged is None and may_hold(self._session.runtime)
+        self._way = "staged" if self._config.staged else "held" if held else "eager"
         self.attempted = False
         self._must_abort = False
         self.staged_parts = []
         self._registered = set()
-        self._sequences = {}
+        self._drafts.new_epoch()
 
     def wait(self, done: Callable[[], bool], deadline_ms: int | None) -> bool:
         """Wait until `done()`; return False when the time is up. Returns at once if the thread has died."""
@@ -234,6 +302,9 @@ class Sender:
             with self.lock:
                 if self._closing:
                     return None
+                if self._way == "held":
+                    self.condition.wait()
+                    continue
                 now_ms = clock.monotonic_ms()
                 self._in_flight = self._waiting.take_ready(now_ms)
                 if self._in_flight:
@@ -249,7 +320,7 @@ class Sender:
 
     def _send(self, batches: Sequence[Batch]) -> None:
         try:
-            if self._config.staged:
+            if self._way == "staged":
                 # No other step reads the log before the commit. This check keeps files out of a wrong store.
                 self._session.runtime.check_store()
             elif self.coordinator is not None:
@@ -259,7 +330,7 @@ class Sender:
                 self._settle(_Failed(batch, error))
             return
         views, ctx = self._session.views, self._session.context()
-        append = self._stage_one if self._config.staged else self._append_one
+        append = self._stage_one if self._way == "staged" else self._append_one
         outcomes: tuple[_Outcome, ...] = self._session.runtime.run(
             _gathered(tuple(append(ctx, views, batch) for batch in batches))
         )
@@ -271,7 +342,9 @@ class Sender:
         """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
         try:
             self._seal(ctx, [outcome.view for outcome in appended])
-            self._session.end_overdue([outcome.batch.tp for outcome in appended], self._identity()[0])
+            self._session.end_overdue(
+                [outcome.batch.tp for outcome in appended], self._drafts.identity(self.coordinator)[0]
+            )
         except Exception:
             _LOG.warning("%s: tidying up after an append failed; the rows are in", self._session.who, exc_info=True)
 
@@ -292,7 +365,7 @@ class Sender:
             return _Failed(batch, self._late(batch, self.last_error))
         try:
             # This program's own thread writes the file, so that files of several partitions are written in parallel.
-            draft = self._placed(ctx, batch)
+            draft = self._drafts.place(ctx, batch, self.coordinator)
             limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
             batch.created = False
             append = append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at)
@@ -304,56 +377,11 @@ class Sender:
     def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
         yield from ()
         try:
-            pid, epoch = self._identity()
+            pid, epoch = self._drafts.identity(self.coordinator)
             file = self._row_writer.file(batch.table(), batch.topic, batch.tp.partition, pid, epoch)
         except Exception as error:
             return _Failed(batch, error)
         return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
-
-    def _placed(self, ctx: Context, batch: Batch) -> BatchDraft:
-        """Return the batch's draft.
-
-        It is made once, so that a retry is identical (W16). A file that vacuum might delete is written again under a
-        new name (W8).
-        """
-        now = self._session.runtime.read_clocks()
-        draft = batch.draft
-        stale = bool(draft and draft.files) and now.ms_since(batch.placed_at) >= ctx.max_view_age_ms
-        if draft is not None and not stale:
-            return draft
-        pid, epoch = (draft.producer_id, draft.producer_epoch) if draft is not None else self._identity()
-        sequence = draft.base_sequence if draft is not None else self._sequences.get(batch.tp, 0)
-        table = batch.table()
-        payload = self._row_writer.inline(table, batch.topic)
-        files = (
-            () if payload is not None else (self._row_writer.file(table, batch.topic, batch.tp.partition, pid, epoch),)
-        )
-        batch.placed_at = now
-        batch.draft = BatchDraft(
-            records=batch.rows,
-            transactional_id=self.coordinator.transactional_id if self.coordinator is not None else "",
-            producer_id=pid,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=self.coordinator is not None,
-            schema_id=batch.topic.schema_id,
-            files=files,
-            payload=payload or b"",
-            roll=self._row_writer.settings(batch.topic).roll,
-        )
-        return batch.draft
-
-    def _identity(self) -> tuple[int, int]:
-        if self.coordinator is not None:
-            return self.coordinator.txn.producer_id, self.coordinator.txn.producer_epoch
-        if self._drawn_id is None:
-            self._drawn_id = self._session.runtime.ids.new_producer_id()
-        return self._drawn_id, 0
-
-    def _new_identity(self) -> None:
-        """Draw a new producer id, because the next sequence of the old one is not known (W16, W18)."""
-        self._drawn_id = None
-        self._sequences = {}
 
     def _seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
         # The writer that starts a new segment seals the earlier ones. If it dies first, the next writer to start one
@@ -388,9 +416,7 @@ class Sender:
                 )
             else:
                 self._session.keep_view(outcome.view)
-                assert batch.draft is not None
-                if (batch.draft.producer_id, batch.draft.producer_epoch) == self._identity():
-                    self._sequences[batch.tp] = batch.draft.last_sequence + 1
+                self._drafts.appended(batch, self.coordinator)
 
     def _settle_failed(self, batch: Batch, error: Exception) -> None:
         if self._try_again(batch, error):
@@ -407,7 +433,7 @@ class Sender:
                 dropped = self.drop_waiting(final)
                 self._must_abort = True
             elif batch.doubtful:
-                self._new_identity()
+                self._drafts.new_identity()
             self._on_error(final)
         fail_all((batch, *dropped), final)
 
@@ -425,7 +451,7 @@ class Sender:
         if lost_sequence:
             # The partition has forgotten this producer, and this batch was certainly not written. Draw a new id, as
             # Kafka does.
-            self._new_identity()
+            self._drafts.new_identity()
             batch.draft = None
         elif isinstance(error, OutcomeUnknownError):
             # A partition that has forgotten a drawn producer id cannot show whether the rows are in the log. Sending

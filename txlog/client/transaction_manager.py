@@ -14,6 +14,7 @@ from typing import NoReturn
 from txlog.client.batches import fail_all
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
+from txlog.client.held_rows import HeldRows
 from txlog.client.producer_state import ProducerState, again
 from txlog.client.sender import Sender
 from txlog.client.session import Session
@@ -28,9 +29,12 @@ from txlog.errors import (
     OffsetMetadataTooLargeError,
     OutcomeUnknownError,
     RetriableError,
+    SchemaMismatchError,
+    TransactionAbortableError,
     TransactionAbortedError,
     TxlogError,
     TxlogTimeoutError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.protocol.transactions import EndResult
 from txlog.text import count_text
@@ -102,6 +106,22 @@ class TransactionManager:
             check_version(self._coordinator.txn, replace(self._version, topics=frozenset({topic})))
         self._topics.add(topic)
 
+    def fail_send(self, topic: str, error: TxlogError) -> None:
+        """Record that a send raised `error`, and raise what it raises in a transaction.
+
+        Returns if the arguments were wrong: such a send does not harm the transaction.
+        """
+        wrong_call = isinstance(error, SchemaMismatchError | IllegalStateError) or type(error) is InvalidRequestError
+        if wrong_call:
+            return
+        if not isinstance(error, RetriableError):
+            self.fail(error)
+        unsent = TransactionAbortableError(
+            f"{self._who}: rows for {topic!r} were not sent: {error}; abort the transaction"
+        )
+        unsent.__cause__ = error
+        self.fail(unsent)
+
     def send_offsets(
         self,
         offsets: Offsets,
@@ -126,13 +146,48 @@ class TransactionManager:
         if version is not None and self._state.state == "IN_TRANSACTION":
             self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator, self._version
-        with self._lock:
-            if wanted is not None:
+        if wanted is not None:
+            with self._lock:
                 # A transaction without rows may be for any topic.
                 wanted = replace(wanted, topics=frozenset(self._topics) or None)
+        try:
+            held = self._sender.hold()
+            refusal = self._prepare(held, wanted)
+            with self._lock:
+                if not (held or self._sender.staged_parts or self._sender.attempted) and wanted is None:
+                    self._state.move("READY")
+                    return EndResult(txn=coordinator.txn)
+                self._sender.decide(held)
+                self._state.move("COMMITTING")
+                self._sender.attempted = True
+        finally:
+            self._sender.release()
+        try:
+            result = coordinator.end(True, tuple(self._sender.staged_parts), wanted, refusal=refusal)
+        except OutcomeUnknownError as error:
+            raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
+        except TxlogError as error:
+            with self._lock:
+                self._state.fail(error)
+            self._settle(error)
+            raise
+        self._end()
+        if result.skipped and wanted is not None:
+            _LOG.info(
+                "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
+                self._who,
+                wanted.version,
+                result.txn.txn_version,
+            )
+        return result
+
+    def _prepare(self, held: HeldRows, wanted: TxnVersion | None) -> UnknownTopicOrPartitionError | None:
+        """Do what comes before the decision, and return why the commit must be refused."""
+        coordinator = self._coordinator
+        with self._lock:
             self._sender.send_now()
             looked_at = self._sender.staged_schemas
-        refusal = coordinator.find_deleted(looked_at)  # while the sender writes the files
+        refusal = coordinator.find_deleted(looked_at, beside=held.programs)  # while the sender writes the files, too
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not self._sender.flush(self._sender.deadline_ms()):
@@ -143,33 +198,9 @@ class TransactionManager:
                     )
                 self._state.check("commit_transaction")
             self._write_offsets(wanted)
-        staged = tuple(self._sender.staged_parts)
         with self._lock:
             late = {topic: number for topic, number in self._sender.staged_schemas.items() if topic not in looked_at}
-        refusal = refusal or coordinator.find_deleted(late)
-        with self._lock:
-            if not staged and not self._sender.attempted and wanted is None:
-                self._state.move("READY")
-                return EndResult(txn=coordinator.txn)
-            self._state.move("COMMITTING")
-            self._sender.attempted = True
-        try:
-            result = coordinator.end(True, staged, wanted, refusal=refusal)
-        except OutcomeUnknownError as error:
-            raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
-        except TxlogError as error:
-            self.fail(error)
-        with self._lock:
-            self._state.move("READY")
-            self._sender.new_transaction()
-        if result.skipped and wanted is not None:
-            _LOG.info(
-                "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
-                self._who,
-                wanted.version,
-                result.txn.txn_version,
-            )
-        return result
+        return refusal or coordinator.find_deleted(late)
 
     def abort(self) -> None:
         """Abort the transaction; see `Producer.abort_transaction`."""
@@ -199,11 +230,10 @@ class TransactionManager:
                 # Otherwise an abort that is not possible would be requested for ever (KAFKA-19250).
                 with self._lock:
                     self._state.fail_fatally(error)
+                self._settle(error)
                 raise
-        with self._lock:
-            self._state.move("READY")
-            self._sender.new_transaction()
         self._offsets = []
+        self._end(None if committed else reason)
         if committed:
             raise IllegalStateError(
                 f"{self._who}: the transaction cannot be aborted: it is committed, and all of its rows and offsets are visible"
@@ -215,18 +245,26 @@ class TransactionManager:
         if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
             self.abort()
         elif state == "COMMITTING":
-            # A commit that won stands. A commit that never reached the store is aborted, so that no reader waits for
-            # it.
             try:
-                self._coordinator.end(False, limit_ms=SETTLE_MS)
-            except FencedError:
-                raise
+                self._end_undecided()
             except TxlogError as error:
-                raise OutcomeUnknownError(
-                    f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error.problem}). If it was not, "
-                    f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
-                    f"`txlog transactions describe {self._config.transactional_id}`; the next init_transactions ends an undecided one"
-                ) from error
+                self._settle(error)
+                raise
+
+    def _end_undecided(self) -> None:
+        """Settle a commit of unknown outcome: one that won stands, and one that never reached the store is aborted."""
+        try:
+            committed = self._coordinator.end(False, limit_ms=SETTLE_MS).already_committed
+        except FencedError:
+            raise
+        except TxlogError as error:
+            raise OutcomeUnknownError(
+                f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error.problem}). If it was not, "
+                f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
+                f"`txlog transactions describe {self._config.transactional_id}`; the next init_transactions ends an undecided one"
+            ) from error
+        closed = f"{self._who}: the rows are not visible, because it was closed before their commit was decided"
+        self._end(None if committed else TransactionAbortedError(closed))
 
     def lost_at_exit(self) -> str | None:
         """Return the part of a sentence that says what is lost if the program ends now. None if nothing was begun."""
@@ -258,6 +296,35 @@ class TransactionManager:
             raise again(self._sender.dead)
         if self._state.state == "FATAL_ERROR" and self._state.error is not None:
             raise again(self._state.error)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether there are rows of which only another call for the transaction can tell whether they are in the log."""
+        return self._sender.undecided is not None
+
+    def doubt(self) -> OutcomeUnknownError:
+        """Return the error of a call that waits for such rows."""
+        return OutcomeUnknownError(
+            f"{self._who}: the outcome of its commit is unknown, so it is not known whether the rows are in the log. "
+            "hint: call commit_transaction() again, or abort_transaction(), which tells what won"
+        )
+
+    def _end(self, error: BaseException | None = None) -> None:
+        """Make the producer ready for the next transaction, then complete or fail what the last commit had taken."""
+        with self._lock:
+            self._state.move("READY")
+            self._sender.new_transaction()
+        self._settle(error)
+
+    def _settle(self, error: BaseException | None) -> None:
+        with self._lock:
+            undecided, self._sender.undecided = self._sender.undecided, None
+        if undecided is not None:
+            with self._sender.callbacks():
+                if error is None:
+                    undecided.committed(self._session.views)
+                else:
+                    fail_all(undecided.batches, error)
 
     def _set_version(self, version: TxnVersion | None) -> None:
         if self.repeats and version != self._version:

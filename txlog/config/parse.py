@@ -66,7 +66,7 @@ class ProducerConfig(_Config):
     transactional_id: str | None
     transaction_timeout_ms: int
     transaction_max_timeout_ms: int
-    staged: bool
+    staged: bool | None
     linger_ms: int
     batch_size: int
     max_block_ms: int

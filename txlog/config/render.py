@@ -34,6 +34,8 @@ def _render_key(key: ConfigKey) -> list[str]:
 
 
 def _toml(key: ConfigKey) -> str:
+    if key.kind == "bool" and key.default is None:
+        return "true"
     if key.kind in ("int", "float", "bool"):
         return key.text(key.default)
     if isinstance(key.default, tuple):

@@ -120,10 +120,10 @@ KEYS: dict[str, ConfigKey] = _table(
     ConfigKey(
         name="staged",
         kind="bool",
-        default=False,
+        default=None,
         scopes=_PRODUCER,
-        doc="Whether rows of a transaction enter the log at the decision to commit, not as they are sent: "
-        "an open transaction then does not block readers, and an aborted one leaves nothing behind.",
+        doc="Whether rows of a transaction enter the log at the decision to commit (true), or as they are sent (false). "
+        "If it is not given, a small transaction waits for its commit, and a larger one is sent.",
     ),
     ConfigKey(
         name="linger.ms",
