@@ -18,7 +18,7 @@ from txlog.testing.failing_store import Fault, SimulatedCrash
 
 IN_0 = tp("orders", 0)
 IN_1 = tp("orders", 1)
-both_kinds = pytest.mark.parametrize("staged", [False, True], ids=["eager", "staged"])
+every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
 
 
 def committed(world: World, group: str = "g") -> int | None:
@@ -37,7 +37,7 @@ def pipe(store):
 # -- with the transaction's outcome -------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_offsets_are_committed_with_the_transaction_and_only_with_it(world, pipe, staged):
     with pipe.producer("copy", staged=staged) as producer:
         with producer.transaction():
@@ -53,7 +53,7 @@ def test_offsets_are_committed_with_the_transaction_and_only_with_it(world, pipe
     assert world.open().consumer(group_id="g").committed(IN_0) == {IN_0: OffsetAndMetadata(offset=3, metadata="m")}
 
 
-@both_kinds
+@every_kind
 def test_later_offsets_of_one_transaction_win(world, pipe, staged):
     with pipe.producer("copy", staged=staged) as producer, producer.transaction():
         producer.send_offsets_to_transaction({IN_0: 1}, "g")
@@ -113,7 +113,7 @@ def test_reader_that_may_not_write_gets_the_offsets_that_are_decided(world, pipe
     assert peek.committed(IN_0, IN_1)[IN_1] is None
 
 
-@both_kinds
+@every_kind
 def test_crash_between_decision_and_markers_is_rolled_forward_by_the_next_start(world, pipe, staged):
     fault = Fault(action="crash", moment="after", match=r"put_if_absent __transaction_state.*PREPARE_COMMIT")
     _, dying = world.failing(fault)
@@ -132,7 +132,7 @@ def test_crash_between_decision_and_markers_is_rolled_forward_by_the_next_start(
 # -- conditions -------------------------------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_offsets_of_a_fenced_member_cannot_commit(world, pipe, staged):
     old = pipe.consumer("orders", group_id="g", enable_auto_commit=False)
     metadata = old.group_metadata()
@@ -153,7 +153,7 @@ def test_offsets_of_a_fenced_member_cannot_commit(world, pipe, staged):
     assert committed(world) == 2
 
 
-@both_kinds
+@every_kind
 def test_of_two_jobs_that_took_the_same_range_one_commits(world, pipe, staged):
     def copy(producer, ids, expected, to):
         with producer.transaction():
@@ -200,7 +200,7 @@ def test_staged_commit_with_undecided_offsets_of_another_may_be_repeated_or_abor
     assert world.read("out") == [9]
 
 
-@both_kinds
+@every_kind
 def test_version_is_judged_before_the_condition(world, pipe, staged):
     skipped = []
     with pipe.producer("copy", staged=staged) as producer:
@@ -256,7 +256,7 @@ def test_fenced_producer_cannot_send_offsets(world, pipe):
     assert committed(world) is None
 
 
-@both_kinds
+@every_kind
 def test_what_a_job_fetches_after_its_init_stays_committed(world, pipe, staged):
     """A job that fetches before its init takes a range that the older instance may still commit (W42)."""
     older = pipe.producer("copy", staged=staged)
@@ -275,7 +275,7 @@ def test_what_a_job_fetches_after_its_init_stays_committed(world, pipe, staged):
 # -- consume, transform, produce ----------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_copy_loop_with_aborts_and_restarts_is_exactly_once(world, store, staged):
     store.create_topic("out", ORDERS, partitions=2)
     with store.producer() as producer:

@@ -26,7 +26,7 @@ from txlog.errors import (
 from txlog.testing.failing_store import Fault
 
 A = tp("orders", 0)
-both_kinds = pytest.mark.parametrize("staged", [False, True], ids=["eager", "staged"])
+every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def begun(store: Store, name: str = "x", **settings: Any) -> Producer:
 # -- a commit does not succeed without the offsets --------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_a_commit_waits_for_the_offsets_that_another_transaction_holds(world, staged):
     holder = begun(world.open(), "holder")
     holder.send_offsets_to_transaction({A: 9}, "g", expected={A: None})
@@ -73,7 +73,7 @@ def test_a_commit_waits_for_the_offsets_that_another_transaction_holds(world, st
     assert (world.read(), committed(world)) == ([1], 1)
 
 
-@both_kinds
+@every_kind
 def test_a_commit_sends_the_offsets_that_an_outage_kept_back(world, staged):
     outage, store = world.outage(max_block_ms=300)
     producer = begun(store, staged=staged)
@@ -104,7 +104,7 @@ def test_of_two_offsets_of_a_partition_the_later_call_wins_though_the_first_fail
     assert committed(world) == later
 
 
-@both_kinds
+@every_kind
 def test_of_three_calls_the_last_wins_though_it_repeats_the_first(world, staged):
     outage, store = world.outage(max_block_ms=300)
     producer = begun(store, staged=staged)
@@ -134,7 +134,7 @@ def test_an_abort_forgets_the_offsets(world):
     assert (world.read(), committed(world)) == ([2], None)
 
 
-@both_kinds
+@every_kind
 def test_offsets_that_are_refused_leave_a_transaction_that_can_only_be_aborted(world, staged):
     _, store = world.failing(Fault(action="403", match="put_if_absent __consumer_offsets"))
     producer = begun(store, staged=staged)
@@ -170,7 +170,7 @@ def unknown_partition(producer: Producer) -> None:
     producer.send("orders", orders(2), partition=7)
 
 
-@both_kinds
+@every_kind
 @pytest.mark.parametrize("send", [unknown_topic, unknown_partition])
 def test_a_send_that_raises_at_once_leaves_a_transaction_that_can_only_be_aborted(world, staged, send):
     producer = begun(world.open(), staged=staged)

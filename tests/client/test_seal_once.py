@@ -17,7 +17,7 @@ def test_a_segment_that_is_sealed_gets_no_second_file_of_rows() -> None:
     producers = [store.producer(f"id-{number}") for number in range(4)]
     for producer in producers:
         producer.init_transactions()
-    for _ in range(5):
+    for _ in range(10):
         for producer in producers:
             with producer.transaction():
                 producer.send("t", ROWS)

@@ -173,7 +173,7 @@ def test_a_folder_of_other_transactions_is_not_believed(world: World) -> None:
     folders = []
     for name in ("one", "two"):
         with store.producer(name) as producer:
-            for version in range(40):
+            for version in range(120):
                 with producer.transaction(version):
                     producer.send("east", orders(version))
         folders.append(state_partition(store.runtime.context(), name).folder)

@@ -24,7 +24,7 @@ from txlog.errors import (
 )
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
-both_kinds = pytest.mark.parametrize("staged", [False, True], ids=["eager", "staged"])
+every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
 
 
 def state_of(world: World, transactional_id: str = "loader") -> str:
@@ -34,7 +34,7 @@ def state_of(world: World, transactional_id: str = "loader") -> str:
 # -- commit and abort -------------------------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_committed_rows_show_and_aborted_never(world, store, staged):
     with store.producer("loader", staged=staged) as producer:
         with producer.transaction() as scope:
@@ -103,7 +103,7 @@ def test_a_topic_made_anew_does_not_wait_for_a_transaction_of_the_deleted_one(wo
         assert world.read() == [2]
 
 
-@both_kinds
+@every_kind
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("anew", [False, True])
 def test_rows_for_a_topic_that_was_deleted_fail_the_transaction(world, store, staged, when, anew):
@@ -163,7 +163,7 @@ def test_staged_sends_of_a_partition_are_few_files_and_one_batch(world, store):
     assert store.admin().describe_partition("orders", 0).tail_batches == 1
 
 
-@both_kinds
+@every_kind
 def test_many_rows_in_several_batches(world, store, staged):
     with store.producer("loader", staged=staged, batch_size=100_000) as producer, producer.transaction():
         for start in range(0, 20_000, 5000):
@@ -171,7 +171,7 @@ def test_many_rows_in_several_batches(world, store, staged):
     assert world.read() == list(range(20_000))
 
 
-@both_kinds
+@every_kind
 def test_empty_transaction_writes_nothing(world, store, staged):
     with store.producer("loader", staged=staged) as producer:
         with world.counting.counting() as cost:
@@ -186,7 +186,7 @@ def test_empty_transaction_writes_nothing(world, store, staged):
         assert producer.producer_epoch == 0
 
 
-@both_kinds
+@every_kind
 def test_epoch_moves_with_every_transaction(store, staged):
     with store.producer("loader", staged=staged) as producer:
         assert producer.producer_epoch == 0
@@ -198,7 +198,7 @@ def test_epoch_moves_with_every_transaction(store, staged):
         assert (again.producer_id, again.producer_epoch) == (producer.producer_id, 4)
 
 
-@both_kinds
+@every_kind
 def test_block_that_raises_is_aborted(world, store, staged):
     def fail(producer):
         with producer.transaction():
@@ -213,7 +213,7 @@ def test_block_that_raises_is_aborted(world, store, staged):
     assert world.read() == [2]
 
 
-@both_kinds
+@every_kind
 def test_ctrl_c_in_a_block_aborts(world, store, staged):
     def interrupt(producer):
         with producer.transaction():
@@ -328,7 +328,7 @@ def test_the_scope_of_a_version_is_text_of_bounded_length(store):
 # -- a second instance ------------------------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_fencing_on_commit(world, store, staged):
     one = store.producer("loader", staged=staged)
     one.init_transactions()
@@ -495,7 +495,7 @@ def test_send_to_a_new_partition_after_the_time_out(world, store):
 
 def test_failed_send_makes_the_commit_raise_and_abort_mends_it(world, store):
     _, other = world.failing(Fault(action="fail", match=r"put_if_absent orders/1/.*\"kind\":\"data\"", times=10**6))
-    producer = other.producer("loader", delivery_timeout_ms=2000, linger_ms=100_000)
+    producer = other.producer("loader", staged=False, delivery_timeout_ms=2000, linger_ms=100_000)
     producer.init_transactions()
     producer.begin_transaction()
     good, bad = producer.send("orders", orders(1), partition=0), producer.send("orders", orders(2), partition=1)
@@ -528,7 +528,7 @@ def test_batches_behind_a_failed_one_fail_with_its_error(world, store):
     producer.close()
 
 
-@both_kinds
+@pytest.mark.parametrize("staged", [False, True], ids=["eager", "staged"])
 def test_context_manager_aborts_when_a_send_failed(world, store, staged):
     verb = "write_file" if staged else r"put_if_absent orders/1/.*\"kind\":\"data\""
     _, other = world.failing(Fault(action="fail", match=verb, times=10**6))
@@ -561,7 +561,7 @@ def test_dead_thread_makes_the_commit_raise(world, store):
 # -- unknown outcomes -------------------------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 @pytest.mark.parametrize("state", ["PREPARE_COMMIT", "COMPLETE_COMMIT"])
 def test_lost_reply_of_a_commit_is_settled(world, store, staged, state):
     _, other = world.failing(
@@ -574,7 +574,7 @@ def test_lost_reply_of_a_commit_is_settled(world, store, staged, state):
     assert world.read() == [0, 1, 2]
 
 
-@both_kinds
+@every_kind
 @pytest.mark.parametrize("landed", [False, True])
 def test_commit_that_ran_out_of_time_may_be_repeated(world, store, staged, landed):
     outage, other = out_of_time(world, landed)
@@ -593,7 +593,7 @@ def test_commit_that_ran_out_of_time_may_be_repeated(world, store, staged, lande
     assert world.read() == [1, 3]
 
 
-@both_kinds
+@every_kind
 @pytest.mark.parametrize("landed", [False, True])
 def test_an_abort_after_a_commit_that_ran_out_of_time_says_what_won(world, store, staged, landed):
     outage, other = out_of_time(world, landed)
@@ -711,7 +711,7 @@ def test_abort_that_ran_out_of_time_may_be_repeated(world, store):
 # -- versions ---------------------------------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_version_that_was_committed_is_skipped(world, store, staged):
     with store.producer("loader", staged=staged) as producer:
         for version, skipped in ((3, False), (3, True), (2, True), (4, False)):
@@ -726,7 +726,7 @@ def test_version_that_was_committed_is_skipped(world, store, staged):
     assert world.ends()[1] == world.ends()[2]
 
 
-@both_kinds
+@every_kind
 def test_a_repeated_version_writes_nothing(world, store, staged, caplog):
     """A job that starts again every night must not leave its whole input behind each time."""
 
@@ -749,7 +749,7 @@ def test_a_repeated_version_writes_nothing(world, store, staged, caplog):
     assert store.admin().describe_transaction("loader").state == "EMPTY", "no abort, which would look like a failure"
 
 
-@both_kinds
+@every_kind
 @pytest.mark.parametrize("at_begin", [True, False])
 def test_a_version_is_not_skipped_for_a_topic_that_it_was_not_committed_for(world, store, staged, at_begin):
     store.create_topic("audit", ORDERS)
@@ -792,7 +792,7 @@ def test_empty_transaction_with_a_version_is_remembered(world, store):
     assert world.read() == []
 
 
-@both_kinds
+@every_kind
 def test_version_of_another_scope_is_an_error(world, store, staged):
     with store.producer("loader", staged=staged) as producer:
         with producer.transaction(TxnVersion(version=1, scope="query-a")):
@@ -810,7 +810,7 @@ def test_version_of_another_scope_is_an_error(world, store, staged):
 # -- a crash anywhere -------------------------------------------------------------------------------------------------
 
 
-@both_kinds
+@every_kind
 def test_crash_at_each_operation_of_a_commit_is_all_or_nothing(staged):
     begun, operations = _commit_or_die(World(), staged)
     assert len(operations) - begun > 6

@@ -126,7 +126,8 @@ def test_a_forked_child_uses_the_store_although_the_parent_held_its_locks(folder
 
 @pytest.mark.parametrize("transactional_id", [None, "loader"])
 def test_a_callback_that_would_wait_for_itself_is_refused(store: Store, transactional_id: str | None) -> None:
-    with store.producer(transactional_id, linger_ms=0) as producer:
+    staged = None if transactional_id is None else False
+    with store.producer(transactional_id, linger_ms=0, staged=staged) as producer:
         if transactional_id is not None:
             producer.begin_transaction()
         answers: dict[str, str] = {}

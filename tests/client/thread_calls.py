@@ -40,6 +40,7 @@ KINDS: dict[str, type] = {
     "plain": Producer,
     "eager": Producer,
     "staged": Producer,
+    "held": Producer,
     "future": SendFuture,
     "consumer": Consumer,
     "store": Store,
@@ -47,7 +48,8 @@ KINDS: dict[str, type] = {
     "handle": StagedTransaction,
     "scope": TransactionScope,
 }
-"""Kinds of clients: a producer without transactional.id, eager and staged; a future of each send; a staged transaction."""
+"""Kinds of clients: a producer without transactional.id, and of each kind of transaction; a future of each send; a staged transaction."""
+STAGED = {"eager": False, "staged": True, "held": None}
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ class Scene:
         """Return a producer of `kind`: new, ready (no open transaction), or open with rows in two partitions and an offset."""
         made = self.producers.get(kind)
         if made is None:
-            settings: dict[str, Any] = {} if kind == "plain" else {"transactional_id": kind, "staged": kind == "staged"}
+            settings: dict[str, Any] = {} if kind == "plain" else {"transactional_id": kind, "staged": STAGED[kind]}
             made = self.producers[kind] = self.store.producer(**settings)
             self.states[kind] = state
             if kind != "plain" and state != "new":
@@ -361,7 +363,11 @@ def _future() -> dict[str, Prepare]:
 
         return prepare
 
-    return {"result": entry(lambda f: f.result()), "exception": entry(lambda f: f.exception())}
+    return {
+        "result": entry(lambda f: f.result()),
+        "exception": entry(lambda f: f.exception()),
+        "done": entry(lambda f: f.done()),
+    }
 
 
 _WITHOUT_ID = ("send", "flush", "close", "partitions_for")
@@ -371,6 +377,7 @@ CALLS: dict[tuple[str, str], Prepare] = {
         "plain": {name: entry for name, entry in _producer("plain").items() if name in _WITHOUT_ID},
         "eager": _producer("eager"),
         "staged": _producer("staged"),
+        "held": _producer("held"),
         "future": _future(),
         "consumer": _consumer(),
         "store": _store(),

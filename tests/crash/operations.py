@@ -124,7 +124,7 @@ def left_open(store: Store, note: Note) -> Producer:
 
 
 def eager_transaction(store: Store, note: Note) -> None:
-    with store.producer(ID) as producer:
+    with store.producer(ID, staged=False) as producer:
         note("begin", "txn")
         producer.begin_transaction()
         send(producer, A, 10, 11)
@@ -139,7 +139,7 @@ def eager_transaction(store: Store, note: Note) -> None:
 
 
 def eager_abort(store: Store, note: Note) -> None:
-    with store.producer(ID) as producer:
+    with store.producer(ID, staged=False) as producer:
         note("begin", "txn")
         producer.begin_transaction()
         send(producer, A, 10)
@@ -163,6 +163,29 @@ def staged_transaction(store: Store, note: Note) -> None:
         send(producer, C, 13)
         producer.send_offsets_to_transaction({A: 5, B: 3}, GROUP)
         producer.commit_transaction(version=1)
+        note("ok", "txn")
+
+
+def held_transaction(store: Store, note: Note) -> None:
+    """Rows wait for their commit; those of B become a file."""
+    with store.producer(ID) as producer:
+        note("begin", "txn")
+        producer.begin_transaction()
+        send(producer, A, 10, 11)
+        large(producer, B, 12)
+        send(producer, C, 13)
+        producer.send_offsets_to_transaction({A: 5, B: 3}, GROUP)
+        producer.commit_transaction(version=1)
+        note("ok", "txn")
+
+
+def held_without_offsets(store: Store, note: Note) -> None:
+    """Nothing is in the store before the decision."""
+    with store.producer(ID) as producer:
+        note("begin", "txn")
+        with producer.transaction():
+            send(producer, A, 10)
+            send(producer, B, 12)
         note("ok", "txn")
 
 
@@ -460,6 +483,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "staged transaction": Operation(
         act=staged_transaction, units={"txn": Unit(rows={A: (10, 11), B: (12,), C: (13,)}, offsets={A: 5, B: 3})}
     ),
+    "held transaction": Operation(
+        act=held_transaction, units={"txn": Unit(rows={A: (10, 11), B: (12,), C: (13,)}, offsets={A: 5, B: 3})}
+    ),
+    "held without offsets": Operation(act=held_without_offsets, units={"txn": Unit(rows={A: (10,), B: (12,)})}),
     "staged on a condition": Operation(act=staged_on_condition, units=_BOTH),
     "pipeline": Operation(act=pipeline, units={"txn": Unit(rows={C: (102, 104)}, offsets={A: 5, B: 2}, eager=True)}),
     "takeover": Operation(act=takeover, units={**_OPEN, "next": Unit(rows={B: (20,)}, eager=True)}),
