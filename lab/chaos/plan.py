@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 Role: TypeAlias = Literal[
-    "eager", "staged", "plain", "job", "pipeline", "reader", "peeker", "witness", "spark", "maintain"
+    "eager", "staged", "held", "plain", "job", "pipeline", "reader", "peeker", "witness", "spark", "maintain"
 ]
 
 ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
@@ -66,6 +66,7 @@ SLOTS: tuple[tuple[Role, str], ...] = (
     ("eager", "eager-a"),
     ("eager", "eager-b"),
     ("staged", "staged-a"),
+    ("held", "held-a"),
     ("plain", "plain"),
     ("job", "job"),
     ("pipeline", "pipeline"),
@@ -92,9 +93,9 @@ MAINTAIN_OPTIONS = (
     "--daemon", "--interval-ms", "300", "--jitter-ms", "600", "--merge-min-segments", "3", "--target-bytes", "200000",
     "--vacuum-interval-ms", "3000",
 )  # fmt: skip
-HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline", "reader"})
+HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline", "reader"})
 """Roles of which two instances compete for a transactional.id or a group."""
-COMMITS: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline"})
+COMMITS: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline"})
 """Roles that end transactions. Spark's job does, too, but its start alone may take the whole time of a short storm."""
 
 

@@ -26,6 +26,7 @@ import txlog
 from lab.chaos import plan
 from lab.chaos.plan import AUDIT, JOBS, MADE, ORDERS, PARTITIONS, Assignment, job_content
 from lab.histories.events import (
+    NO_OFFSET,
     Assign,
     Begin,
     CommitOffsets,
@@ -116,6 +117,7 @@ class Worker:
         roles: dict[str, Callable[[Worker], None]] = {
             "eager": eager,
             "staged": staged,
+            "held": held,
             "plain": plain,
             "job": job,
             "pipeline": pipeline,
@@ -186,20 +188,22 @@ class Worker:
         count: int,
         label: str = "",
         contents: Sequence[str] = (),
+        *,
+        waits: bool = True,
     ) -> None:
-        """Send rows for one partition; return when they are in the log, or staged."""
+        """Send rows for one partition. If it `waits`, return when they are in the log, or staged."""
         ids, table = self.rows(count, contents)
         sent = Send(topic=topic, partition=partition, values=ids, txn=label, contents=tuple(contents))
 
         def attempt() -> Send:
-            placed = producer.send(topic, table, partition=partition).result()
+            future = producer.send(topic, table, partition=partition)
             return Send(
                 topic=topic,
                 partition=partition,
                 values=ids,
                 txn=label,
                 contents=tuple(contents),
-                base_offset=placed.base_offset,
+                base_offset=future.result().base_offset if waits else NO_OFFSET,
             )
 
         self.recorder.call(self.process, sent, attempt)
@@ -295,6 +299,11 @@ def eager(worker: Worker) -> None:
     _producer(worker, is_staged=False)
 
 
+def held(worker: Worker) -> None:
+    """A producer whose rows wait for the commit, unless a send of the transaction asks for its offset."""
+    _producer(worker, is_staged=None)
+
+
 def staged(worker: Worker) -> None:
     """... and a producer whose rows enter the log with the commit."""
     _producer(worker, is_staged=True)
@@ -364,7 +373,8 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
                 for tp, _, batch in taken:
                     contents = [made_from(plan.PIPELINE_GROUP, tp, row.offset) for row in rows_of(batch)]
                     partition = worker.random.randrange(PARTITIONS[MADE])
-                    worker.send(producer, MADE, partition, len(contents), label, contents)
+                    waits = worker.random.random() < 0.5
+                    worker.send(producer, MADE, partition, len(contents), label, contents, waits=waits)
                 sent = SendOffsets(txn=label, group=plan.PIPELINE_GROUP, ranges=ranges)
 
                 def attempt() -> SendOffsets:
@@ -495,7 +505,7 @@ def rows_of(batch: pa.RecordBatch) -> tuple[Row, ...]:
     return tuple(Row(offset=row["_offset"], value=row["id"], content=row["content"] or "") for row in found)
 
 
-def _producer(worker: Worker, *, is_staged: bool) -> None:
+def _producer(worker: Worker, *, is_staged: bool | None) -> None:
     with closing(worker.store.producer(worker.name, staged=is_staged)) as producer:
         worker.init(producer)
         while not worker.stopping:
@@ -505,7 +515,8 @@ def _producer(worker: Worker, *, is_staged: bool) -> None:
                 for _ in range(worker.random.randrange(1, 4)):
                     topic = worker.random.choice((ORDERS, ORDERS, AUDIT))
                     partition = worker.random.randrange(PARTITIONS[topic])
-                    worker.send(producer, topic, partition, worker.random.randrange(1, 15), label)
+                    waits = is_staged is not None or worker.random.random() < 0.2
+                    worker.send(producer, topic, partition, worker.random.randrange(1, 15), label, waits=waits)
                     worker.pause(30)
 
             worker.transaction(producer, label, body)
