@@ -145,7 +145,7 @@ def test_a_marker_of_the_other_kind() -> None:
     world = World()
     store = world.open(**{"transaction.state.log.num.partitions": 1})
     store.create_topic("orders", ORDERS)
-    with store.producer("loader") as producer, producer.transaction():
+    with store.producer("loader", staged=False) as producer, producer.transaction():
         producer.send("orders", orders(1))
     path = "orders/0/" + names.batch_name(1)
     data = world.memory.get(path)
