@@ -66,7 +66,7 @@ def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:
 
 
 def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+    page = tmp_path / "page"
     page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
     results = report.of_specs(report.load(reports / "bench.json"), all_specs())
     report.publish(page, results, tmp_path / "page.png")
