@@ -33,7 +33,7 @@ def main(
     beside: Annotated[bool, typer.Option("--beside", help="The machine has other work: say so in the page.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Write the kept results into docs/benchmarks.md.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit status 1 if a goal of these rows is not met.")] = False,
-    output: Annotated[Path, typer.Option(help="Folder for bench.json and bench.md.")] = Path("reports"),
+    output: Annotated[Path, typer.Option(help="Folder for bench.json and the tables.")] = Path("reports"),
 ) -> None:
     """Measure, print the table of goals, and keep the raw samples."""
     if quick:
@@ -46,7 +46,7 @@ def main(
     results = report.load(kept)
     mine = [measured for measured, _ in report.of_specs(results, chosen)]
     text = "\n\n".join((report.conditions_text([about]), report.goals_table(mine), report.figures_table(mine)))
-    (output / "bench.md").write_text(text + "\n", encoding="utf-8")
+    (output / PAGE.name).write_text(text + "\n", encoding="utf-8")
     print(text)
     if publish:
         found = report.of_specs(results, specs)

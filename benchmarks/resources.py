@@ -40,7 +40,7 @@ class Resources:
             program = Path(sys.executable).with_name("tpchgen-cli")
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            command = [str(program), "-s", f"{self._scale_factor:g}", "--tables", "lineitem", "--format", "parquet"]
+            command = [str(program), "parquet", "-s", f"{self._scale_factor:g}", "--tables", "lineitem"]
             subprocess.run([*command, "--output-dir", str(partial)], check=True, capture_output=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(folder, ignore_errors=True)

@@ -83,8 +83,6 @@ class Delta(TableFormat):
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder, "delta")
-        # A first look at a class of Delta tells whether its JARs are there.
-        spark._jvm.java.lang.Class.forName("io.delta.tables.DeltaTable")
 
 
 class TunedDelta(Delta):
