@@ -1,4 +1,4 @@
-"""growth: does anything cost more per commit because a store has many groups, ids, segments or partitions?
+"""Row growth: does anything cost more per commit because a store has many groups, ids, segments or partitions?
 
 A store with n of each kind of thing runs beside a store that has 4 n. Both are in memory, with the benchmark's own
 clock and without threads.

@@ -1,4 +1,4 @@
-"""long-run: does a store that gets writes for months still open as quickly as on its first day?
+"""Row long-run: does a store that gets writes for months still open as quickly as on its first day?
 
 20,000 transactions of four producers, eager and staged, some aborted. One run has `txlog maintain` at intervals, the
 other one has no maintenance. The store is in memory and the clock is the benchmark's, so that hours of

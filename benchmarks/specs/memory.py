@@ -1,4 +1,4 @@
-"""memory: how much memory do the ways of bulk data take, whatever the size of the data?
+"""Row memory: how much memory do the ways of bulk data take, whatever the size of the data?
 
 Each work runs in a process of its own, whose highest resident memory is the figure. The rows are random bytes, which
 compression cannot make smaller.

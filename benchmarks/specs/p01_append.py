@@ -1,4 +1,4 @@
-"""P1: one process appends 100 rows, one commit each."""
+"""Row P1: one process appends 100 rows, one commit each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P2: eight processes append 100 rows to one partition, one commit each."""
+"""Row P2: eight processes append 100 rows to one partition, one commit each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P3: transactions of one process, beside a real Kafka's."""
+"""Row P3: transactions of one process, beside a real Kafka's."""
 
 from __future__ import annotations
 

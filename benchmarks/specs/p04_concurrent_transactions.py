@@ -1,4 +1,4 @@
-"""P4: eight processes commit transactions of 100 rows, beside a real Kafka's."""
+"""Row P4: eight processes commit transactions of 100 rows, beside a real Kafka's."""
 
 from __future__ import annotations
 

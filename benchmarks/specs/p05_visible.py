@@ -1,4 +1,4 @@
-"""P5: from the call of commit until a read_committed consumer in another process has the rows, both with default settings."""
+"""Row P5: from the call of commit until a read_committed consumer in another process has the rows, both with default settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P6: 2 million rows of 100 random bytes in transactions of 100,000, beside Kafka's own Java producer."""
+"""Row P6: 2 million rows of 100 random bytes in transactions of 100,000, beside Kafka's own Java producer."""
 
 from __future__ import annotations
 

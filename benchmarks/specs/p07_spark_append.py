@@ -1,4 +1,4 @@
-"""P7: appends of 100 rows through Spark, one commit each."""
+"""Row P7: appends of 100 rows through Spark, one commit each."""
 
 from __future__ import annotations
 

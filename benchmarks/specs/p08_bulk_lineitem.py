@@ -1,4 +1,4 @@
-"""P8: write TPC-H's lineitem (6 million rows at scale factor 1) through Spark, in one commit."""
+"""Row P8: write TPC-H's lineitem (6 million rows at scale factor 1) through Spark, in one commit."""
 
 from __future__ import annotations
 

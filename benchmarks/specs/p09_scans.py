@@ -1,4 +1,4 @@
-"""P9 and P10: scans of lineitem through Spark, natively and by `format("txlog")`."""
+"""Rows P9 and P10: scans of lineitem through Spark, natively and by `format("txlog")`."""
 
 from __future__ import annotations
 

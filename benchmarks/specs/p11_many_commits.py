@@ -1,4 +1,4 @@
-"""P11 and P17: 1,000 commits of 100 rows through Spark: a warm count, and the bytes that they left."""
+"""Rows P11 and P17: 1,000 commits of 100 rows through Spark: a warm count, and the bytes that they left."""
 
 from __future__ import annotations
 

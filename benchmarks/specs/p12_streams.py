@@ -1,4 +1,4 @@
-"""P12 and P13: micro-batches of Spark into txlog, and out of it."""
+"""Rows P12 and P13: micro-batches of Spark into txlog, and out of it."""
 
 from __future__ import annotations
 

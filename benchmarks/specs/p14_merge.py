@@ -1,4 +1,4 @@
-"""P14: merge 1,000 small commits, each with a file, in the process and as the program `txlog merge`."""
+"""Row P14: merge 1,000 small commits, each with a file, in the process and as the program `txlog merge`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P15: requests on S3 after 105 commits, counted at the server: a commit by a new process, and a cold read of all."""
+"""Row P15: requests on S3 after 105 commits, counted at the server: a commit by a new process, and a cold read of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P16: a transaction over four partitions at 60 ms a request, beside two rounds of conditional PUTs."""
+"""Row P16: a transaction over four partitions at 60 ms a request, beside two rounds of conditional PUTs."""
 
 from __future__ import annotations
 
