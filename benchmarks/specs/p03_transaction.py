@@ -17,7 +17,7 @@ IDLE_S = 0.1
 
 
 @contextmanager
-def puts(place: Place, *, staged: bool = False) -> Iterator[Callable[[], Samples]]:
+def puts(place: Place, *, staged: bool | None = None) -> Iterator[Callable[[], Samples]]:
     """Yield a turn that counts the conditional PUTs between begin and the return of commit, one transaction at a time."""
     log.create(place.folder, inputs.RECORDS)
     with log.opened(place.folder) as (store, counting), store.producer("bench", staged=staged) as producer:

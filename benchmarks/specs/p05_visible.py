@@ -53,7 +53,7 @@ def turn(pipe: Connection, write: Callable[[], None], commit: Callable[[], None]
 
 
 @contextmanager
-def txlog_side(place: Place, *, fsync: bool = False, staged: bool = False) -> Iterator[Callable[[], Samples]]:
+def txlog_side(place: Place, *, fsync: bool = False, staged: bool | None = None) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of txlog."""
     log.create(place.folder, inputs.RECORDS)
     rows = inputs.records(ROWS, place.seed)

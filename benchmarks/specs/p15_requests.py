@@ -32,7 +32,7 @@ def cost(count: Callable[[], int], call: Callable[[], object]) -> Samples:
 
 
 @contextmanager
-def txlog_side(place: Place, *, staged: bool, reading: bool) -> Iterator[Callable[[], Samples]]:
+def txlog_side(place: Place, *, staged: bool | None, reading: bool) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of txlog."""
     rows = inputs.records(ROWS, place.seed)
     try:
@@ -95,7 +95,7 @@ def _spec(title: str, most: int, *, reading: bool) -> Spec:
         title=title,
         once=True,
         contestants=(
-            Contestant(name="txlog", start=partial(txlog_side, staged=False, reading=reading)),
+            Contestant(name="txlog", start=partial(txlog_side, staged=None, reading=reading)),
             Contestant(name="txlog, staged", start=partial(txlog_side, staged=True, reading=reading)),
             Contestant(name="delta-rs", start=partial(rival, reading=reading)),
         ),
