@@ -161,6 +161,13 @@ class TestNesting:
         text = rb'"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"[[[[\\"'
         envelope.decode(sealed(b'{"version":1,"offset":1,"created_at":2,"x":' + text + b"}"), Boundary, PATH)
 
+    def test_brackets_in_long_strings_do_not_count_either(self) -> None:
+        before = b'{"version":1,"offset":1,"created_at":2,"y":"' + b"[{" * 5000 + b'","x":'
+        depth = envelope.MAX_DEPTH
+        envelope.decode(sealed(before + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"), Boundary, PATH)
+        assert "nested deeper" in refused(sealed(before + b"[" * depth + b"]" * depth + b"}"), Boundary)
+        assert refused(sealed(before + b'"never closed}'), Boundary)
+
     @pytest.mark.parametrize(
         "line",
         [b'{"a":"' + b'\\"' * 200_000 + b"}", b'{"a":' + b'"' * 200_001 + b"}", b'{"a":"' + b"[" * 400_000 + b"}"],

@@ -212,15 +212,18 @@ class Runtime:
     def remember_topic(self, metadata: TopicMetadata, fetched_at_ms: int | None = None) -> None:
         """Keep metadata that was read or written just now."""
         at_ms = self.clock.monotonic_ms() if fetched_at_ms is None else fetched_at_ms
-        try:
-            roll = self.settings.roll_policy(metadata)
-        except InvalidConfigurationError:
-            # A reader needs no setting (PROTOCOL.md, R4). A writer reads the settings again and gets the error then.
-            roll = RollPolicy()
+        roll = None
+        if self.known_topic(metadata.topic) is not metadata:
+            try:
+                roll = self.settings.roll_policy(metadata)
+            except InvalidConfigurationError:
+                # A reader needs no setting (PROTOCOL.md, R4). A writer reads the settings again and gets the error then.
+                roll = RollPolicy()
         with self._lock:
             # New mappings, because contexts of other threads hold the old ones.
             self._topics = {**self._topics, metadata.topic: (metadata, at_ms)}
-            self._rolls = {**self._rolls, metadata.topic: roll}
+            if roll is not None:
+                self._rolls = {**self._rolls, metadata.topic: roll}
 
     def forget_topic(self, name: str) -> None:
         """Drop the topic's metadata, so that its next use reads them again."""

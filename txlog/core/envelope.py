@@ -29,6 +29,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 _TAIL = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\Z')
 # The expression is possessive and accepts a string that never ends: any bytes take linear time and no stack.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_LONG_STRING = 64
+"""Bytes a quote from which a line is split at its quotes. A line of nothing but quotes would take 30 times its memory."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _ENCODER = msgspec.json.Encoder()
@@ -92,8 +94,13 @@ def digest(data: bytes) -> str:
 
 def check_depth(line: bytes, path: str) -> None:
     """Raise CorruptRecordError if JSON in `line` nests deeper than MAX_DEPTH."""
+    if b"\\" not in line and line.count(b'"') * _LONG_STRING < len(line):
+        # Without escapes every second part between quotes is a string. For the long ones of inline rows this is faster.
+        outside = b"".join(line.split(b'"')[::2])
+    else:
+        outside = _STRING.sub(b"", line)
     # Each pass removes the innermost level. The parser finds a [ that is closed by a }.
-    brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NOT_BRACKETS)
+    brackets = outside.translate(_ONE_KIND, _NOT_BRACKETS)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")
     if brackets:
