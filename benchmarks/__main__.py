@@ -40,9 +40,9 @@ def main(
         rounds, scale, scale_factor = 3, 0.1, 0.1
     specs = all_specs()
     chosen = choose(specs, rows or [])
-    about = report.conditions(seed=seed, scale=scale, rounds=rounds, beside=beside)
+    about = report.conditions(seed=seed, scale=scale, scale_factor=scale_factor, rounds=rounds, beside=beside)
     kept = output / "bench.json"
-    failed = run(chosen, kept, about, scale_factor=scale_factor)
+    failed = run(chosen, kept, about)
     results = report.load(kept)
     mine = [measured for measured, _ in report.of_specs(results, chosen)]
     text = "\n\n".join((report.conditions_text([about]), report.goals_table(mine), report.figures_table(mine)))
@@ -74,12 +74,12 @@ def choose(specs: tuple[Spec, ...], rows: list[str]) -> tuple[Spec, ...]:
     return tuple(spec for spec in specs if not rows or spec.row in rows)
 
 
-def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any], *, scale_factor: float) -> list[str]:
+def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]:
     """Measure each spec, and keep its samples at once, so that a stopped run loses only one. Return those that failed."""
     console = Console(file=sys.stderr)
     failed = []
     began = time.perf_counter()
-    with Resources(CACHE, scale_factor=scale_factor) as resources:
+    with Resources(CACHE, scale_factor=about["scale factor"]) as resources:
         for number, spec in enumerate(specs, 1):
             head = f"{number}/{len(specs)} {spec.row} {spec.title}"
             folder = Path(tempfile.mkdtemp(prefix="txlog-bench-"))

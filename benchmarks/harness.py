@@ -115,6 +115,10 @@ class Measured:
     rounds: dict[str, list[Samples]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     """Why a contestant did not run."""
+    full_size: bool = True
+    """Whether the work has the size that the goals mean."""
+    beside: bool = False
+    """Whether the machine had other work."""
 
     def figures(self, contestant: str) -> list[str]:
         """Return the names of a contestant's figures."""

@@ -23,7 +23,7 @@ def plot_goals(found: Iterable[Measured], path: Path) -> None:
         for goal in measured.spec.goals:
             value, _ = outcome(measured, goal)
             bound = goal.at_least if goal.at_most is None else goal.at_most
-            if value and bound:
+            if value and bound and measured.full_size:
                 times = value / bound if goal.at_most is not None else bound / value
                 label = f"{measured.spec.row}  {measured.spec.title}: {goal.statistic} {goal.figure} {goal}"
                 bars.append((label, times))

@@ -20,7 +20,7 @@ PACKAGES = ("pyarrow", "pyspark", "delta-spark", "deltalake", "confluent-kafka")
 EMPTY = "-"
 
 
-def conditions(*, seed: int, scale: float, rounds: int, beside: bool) -> dict[str, Any]:
+def conditions(*, seed: int, scale: float, scale_factor: float, rounds: int, beside: bool) -> dict[str, Any]:
     """Return what a reader of the figures must know. `beside` says that the machine had other work."""
     import txlog
 
@@ -36,6 +36,7 @@ def conditions(*, seed: int, scale: float, rounds: int, beside: bool) -> dict[st
         "versions": versions,
         "seed": seed,
         "scale": scale,
+        "scale factor": scale_factor,
         "rounds": rounds,
         "other work beside it": beside,
     }
@@ -75,7 +76,16 @@ def of_specs(results: Iterable[dict[str, Any]], specs: Sequence[Spec]) -> list[t
     """Return the results of these specs, in their order, with the conditions of each."""
     kept = {(each["row"], each["title"]): each for each in results}
     return [
-        (Measured(spec=spec, rounds=found["rounds"], missing=found["missing"]), found["about"])
+        (
+            Measured(
+                spec=spec,
+                rounds=found["rounds"],
+                missing=found["missing"],
+                full_size=found["about"]["scale"] == found["about"]["scale factor"] == 1,
+                beside=found["about"]["other work beside it"],
+            ),
+            found["about"],
+        )
         for spec in specs
         if (found := kept.get((spec.row, spec.title)))
     ]
@@ -109,7 +119,7 @@ def conditions_text(abouts: Sequence[dict[str, Any]]) -> str:
     for about in {json.dumps(each, sort_keys=True): each for each in abouts}.values():
         versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
         quiet = "other work beside it: provisional" if about["other work beside it"] else "no other work beside it"
-        sizes = f"scale {about['scale']:g}, {about['rounds']} rounds, seed {about['seed']}"
+        sizes = f"scale {about['scale']:g}, TPC-H's scale factor {about['scale factor']:g}, {about['rounds']} rounds, seed {about['seed']}"
         lines.append(f"- {about['date']}; {about['machine']}; {quiet}; {sizes}; {versions}.")
     return "\n".join(sorted(lines))
 
@@ -147,7 +157,12 @@ def outcome(measured: Measured, goal: Goal) -> tuple[float | None, str]:
         return None, "spread too wide"
     else:
         value = ratio.median
-    return value, "met" if goal.is_met(value) else "**not met**"
+    result = "met" if goal.is_met(value) else "**not met**"
+    if not measured.full_size:
+        result = "not at full size"
+    elif measured.beside and not measured.spec.once:
+        result += ", provisional"
+    return value, result
 
 
 def _goal_line(measured: Measured, goal: Goal) -> tuple[str, ...]:

@@ -33,8 +33,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for spec in program.choose(all_specs(), list(CHEAP))
     )
-    about = report.conditions(seed=1, scale=0.03, rounds=3, beside=True)
-    assert program.run(chosen, folder / "bench.json", about, scale_factor=0.01) == []
+    about = report.conditions(seed=1, scale=0.03, scale_factor=0.01, rounds=3, beside=True)
+    assert program.run(chosen, folder / "bench.json", about) == []
     return folder
 
 
@@ -61,6 +61,8 @@ def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [
         measured.spec.row for measured in found for _ in measured.spec.goals
     ]
+    # A small run decides nothing.
+    assert not any(line.endswith(("| met |", "| **not met** |")) for line in lines)
     assert any("delta-rs" in line and "not measured" in line for line in lines)
     assert "| P16 |" in report.figures_table(found)
 

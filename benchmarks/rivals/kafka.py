@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from benchmarks.harness import NotAvailable, Place, Samples
 from benchmarks.timing import Call, crew, no_requests, timed
 
 TOPIC = "rows"
+WARM_UP, WARM_UP_S = "warm-up", 5
 TIMEOUT_S = 60
 JAVA = (
     "-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
@@ -41,11 +43,21 @@ def broker(place: Place, partitions: int) -> Iterator[str]:
     from tests.kafka.broker import running_broker
 
     with running_broker(place.folder, JAVA) as address:
-        topic = client.admin.NewTopic(TOPIC, partitions, 1)
+        topics = [client.admin.NewTopic(TOPIC, partitions, 1), client.admin.NewTopic(WARM_UP, 1, 1)]
         admin = client.admin.AdminClient({"bootstrap.servers": address, **QUIET})
-        for future in admin.create_topics([topic], operation_timeout=TIMEOUT_S).values():
+        for future in admin.create_topics(topics, operation_timeout=TIMEOUT_S).values():
             future.result(TIMEOUT_S)
+        _warm_up(address)
         yield address
+
+
+def _warm_up(address: str) -> None:
+    """Let Java compile what transactions need."""
+    with producer(address, WARM_UP) as opened:
+        call = transaction(opened, [b"x" * inputs.RECORD_BYTES] * 100, range(1), WARM_UP)
+        began = time.perf_counter()
+        while time.perf_counter() - began < WARM_UP_S:
+            call()
 
 
 @contextmanager
@@ -57,7 +69,7 @@ def producer(address: str, transactional_id: str) -> Iterator[Any]:
     made.flush(TIMEOUT_S)
 
 
-def transaction(producer: Any, values: list[bytes], partitions: range) -> Callable[[], None]:
+def transaction(producer: Any, values: list[bytes], partitions: range, topic: str = TOPIC) -> Callable[[], None]:
     """Return a call that commits one transaction with the values spread evenly over the partitions."""
     each = len(values) // len(partitions)
     parts = [(number, values[place * each : (place + 1) * each]) for place, number in enumerate(partitions)]
@@ -66,7 +78,7 @@ def transaction(producer: Any, values: list[bytes], partitions: range) -> Callab
         producer.begin_transaction()
         for partition, mine in parts:
             for value in mine:
-                producer.produce(TOPIC, value, partition=partition)
+                producer.produce(topic, value, partition=partition)
         producer.commit_transaction(TIMEOUT_S)
 
     return call

@@ -18,28 +18,40 @@ ROWS, BEFORE = 100, 105
 
 
 @contextmanager
-def counted_server() -> Iterator[tuple[Server, Callable[[], int]]]:
-    """Yield a server of S3's requests on loopback, and the number of requests that it has had."""
+def served() -> Iterator[tuple[Server, Callable[[], tuple[str, ...]]]]:
+    """Yield a server of S3's requests on loopback, and the requests that it has had: `METHOD /path?query`."""
+    try:
+        import s3fs  # noqa: F401
+    except ImportError as error:
+        raise NotAvailable("needs the package s3fs") from error
     with start("s3") as behind, FaultProxy(behind.url) as proxy:
-        yield behind.at(proxy.url), lambda: len(proxy.requests)
+        yield behind.at(proxy.url), lambda: proxy.requests
 
 
-def cost(count: Callable[[], int], call: Callable[[], object]) -> Samples:
+def s3_options(server: Server) -> dict[str, str]:
+    """Return delta-rs's storage options for that server."""
+    return {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": "us-east-1",
+        "aws_conditional_put": "etag",
+    }
+
+
+def cost(lines: Callable[[], tuple[str, ...]], call: Callable[[], object]) -> Samples:
     """Return the requests of the call."""
-    before = count()
+    before = len(lines())
     call()
-    return {"requests": [count() - before]}
+    return {"requests": [len(lines()) - before]}
 
 
 @contextmanager
 def txlog_side(place: Place, *, staged: bool | None, reading: bool) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of txlog."""
     rows = inputs.records(ROWS, place.seed)
-    try:
-        import s3fs  # noqa: F401
-    except ImportError as error:
-        raise NotAvailable("needs the package s3fs") from error
-    with counted_server() as (server, count):
+    with served() as (server, lines):
         url, options = server.store_url("bench"), server.storage_options
 
         def commit(times: int) -> None:
@@ -51,13 +63,13 @@ def txlog_side(place: Place, *, staged: bool | None, reading: bool) -> Iterator[
             with txlog.open(url, storage_options=options) as store:  # noqa: SIM117  three lines read better
                 with store.consumer(log.TOPIC, auto_offset_reset="earliest") as consumer:
                     found = sum(batch.num_rows for batch in consumer.iterate())
-            if found != ROWS * place.sized(BEFORE, least=5):
+            if found != ROWS * BEFORE:
                 raise RuntimeError(f"{found} rows were read")
 
         with txlog.open(url, storage_options=options) as store:
             store.create_topic(log.TOPIC, inputs.RECORDS)
-        commit(place.sized(BEFORE, least=5))
-        yield partial(cost, count, read if reading else partial(commit, 1))
+        commit(BEFORE)
+        yield partial(cost, lines, read if reading else partial(commit, 1))
 
 
 @contextmanager
@@ -65,16 +77,8 @@ def rival(place: Place, *, reading: bool) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of delta-rs."""
     deltalake = delta_rs.package()
     rows = inputs.records(ROWS, place.seed)
-    with counted_server() as (server, count):
-        url = server.store_url("table")
-        options = {
-            "AWS_ENDPOINT_URL": server.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_REGION": "us-east-1",
-            "aws_conditional_put": "etag",
-        }
+    with served() as (server, lines):
+        url, options = server.store_url("table"), s3_options(server)
 
         def commit() -> None:
             delta_rs.append(url, rows, options)
@@ -82,9 +86,9 @@ def rival(place: Place, *, reading: bool) -> Iterator[Callable[[], Samples]]:
         def read() -> None:
             deltalake.DeltaTable(url, storage_options=options).to_pyarrow_table()
 
-        for _ in range(place.sized(BEFORE, least=5)):
+        for _ in range(BEFORE):
             commit()
-        yield partial(cost, count, read if reading else commit)
+        yield partial(cost, lines, read if reading else commit)
 
 
 def _spec(title: str, most: int, *, reading: bool) -> Spec:
