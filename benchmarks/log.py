@@ -94,9 +94,9 @@ def _member(
 
 
 def contestants(start: Callable[..., Any], **settings: Any) -> tuple[Contestant, ...]:
-    """Return txlog as it comes, without fsync as the rivals, staged, and with fsync."""
+    """Return txlog with its defaults but without fsync as the rivals, eager, and with fsync."""
     return (
         Contestant(name="txlog", start=partial(start, **settings)),
-        Contestant(name="txlog, staged", start=partial(start, staged=True, **settings)),
+        Contestant(name="txlog, eager", start=partial(start, staged=False, **settings)),
         Contestant(name="txlog, fsync", start=partial(start, fsync=True, **settings)),
     )

@@ -23,7 +23,7 @@ SPECS = tuple(
                     staged=staged,
                 ),
             )
-            for name, staged in (("txlog", False), ("txlog, staged", True))
+            for name, staged in (("txlog", None), ("txlog, eager", False))
         ),
         rounds=3,
     )

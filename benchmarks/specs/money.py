@@ -41,14 +41,14 @@ def bill(lines: Callable[[], tuple[str, ...]], commit: Callable[[], object]) -> 
 
 
 @contextmanager
-def txlog_side(place: Place, *, staged: bool | None) -> Iterator[Callable[[], Samples]]:
-    """Yield a turn of txlog: transactions, or appends if `staged` is None."""
+def txlog_side(place: Place, *, append: bool = False, staged: bool | None = None) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of txlog: transactions, or appends without one."""
     rows = inputs.records(ROWS, place.seed)
     with served() as (server, lines):
         store = txlog.open(server.store_url("bench"), storage_options=server.storage_options)
         with store:
             store.create_topic(log.TOPIC, inputs.RECORDS)
-            if staged is None:
+            if append:
                 with store.producer(linger_ms=0) as plain:
                     yield partial(bill, lines, lambda: plain.send(log.TOPIC, rows, partition=0).result())
             else:
@@ -73,9 +73,9 @@ SPECS = (
         row="money",
         title="requests of a commit of 100 rows, and their price on S3",
         contestants=(
-            Contestant(name="txlog, append", start=partial(txlog_side, staged=None)),
-            Contestant(name="txlog", start=partial(txlog_side, staged=False)),
-            Contestant(name="txlog, staged", start=partial(txlog_side, staged=True)),
+            Contestant(name="txlog, append", start=partial(txlog_side, append=True)),
+            Contestant(name="txlog", start=txlog_side),
+            Contestant(name="txlog, eager", start=partial(txlog_side, staged=False)),
             Contestant(name="delta-rs", start=rival),
         ),
         once=True,

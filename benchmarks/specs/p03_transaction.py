@@ -64,7 +64,7 @@ SPECS = (
         once=True,
         contestants=(
             Contestant(name="txlog", start=puts),
-            Contestant(name="txlog, staged", start=partial(puts, staged=True)),
+            Contestant(name="txlog, eager", start=partial(puts, staged=False)),
         ),
         goals=(Goal(of="txlog", figure="PUTs", at_most=2),),
     ),

@@ -133,7 +133,7 @@ SPECS = (
         title="commit called until seen by another process",
         contestants=(
             Contestant(name="txlog", start=txlog_side),
-            Contestant(name="txlog, staged", start=partial(txlog_side, staged=True)),
+            Contestant(name="txlog, eager", start=partial(txlog_side, staged=False)),
             Contestant(name="txlog, fsync", start=partial(txlog_side, fsync=True)),
             Contestant(name="Kafka", start=kafka_side),
         ),
