@@ -19,6 +19,7 @@ from txlog.errors import (
     IllegalStateError,
     OutcomeUnknownError,
     ProducerFencedError,
+    StorageError,
     TransactionAbortedError,
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
@@ -309,6 +310,32 @@ def test_a_file_that_cannot_be_written_in_time_leaves_the_transaction_open(world
     producer.commit_transaction()
     assert future.result().base_offset == 0
     assert world.read() == [1, 2]
+
+
+def test_a_thread_that_asked_during_a_commit_that_failed_gets_its_offset(world, store):
+    class Asked:
+        """A store whose files cannot be written; meanwhile another thread asks for its offset."""
+
+        def __getattr__(self, verb: str) -> object:
+            return getattr(world.memory, verb)
+
+        def write_file(self, path: str, chunks: object) -> int:
+            if not threads:
+                threads.append(threading.Thread(target=lambda: found.append(small.result().base_offset)))
+                threads[0].start()
+                while not producer._sender._was_asked:
+                    threading.Event().wait(0.01)
+            raise StorageError("no file today")
+
+    threads, found = [], []
+    producer = begun(world.open(Asked(), max_block_ms=100, delivery_timeout_ms=100))
+    small = producer.send("orders", orders(1), partition=0)
+    producer.send("orders", many(2000), partition=1)
+    with pytest.raises(TxlogTimeoutError):
+        producer.commit_transaction()
+    threads[0].join(60)
+    assert found == [0]
+    producer.close()
 
 
 @pytest.mark.parametrize("landed", [False, True])

@@ -120,6 +120,7 @@ class Sender:
         """The thread that completes the futures of a commit."""
         self._committing = False
         """Whether a commit is about to decide about the rows that wait for it."""
+        self._was_asked = False
 
     # -- called by the producer, `lock` held --------------------------------------------------------------------------
 
@@ -168,8 +169,8 @@ class Sender:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be sent, and nothing is in flight."""
-        return (self._committing or not self._waiting) and not self._in_flight
+        """Whether nothing waits or is in flight."""
+        return not self._waiting and not self._in_flight
 
     @property
     def in_flight(self) -> bool:
@@ -187,17 +188,19 @@ class Sender:
     def send_now(self) -> None:
         """Send rows without linger, because a thread waits for them. Also sends rows that wait for the commit."""
         with self.lock:
-            if self._committing:
-                return  # the commit is about to publish them
-            if self._way == "held" and self._waiting:
-                self._turn_eager()
-            self._waiting.flush()
-            self.condition.notify_all()
+            self.asked()
+            if not self._committing:
+                self._waiting.flush()
+                self.condition.notify_all()
 
     def asked(self) -> None:
-        """Send rows that wait for the commit, because a thread asks what became of them."""
+        """Send rows that wait for the commit, because a thread asks what became of them.
+
+        A commit that is about to publish them goes first.
+        """
         with self.lock:
-            if self._way == "held" and not self._committing and self._waiting:
+            self._was_asked |= self._committing
+            if self._way == "held" and self._waiting and not self._committing:
                 self._turn_eager()
 
     def hold(self) -> HeldRows:
@@ -217,9 +220,12 @@ class Sender:
             self.undecided = held
 
     def release(self) -> None:
-        """Let rows be sent again that the commit has not taken."""
+        """Let rows be sent again that the commit has not taken, at once if a thread has asked for them meanwhile."""
         with self.lock:
             self._committing = False
+            asked, self._was_asked = self._was_asked, False
+            if asked:
+                self.send_now()
 
     @contextmanager
     def callbacks(self) -> Iterator[None]:

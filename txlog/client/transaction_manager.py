@@ -185,12 +185,13 @@ class TransactionManager:
         """Do what comes before the decision, and return why the commit must be refused."""
         coordinator = self._coordinator
         with self._lock:
-            self._sender.send_now()
+            if not held:
+                self._sender.send_now()
             looked_at = self._sender.staged_schemas
         refusal = coordinator.find_deleted(looked_at, beside=held.programs)  # while the sender writes the files, too
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
-                if not self._sender.flush(self._sender.deadline_ms()):
+                if not (held or self._sender.flush(self._sender.deadline_ms())):
                     met = self._sender.last_error
                     raise TxlogTimeoutError(
                         f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"
