@@ -109,18 +109,29 @@ def one_partition(world):
     return consumer
 
 
-def test_pauses_double_until_rows_come(world, store):
+def test_pauses_double_after_every_16_looks_until_rows_come(world, store):
     consumer = one_partition(world)
     for number in range(2):
         send(world, number)
         assert ids_of(rows_of([consumer.poll()])) == [number]
-        assert looks(world, consumer, 600)[1] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 62]
+        # The world's clock sleeps 3 ms longer than asked: 16 looks of 4 ms, of 5 ms, of 7 ms, then 9 of 11 ms.
+        assert looks(world, consumer, 16 * (4 + 5 + 7) + 9 * 11)[1] == [1] * 16 + [2] * 16 + [4] * 16 + [8] * 9
+        assert consumer.poll(20_000) is None
         assert looks(world, consumer, 1003)[1] == [500, 500]
+
+
+def test_pauses_begin_at_the_time_that_a_look_takes(world, store):
+    consumer = one_partition(world)
+    send(world, 1)
+    assert consumer.poll() is not None
+    get = world.memory.get
+    world.memory.get = lambda path: (world.clock.advance_ms(60), get(path))[1]
+    assert looks(world, consumer, 5 * (60 + 63))[1] == [60] * 5
 
 
 def test_an_idle_consumer_looks_once_in_fetch_max_wait_ms(world, store):
     consumer = one_partition(world)
-    consumer.poll(2000)
+    consumer.poll(20_000)
     for timeout_ms in (500, 1500, 100):
         made, slept = looks(world, consumer, timeout_ms)
         assert made <= len(slept) + timeout_ms // 1000 + 1, "one GET for each pause, and the proof of each second"
@@ -129,13 +140,13 @@ def test_an_idle_consumer_looks_once_in_fetch_max_wait_ms(world, store):
 
 def test_a_new_position_is_looked_at_without_a_pause(world, store):
     consumer = one_partition(world)
-    consumer.poll(5000)
+    consumer.poll(20_000)
     send(world, 1)
     consumer.assign([ORDERS_0, ORDERS_1])
     before = world.clock.monotonic_ms()
     assert consumer.poll(500) is not None
     assert world.clock.monotonic_ms() == before
-    consumer.poll(5000)
+    consumer.poll(20_000)
     send(world, 2)
     consumer.seek(ORDERS_0, 1)
     before = world.clock.monotonic_ms()
@@ -145,7 +156,7 @@ def test_a_new_position_is_looked_at_without_a_pause(world, store):
 
 def test_a_poll_without_time_looks_at_once(world, store):
     consumer = one_partition(world)
-    consumer.poll(5000)
+    consumer.poll(20_000)
     send(world, 1)
     before = world.clock.monotonic_ms()
     assert consumer.poll(0) is not None

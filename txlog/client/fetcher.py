@@ -129,9 +129,10 @@ class Fetcher:
 
     def look(self) -> None:
         """Look for new rows in every partition that has been read to its known end."""
+        began_ms = self._session.clock.monotonic_ms()
         waiting = [tp for tp, fetch in self._partitions.items() if self._is_read(tp) and fetch.batches is None]
         self._session.fresh_views(waiting, "looking for new rows")
-        self._pace.looked()
+        self._pace.looked(began_ms)
 
     def out_of_range(self) -> list[TopicPartition]:
         """Return partitions whose position is outside of the log, as far as the log is known."""

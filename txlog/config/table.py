@@ -221,7 +221,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=0,
         maximum=INT32_MAX,
         scopes=_CONSUMER,
-        doc="Longest pause between two looks at a log that has nothing new. The pauses begin at 1 ms and double.",
+        doc="Longest pause between two looks at a log that has nothing new. The pauses begin at 1 ms and grow.",
     ),
     ConfigKey(
         name="key.columns",
