@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
+from txlog.core.record_checks import StoredRecord
 from txlog.protocol.context import INTERNAL_ROLL
 
 
@@ -103,7 +104,7 @@ def test_idle_poll_is_one_get_a_partition(world, store):
 def test_an_idle_hour_costs_what_the_page_on_settings_says(world, store, fetch_max_wait_ms, gets, timeout_ms):
     consumer = world.open().consumer(fetch_max_wait_ms=fetch_max_wait_ms)
     consumer.assign([tp("orders", 0)])
-    consumer.poll(130_000)
+    consumer.poll(1_300_000)
     end_ms = world.clock.monotonic_ms() + 3_600_000
     with world.counting.counting() as cost:
         while world.clock.monotonic_ms() < end_ms:
@@ -122,6 +123,21 @@ def test_poll_of_one_new_batch_is_one_get_more(world, store):
     with world.counting.counting() as cost:
         assert consumer.poll(0) is not None
     assert (cost.get, cost.total) == (5, 5)
+
+
+def test_a_poll_copies_only_the_rows_that_it_returns_of_a_long_tail(world, store, monkeypatch):
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    with world.open().producer() as producer:
+        for number in range(20):
+            producer.send("orders", orders(number), partition=0).result()
+        assert len(rows_of(consumer)) == 20
+        copied = []
+        payload = StoredRecord.payload.fget
+        monkeypatch.setattr(StoredRecord, "payload", property(lambda self: (copied.append(self), payload(self))[1]))
+        producer.send("orders", orders(20), partition=0).result()
+        copied.clear()
+        assert [row["id"] for row in rows_of(consumer)] == [20]
+    assert [stored.record.base_offset for stored in copied] == [20]
 
 
 def test_listing_again_is_a_matter_of_age(world, store):

@@ -115,7 +115,12 @@ def plan_read(
         pieces = plan_fetch(
             tp=found.topic_partition,
             indexes=[known[name].index for name in chosen],
-            tail=[(stored.record, stored.payload) for stored in found.tail],
+            # Reading a payload copies it, and a consumer that follows the end needs few records of a long tail.
+            tail=[
+                (stored.record, stored.payload)
+                for stored in found.tail
+                if stored.record.end_offset > start and stored.record.base_offset < stop
+            ],
             aborted=aborted,
             start=start,
             end=stop,
