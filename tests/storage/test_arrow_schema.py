@@ -631,3 +631,9 @@ def test_stored_columns_without_ids_are_found_by_name():
         CorruptRecordError, match=r"^orders/0/x: column 'b' is in it, and the topic's metadata has no such"
     ):
         check_stored(stored.append(pa.field("b", pa.int64())), fields, "orders/0/x")
+
+
+def test_the_schema_of_the_same_fields_is_made_once() -> None:
+    fields = to_fields(pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))]))
+    assert to_arrow(fields) is to_arrow(list(fields))
+    assert to_arrow(fields) is not to_arrow(fields[:1])

@@ -7,6 +7,7 @@ found by field id, never by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -75,6 +76,12 @@ def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField,
 
 def to_arrow(fields: Sequence[SchemaField]) -> pa.Schema:
     """Return the Arrow schema of `fields`, with `PARQUET:field_id` on every field, nested ones included (W9)."""
+    return _arrow_schema(tuple(fields))
+
+
+@lru_cache(maxsize=256)
+def _arrow_schema(fields: tuple[SchemaField, ...]) -> pa.Schema:
+    # Every batch that is sent, read or sealed needs its topic's schema several times.
     return pa.schema([_to_arrow_field(field) for field in fields])
 
 

@@ -104,7 +104,7 @@ def with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int
     `rows` is its length, also if it has no columns.
     """
     offsets = pa.array(np.arange(base_offset, base_offset + rows, dtype=np.int64), pa.int64())
-    stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
+    stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).view(TIMESTAMP_FIELD.type)
     if not table.num_columns:
         return pa.table([offsets, stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
     return table.append_column(OFFSET_FIELD, offsets).append_column(TIMESTAMP_FIELD, stamps)
