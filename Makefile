@@ -132,7 +132,7 @@ bench-maintenance: ## Row P14: merge of many small commits
 	@$(MAKE) --no-print-directory bench ARGS='P14 $(ARGS)'
 
 bench-long-run: $(STAMP) ## Row long-run: 20,000 transactions with and without maintenance; fails if a store with it grows
-	$(BIN)/python -m benchmarks long-run --check $(ARGS)
+	$(BIN)/python -m benchmarks long-run --scale 2 --check $(ARGS)
 
 bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions and months of running, at n and at 4 n; fails if it grows too fast
 	$(BIN)/python -m benchmarks growth --check $(ARGS)

@@ -81,7 +81,7 @@ def of_specs(results: Iterable[dict[str, Any]], specs: Sequence[Spec]) -> list[t
                 spec=spec,
                 rounds=found["rounds"],
                 missing=found["missing"],
-                full_size=found["about"]["scale"] == found["about"]["scale factor"] == 1,
+                full_size=min(found["about"]["scale"], found["about"]["scale factor"]) >= 1,
                 beside=found["about"]["other work beside it"],
             ),
             found["about"],
@@ -124,11 +124,14 @@ def conditions_text(abouts: Sequence[dict[str, Any]]) -> str:
     return "\n".join(sorted(lines))
 
 
-def publish(page: Path, found: Sequence[tuple[Measured, dict[str, Any]]], plot: Path) -> None:
-    """Replace the generated part of the page."""
+def publish(page: Path, found: Sequence[tuple[Measured, dict[str, Any]]], specs: Sequence[Spec], plot: Path) -> None:
+    """Replace the generated part of the page. It also names the rows of `specs` that have no result."""
     measured = [each for each, _ in found]
+    rows = {each.spec.row for each in measured}
+    without = [row for row in dict.fromkeys(spec.row for spec in specs) if row not in rows]
     parts = (
         conditions_text([about for _, about in found]),
+        f"These rows have no published result: {', '.join(without)}." if without else "Every row has a result.",
         goals_table(measured),
         f"![How far each figure is from its goal]({plot.name})",
         "### All figures",

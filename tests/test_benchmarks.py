@@ -71,12 +71,13 @@ def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None
     page = tmp_path / "page"
     page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
     results = report.of_specs(report.load(reports / "bench.json"), all_specs())
-    report.publish(page, results, tmp_path / "page.png")
+    report.publish(page, results, all_specs(), tmp_path / "page.png")
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
     assert "other work beside it: provisional" in text
+    assert "These rows have no published result: P2, P4," in text
 
 
 def test_a_row_that_does_not_exist_is_refused() -> None:

@@ -6,6 +6,7 @@ This module imports neither txlog nor a rival's package, because Iceberg's Spark
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,8 +100,8 @@ class Iceberg(TableFormat):
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder, "iceberg")
-        # A catalog keeps its first folder, so that each contestant has a namespace of its own in the session's.
-        self._namespace = f"{self.CATALOG}.n{abs(hash(str(folder)))}"
+        # A catalog keeps its first folder. So each contestant has a namespace of its own.
+        self._namespace = f"{self.CATALOG}.n{zlib.crc32(str(folder).encode())}"
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
 
     def table(self, name: str) -> str:

@@ -1,6 +1,6 @@
 """Row long-run: does a store that gets writes for months still open as quickly as on its first day?
 
-20,000 transactions of four producers, eager and staged, some aborted. One run has `txlog maintain` at intervals, the
+10,000 transactions of four producers, eager and staged, some aborted. One run has `txlog maintain` at intervals, the
 other one has no maintenance. The store is in memory and the clock is the benchmark's, so that hours of
 `delete.grace.ms` pass in minutes. Sealing, merging, boundaries and vacuum are the shipped ones.
 
@@ -41,7 +41,7 @@ TRANSACTION_MS = 3_000
 """Simulated time of a transaction: 1,200 of them in a grace."""
 MAINTAIN_EVERY = 200
 """Transactions between two maintenance rounds."""
-TRANSACTIONS = 20_000
+TRANSACTIONS = 10_000
 SAMPLES = 20
 PLANS = 3
 """Cold plans that are timed at each sample; the median counts."""
@@ -209,7 +209,7 @@ def one_run(place: Place, *, maintained: bool) -> Iterator[Callable[[], Samples]
 SPECS = (
     Spec(
         row="long-run",
-        title="20,000 transactions, 1,200 of them in a grace",
+        title="10,000 transactions, 1,200 of them in a grace",
         contestants=(
             Contestant(name="maintained", start=partial(one_run, maintained=True)),
             Contestant(name="not maintained", start=partial(one_run, maintained=False)),
