@@ -83,7 +83,7 @@ def fill(
         return rows_of(pairs)
 
     with (
-        store.producer(transactional_id="eager") as eager,
+        store.producer(transactional_id="eager", staged=False) as eager,
         store.producer(transactional_id="staged", staged=True) as staged,
         store.producer() as plain,
     ):

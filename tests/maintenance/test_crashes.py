@@ -23,7 +23,11 @@ A = TopicPartition("orders", 0)
 def history(store: Store, config: Mapping[str, object] | None = None) -> None:
     """Commit and abort rows of two producers over several segments, inline and in files; leave one transaction open."""
     store.create_topic("orders", SCHEMA, config={"segment.batches": 2, "inline.max.bytes": 2000, **(config or {})})
-    with store.producer() as plain, store.producer("x") as eager, store.producer("y", staged=True) as staged:
+    with (
+        store.producer() as plain,
+        store.producer("x", staged=False) as eager,
+        store.producer("y", staged=True) as staged,
+    ):
         for number in range(3):
             plain.send("orders", [{"id": number, "name": "plain"}]).result()
             eager.begin_transaction()

@@ -62,7 +62,7 @@ def fill(world: World, store: Store, seed: int, transactions: int = 30) -> int:
         return pa.table({"id": range(number - count, number), "name": ["n" * dice.randrange(5)] * count}, SCHEMA)
 
     with (
-        store.producer(transactional_id="eager") as eager,
+        store.producer(transactional_id="eager", staged=False) as eager,
         store.producer(transactional_id="staged", staged=True) as staged,
         store.producer() as plain,
     ):

@@ -31,7 +31,7 @@ COLUMNS = "order_id,amount,_offset,_partition"
 def keyed(log: Log) -> Log:
     """Return two partitions with five keys each: six sealed segments and a tail. Each has one aborted transaction."""
     log.create(segment_batches="2", cleanup_policy="compact", key_columns="order_id")
-    with log.store.producer("loader", linger_ms=0) as producer:
+    with log.store.producer("loader", linger_ms=0, staged=False) as producer:
         for number in range(8):
             producer.begin_transaction()
             for tp in PARTITIONS:

@@ -36,7 +36,7 @@ PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 def small_files(log: Log) -> Log:
     """Return two partitions with six sealed segments and a tail; each has one aborted transaction."""
     log.create(segment_batches="2")
-    with log.store.producer("loader", linger_ms=0) as producer:
+    with log.store.producer("loader", linger_ms=0, staged=False) as producer:
         for number in range(8):
             producer.begin_transaction()
             for tp in PARTITIONS:

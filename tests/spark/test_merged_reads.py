@@ -29,7 +29,7 @@ def fill(log: Log, seed: int) -> None:
     """Commit and abort transactions of both kinds, with few rows and with thousands."""
     dice = random.Random(seed)
     with (
-        log.store.producer(f"eager{seed}", linger_ms=0) as eager,
+        log.store.producer(f"eager{seed}", linger_ms=0, staged=False) as eager,
         log.store.producer(f"staged{seed}", staged=True) as staged,
     ):
         for _ in range(14):

@@ -46,7 +46,7 @@ def used(log: Log) -> Log:
     """
     log.create(segment_batches="4", inline_max_bytes="2000")
     log.create("other", partitions=1)
-    with log.store.producer("done") as done:
+    with log.store.producer("done", staged=False) as done:
         for count in (3, 1000):
             with done.transaction():
                 done.send("orders", orders(0, count), partition=0)

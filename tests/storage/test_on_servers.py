@@ -90,7 +90,7 @@ def test_a_bucket_that_does_not_exist(server):
 def test_transactions_a_consumer_and_a_sealed_segment(server, url):
     with txlog.open(url, storage_options=server.storage_options, config={"linger.ms": 0}) as store:
         store.create_topic("t", SCHEMA, partitions=2, config={"segment.batches": 3})
-        with store.producer("eager") as eager, store.producer("staged", staged=True) as staged:
+        with store.producer("eager", staged=False) as eager, store.producer("staged", staged=True) as staged:
             for turn in range(6):
                 producer = (eager, staged)[turn % 2]
                 producer.begin_transaction()
