@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_txlog.source import packing
+from txlog.client.reading import piece_rows
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, InlinePiece, Piece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile
@@ -69,8 +70,8 @@ def test_min_partitions_splits_what_would_share_a_task() -> None:
 
 def test_min_partitions_cuts_a_single_batch_by_rows() -> None:
     packed = packing.pack([inline_piece(0, 10)], 4)
-    assert [packing.rows_of(run[0]) for run in packed] == [2, 3, 2, 3]
-    assert [packing.rows_of(run[0]) for run in packing.pack([inline_piece(0, 3)], 10)] == [1, 1, 1]
+    assert [piece_rows(run[:1]) for run in packed] == [2, 3, 2, 3]
+    assert [piece_rows(run[:1]) for run in packing.pack([inline_piece(0, 3)], 10)] == [1, 1, 1]
 
 
 def test_a_large_file_is_cut_at_its_row_groups() -> None:
@@ -121,6 +122,6 @@ def some_pieces(draw: st.DrawFn) -> list[Piece]:
 @given(pieces=some_pieces(), min_partitions=st.none() | st.integers(1, 40))
 def test_every_row_once_in_order_and_no_empty_task(pieces: list[Piece], min_partitions: int | None) -> None:
     packed = packing.pack(pieces, min_partitions)
-    assert all(run and all(packing.rows_of(piece) for piece in run) for run in packed)
+    assert all(run and all(piece_rows([piece]) for piece in run) for run in packed)
     assert offsets([piece for run in packed for piece in run]) == offsets(pieces)
     assert len(packed) >= min(min_partitions or 1, len(offsets(pieces)))

@@ -12,7 +12,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
-from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_of
+from pyspark_txlog.source.batch_reader import TxlogReader, pack_tasks, plan_input, schema_of
 from pyspark_txlog.source.options import SettledOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
@@ -74,6 +74,14 @@ def test_an_input_partition_says_which_offsets_it_holds(store: Store) -> None:
         [(1, 3, 6, 3)],
     ]
     assert all(task.relist for run in made for task in run)
+
+
+def test_small_pieces_of_several_partitions_share_a_spark_task(store: Store) -> None:
+    ((first, second),) = pack_tasks([task for run in plan(store, minPartitions="4") for task in run if not task.start])
+    assert [(each.topic_partition.partition, each.start, each.end) for each in (first, second)] == [
+        (0, 0, 3),
+        (1, 0, 3),
+    ]
 
 
 def test_a_read_gives_the_columns_in_the_order_asked_for(store: Store) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from txlog.client.coordinator import look_up, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, group_offsets
-from txlog.client.reading import ReadTask, plan_reads, read_session, read_task, take_cut, tasks, topic_for
+from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks, topic_for
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import Settings, call_layer
@@ -75,6 +75,7 @@ __all__ = [
     "is_repeated",
     "look_up",
     "open_object_store",
+    "piece_rows",
     "plan_reads",
     "producer_session",
     "read_session",

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_txlog.messages import say
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
 from pyspark_txlog.options import StoreOptions
-from pyspark_txlog.sink.micro_batch import MicroBatch
+from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch
 from pyspark_txlog.sink.options import WriteOptions
 from pyspark_txlog.sink.routing import TopicRoute
 from txlog.engine import (
@@ -43,9 +43,6 @@ from txlog.engine.schemas import check_topic_name
 from txlog.errors import IllegalStateError, InvalidRequestError, StoreChangedError, TxlogError
 
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
-
-QUERY_ID = "sql.streaming.queryId"
-"""Spark's local property with the id of the streaming query in which a thread works."""
 
 
 class Transaction:
@@ -342,7 +339,7 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
 def query_id(spark: SparkSession) -> str | None:
     """Return the id of the streaming query in whose `foreachBatch` this thread works; None elsewhere, and over Spark Connect."""
     context = getattr(spark, "_sc", None)
-    return None if context is None else context.getLocalProperty(QUERY_ID)
+    return None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
 
 
 def _route(

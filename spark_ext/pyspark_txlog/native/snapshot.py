@@ -9,7 +9,6 @@ returned before the snapshot began. A transaction that hangs is hidden, but does
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import schemas
 from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.option_values import COLUMNS
-from pyspark_txlog.source import packing
+from pyspark_txlog.source.batch_reader import pack_tasks
 from txlog import engine
 from txlog.engine import Runtime, TopicPartition
 from txlog.engine.offsets import format_offsets
@@ -83,8 +82,7 @@ class Snapshot:
         try:
             return frame_of(self._spark, self._runtime, topic, schema, tasks)
         except UnsupportedStoreError:
-            parts = [part for task in tasks for part in _parts(task)]
-            return _frame(self._spark, parts, schema)
+            return _frame(self._spark, pack_tasks(tasks), schema)
 
     def to_dfs(self) -> dict[str, DataFrame]:
         """Return a frame of each topic, by name."""
@@ -106,38 +104,22 @@ class Snapshot:
         )
 
 
-def _parts(task: engine.ReadTask) -> Iterator[engine.ReadTask]:
-    """Split the task into parts that are each worth a Spark task."""
-    for run in packing.pack(task.pieces):
-        gaps = any(map(packing.has_gaps, run))
-        yield replace(
-            task,
-            start=packing.offsets_of(run[0])[0],
-            end=packing.offsets_of(run[-1])[1],
-            pieces=run,
-            relist=not gaps,
-        )
-
-
-def _frame(spark: SparkSession, tasks: Sequence[engine.ReadTask], schema: StructType) -> DataFrame:
-    if not tasks:
+def _frame(spark: SparkSession, runs: Sequence[Sequence[engine.ReadTask]], schema: StructType) -> DataFrame:
+    if not runs:
         return spark.createDataFrame([], schema)
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_reader(tasks, schema), schema)
+    return spark.range(0, len(runs), 1, len(runs)).mapInArrow(_reader(runs, schema), schema)
 
 
 def _reader(
-    tasks: Sequence[engine.ReadTask], schema: StructType
+    runs: Sequence[Sequence[engine.ReadTask]], schema: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function from task numbers to their rows, for the executors."""
+    """Return a function from numbers of `runs` to their rows, for the executors."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported here, as in `batch_reader`.
         from pyspark_txlog.arrow import spark_batches
 
-        chosen = (tasks[number] for batch in numbers for number in batch.column(0).to_numpy())
-        return spark_batches(
-            (rows for task in chosen for rows in engine.read_task(task)),
-            schema,
-        )
+        chosen = (task for batch in numbers for number in batch.column(0).to_numpy() for task in runs[number])
+        return spark_batches((rows for task in chosen for rows in engine.read_task(task)), schema)
 
     return read

@@ -23,6 +23,9 @@ from txlog.engine import GroupOffsets, Session, TopicPartition, TransactionMetad
 from txlog.engine.offsets import committed_offsets
 from txlog.errors import CommitFailedError, GroupIdNotFoundError, InvalidRequestError, TxnVersionScopeError
 
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+"""Spark's local property with the id of the streaming query in which a thread or a task works."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:

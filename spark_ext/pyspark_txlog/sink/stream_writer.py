@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.sink.batch_writer import check_begun_here, producer_config, write_parts
-from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
 from txlog.engine import Session, StagedPart, StagedTransaction, TransactionMetadata, TxnVersion, is_repeated
@@ -49,7 +49,6 @@ from txlog.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 _SKIPPED: Counter[str] = Counter()

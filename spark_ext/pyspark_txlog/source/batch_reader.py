@@ -108,10 +108,16 @@ def pack_plans(
     runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: SettledOptions
 ) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads of `plans`; none of them is empty."""
-    tasks = read_tasks(runtime, plans, schema.names, options)
+    return pack_tasks(read_tasks(runtime, plans, schema.names, options), options.min_partitions)
+
+
+def pack_tasks(
+    tasks: Sequence[engine.ReadTask], min_partitions: int | None = None
+) -> list[tuple[engine.ReadTask, ...]]:
+    """Divide the pieces of `tasks`, one for each topic partition, among Spark tasks (`packing.pack`)."""
     by_partition = {task.topic_partition: task for task in tasks}
     pieces = [_light(piece) for task in tasks for piece in task.pieces]
-    return [_input(run, by_partition) for run in packing.pack(pieces, options.min_partitions)]
+    return [_input(run, by_partition) for run in packing.pack(pieces, min_partitions)]
 
 
 def read_tasks(

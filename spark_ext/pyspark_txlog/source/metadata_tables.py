@@ -234,7 +234,7 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
         visible: dict[str, int] = {}
         for piece in committed[tp].pieces:
             if isinstance(piece, FilePiece):
-                visible[piece.file.path] = visible.get(piece.file.path, 0) + packing.rows_of(piece)
+                visible[piece.file.path] = visible.get(piece.file.path, 0) + engine.piece_rows([piece])
         walk = session.views[tp].walk
         by_file: dict[str, list[FilePiece]] = {}
         for each in plan.pieces:
@@ -254,7 +254,7 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
                 first,
                 end,
                 piece.file.rows,
-                sum(map(packing.rows_of, pieces)),
+                engine.piece_rows(pieces),
                 visible.get(piece.file.path, 0),
                 piece.file.bytes,
                 len(piece.file.row_groups),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from txlog.engine import FilePiece, InlinePiece, Piece, RowRange
+from txlog.engine import FilePiece, InlinePiece, Piece, RowRange, piece_rows
 
 MIN_TASK_BYTES = 8 * 2**20
 """About a quarter of a second of work: five times what the task itself costs."""
@@ -35,11 +35,6 @@ def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tup
     return _runs(units, min(tasks, len(units)))
 
 
-def rows_of(piece: Piece) -> int:
-    """Return the number of rows in the piece's ranges (a cleaned run may return fewer)."""
-    return piece.range.rows if isinstance(piece, InlinePiece) else sum(part.rows for part in piece.ranges)
-
-
 def offsets_of(piece: Piece) -> tuple[int, int]:
     """Return the range `[first, end)` of the piece's offsets; for a cleaned run it is an outer bound."""
     ranges = [piece.range] if isinstance(piece, InlinePiece) else piece.ranges
@@ -57,7 +52,7 @@ def cost(piece: Piece) -> int:
     """Return the cost of reading the piece, in bytes."""
     if isinstance(piece, InlinePiece):
         return len(piece.payload)
-    return OPEN_COST_BYTES + piece.file.bytes * rows_of(piece) // max(piece.file.rows, 1)
+    return OPEN_COST_BYTES + piece.file.bytes * piece_rows([piece]) // max(piece.file.rows, 1)
 
 
 def cut_at_row_groups(piece: Piece, target: int) -> Iterator[Piece]:
@@ -79,7 +74,7 @@ def cut_at_row_groups(piece: Piece, target: int) -> Iterator[Piece]:
 def _cut_evenly(units: Sequence[Piece], wanted: int) -> list[Piece]:
     """Cut the pieces with the most rows, even inside row groups, until there are `wanted` pieces (or no piece has two rows)."""
     parts = [1] * len(units)
-    rows = [rows_of(unit) for unit in units]
+    rows = [piece_rows([unit]) for unit in units]
     for _ in range(wanted - len(units)):
         largest = max(range(len(units)), key=lambda at: rows[at] / parts[at])
         if rows[largest] <= parts[largest]:
@@ -92,7 +87,7 @@ def _split_rows(piece: Piece, count: int) -> Iterator[Piece]:
     if count == 1:
         yield piece
         return
-    total = rows_of(piece)
+    total = piece_rows([piece])
     shares = [total * (at + 1) // count - total * at // count for at in range(count)]
     if isinstance(piece, InlinePiece):
         skipped = 0
