@@ -179,14 +179,16 @@ def test_an_internal_topic_has_no_rows_and_is_made_again_too(world: World) -> No
                 producer.send("orders", [{"id": number, "name": "n"}])
     objects = {path: data for path, data in d.objects_of(world.memory).items() if not path.startswith("__probe/")}
     folder = "__transaction_state/0/"
-    sealed = [path for path in objects if path.startswith(folder) and path.endswith((".index", ".snapshot"))]
-    assert len(sealed) == 2
-    overwrite(world.memory, sealed[0], b"damaged\n")
-    world.memory.delete(sealed[1])
+    index, snapshot = (
+        next(path for path in sorted(objects) if path.startswith(folder) and path.endswith(suffix))
+        for suffix in (".index", ".snapshot")
+    )
+    overwrite(world.memory, index, b"damaged\n")
+    world.memory.delete(snapshot)
     done, after = mended(world, world.memory)
-    assert {each.path for each in done if each.is_made} == set(sealed)
+    assert {each.path for each in done if each.is_made} == {index, snapshot}
     assert after.is_clean, after.findings
-    assert [world.memory.get(path) for path in sealed] == [objects[path] for path in sealed]
+    assert [world.memory.get(path) for path in (index, snapshot)] == [objects[index], objects[snapshot]]
 
 
 def test_an_index_of_another_end_is_left_to_a_person(world: World) -> None:
