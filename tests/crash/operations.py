@@ -95,7 +95,7 @@ def history(store: Store, segment_batches: int) -> None:
     config = {"segment.batches": segment_batches}
     store.create_topic("orders", SCHEMA, partitions=2, config=config)
     store.create_topic("audit", SCHEMA, config=config)
-    with store.producer(ID) as producer:
+    with store.producer(ID, staged=False) as producer:
         with producer.transaction():
             send(producer, A, 1)
             send(producer, B, 2)
