@@ -234,7 +234,7 @@ def test_no_more_files_are_opened_than_a_poll_returns_rows_of(world):
         assert (cost.get, cost.get_range) == (1, 2), str(cost.requests())
 
 
-@pytest.mark.parametrize(("staged", "most"), [(False, 35), (True, 21)])
+@pytest.mark.parametrize(("staged", "most"), [(None, 20), (False, 35), (True, 21)])
 def test_one_transaction_of_a_new_process_after_105(world, store, staged, most):
     with waits_for_all(store, staged=staged) as producer:
         for number in range(105):
@@ -247,6 +247,20 @@ def test_one_transaction_of_a_new_process_after_105(world, store, staged, most):
     ):
         producer.send("orders", orders(105), partition=0)
     assert cost.total <= most, str(cost.requests())
+
+
+def test_a_new_process_reads_105_small_transactions(world, store):
+    with waits_for_all(store, staged=None) as producer:
+        for number in range(105):
+            with producer.transaction():
+                producer.send("orders", orders(number), partition=0)
+    with world.counting.counting() as cost:
+        consumer = world.open().consumer(auto_offset_reset="earliest")
+        consumer.assign([tp("orders", 0)])
+        assert [row["id"] for row in rows_of(consumer)] == list(range(105))
+    # Most rows are in the file of the sealed segment.
+    assert (cost.list, cost.get_range) == (2, 1)
+    assert cost.total <= 15, str(cost.requests())
 
 
 def test_a_new_process_reads_few_records_of_the_table_however_many_it_has(world, store):
