@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from benchmarks import inputs, log
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
@@ -19,7 +20,7 @@ def appends(place: Place, *, fsync: bool = False, inline: bool = True) -> Iterat
     """Yield a turn of appends, with the rows in the commit or in a file."""
     log.create(place.folder, inputs.SALES)
     rows = inputs.sales(ROWS, place.seed)
-    settings = {} if inline else {"inline_max_bytes": 0}
+    settings: dict[str, Any] = {} if inline else {"inline_max_bytes": 0}
     with (
         log.opened(place.folder, fsync=fsync) as (store, counting),
         store.producer(linger_ms=0, **settings) as producer,

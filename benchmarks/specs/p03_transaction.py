@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from benchmarks import inputs, log
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
 from benchmarks.rivals import kafka
 
-SMALL = {"rows": 100, "partitions": 1, "times": 100}
-WIDE = {"rows": 1000, "partitions": 10, "times": 100}
+SMALL: dict[str, Any] = {"rows": 100, "partitions": 1, "times": 100}
+WIDE: dict[str, Any] = {"rows": 1000, "partitions": 10, "times": 100}
 IDLE_S = 0.1
 
 

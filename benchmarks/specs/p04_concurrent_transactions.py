@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from benchmarks import log
 from benchmarks.harness import Contestant, Goal, Spec
 from benchmarks.rivals import kafka
 
-SHAPE = {"processes": 8, "rows": 100, "seconds": 4.0}
+SHAPE: dict[str, Any] = {"processes": 8, "rows": 100, "seconds": 4.0}
 OWN, SHARED = SHAPE | {"partitions": 8}, SHAPE | {"partitions": 1}
 
 SPECS = (

@@ -38,7 +38,7 @@ def follower(follow: Follow) -> Iterator[Connection]:
         process.join()
 
 
-def turn(pipe: Connection, write: Callable[[], None], commit: Callable[[], None], times: int, seed: int) -> Samples:
+def turn(pipe: Connection, write: Callable[[], None], commit: Callable[[], object], times: int, seed: int) -> Samples:
     """Commit with random pauses, which are long enough for a follower to become idle."""
     dice = random.Random(seed)
     taken_ms = []

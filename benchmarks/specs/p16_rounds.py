@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from benchmarks import log
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
@@ -16,7 +17,7 @@ from txlog.storage.open import open_object_store
 from txlog.testing.latency_store import LatencyStore
 
 LATENCY_MS, PARTITIONS, TIMES = 60, 4, 10
-SHAPE = {"rows": 400, "partitions": PARTITIONS, "times": TIMES, "latency_ms": LATENCY_MS}
+SHAPE: dict[str, Any] = {"rows": 400, "partitions": PARTITIONS, "times": TIMES, "latency_ms": LATENCY_MS}
 
 
 @contextmanager
