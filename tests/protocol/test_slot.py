@@ -276,23 +276,23 @@ def test_losing_for_ever_ends_in_contention(cluster: Cluster) -> None:
         _ = task.result
 
 
-def noting(program: Any, pauses: list[Sleep]) -> Any:
-    """Return `program`, whose pauses are now noted in `pauses`."""
-    answer = None
-    while True:
-        try:
-            effect = program.send(answer)
-        except StopIteration as end:
-            return end.value
-        if isinstance(effect, Sleep):
-            pauses.append(effect)
-        answer = yield effect
-
-
 def test_a_loser_takes_the_next_slot_at_once_and_then_pauses_briefly(cluster: Cluster) -> None:
     process, rival = writer(cluster), writer(cluster)
+    program = process.send(A, "mine")
     pauses: list[Sleep] = []
-    task = process.start(noting(process.send(A, "mine"), pauses))
+
+    def watched() -> Any:
+        answer = None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration as end:
+                return end.value
+            if isinstance(effect, Sleep):
+                pauses.append(effect)
+            answer = yield effect
+
+    task = process.start(watched())
     for number in range(8):
         task.run(until=is_put("orders"))
         rival.do(rival.send(A, f"r{number}"))
@@ -300,28 +300,6 @@ def test_a_loser_takes_the_next_slot_at_once_and_then_pauses_briefly(cluster: Cl
     task.run()
     assert [pause.ms for pause in pauses] == [1, 2, 4, 8, 8, 8, 8], "none after the first lost slot"
     assert all(pause.full_jitter for pause in pauses)
-
-
-@pytest.mark.parametrize(
-    ("rivals", "passed_ms", "expected"), [(1, 0, 40), (3, 0, 80), (1, 30, 10), (1, 40, 0), (1, 16 * 40, 0), (0, 0, 0)]
-)
-def test_a_writer_that_has_won_leaves_the_next_slot_to_those_it_competes_with(
-    cluster: Cluster, rivals: int, passed_ms: int, expected: int
-) -> None:
-    """It counts the writers in the tail. The pause begins at its own last PUT, and ends some rounds after a lost slot."""
-    process = writer(cluster)
-    task = process.start(process.send(A, "mine"))
-    for number in range(rivals):
-        rival = writer(cluster)
-        task.run(until=is_put("orders"))
-        rival.do(rival.send(A, f"r{number}"))
-        cluster.pass_ms(40)
-        task.step()
-    task.run()
-    pauses: list[Sleep] = []
-    cluster.pass_ms(passed_ms)
-    process.do(noting(process.send(A, "next"), pauses))
-    assert [pause.ms for pause in pauses] == ([expected] if expected else [])
 
 
 def test_a_refusal_after_a_lost_slot_is_judged_on_the_fresh_tail(cluster: Cluster) -> None:

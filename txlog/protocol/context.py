@@ -78,14 +78,6 @@ class Context:
         return int(min(self.retry_backoff_ms * 2 ** min(attempt, 16), self.retry_backoff_max_ms))
 
 
-class LostSlot(NamedTuple):
-    """When this process last lost a slot of a partition to another writer, and how long that took."""
-
-    at: ClockReading
-    took_ms: int
-    """The time of a PUT and a GET, at least 1."""
-
-
 class Mark(NamedTuple):
     """A record that a process has seen in the chain."""
 
@@ -118,8 +110,6 @@ class PartitionView:
     """Commit records from the sealed end on."""
     state: PartitionState = field(repr=False)
     """State after the tail."""
-    lost: LostSlot | None = None
-    """None: no slot was lost since the view was loaded."""
 
     @property
     def sealed_end(self) -> int:

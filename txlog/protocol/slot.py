@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from txlog.core import chain, envelope, names
-from txlog.core.ages import ClockReading
 from txlog.core.effects import List, Now, Program, PutOutcome, ReadClocks, Sleep
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import StoredRecord, stored_record
@@ -29,18 +28,13 @@ from txlog.errors import (
     RecordTooLargeError,
     TxlogError,
 )
-from txlog.protocol.context import Context, LostSlot, PartitionView
+from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import prove, read_slot, refresh, reload
 from txlog.protocol.put import create
 
 MAX_RACE_PAUSE_MS = 8
 """The longest pause after a lost slot. A writer that paused longer the more slots it has lost would lose again, to those
 that have just won and do not pause."""
-
-RECENT_RECORDS = 32
-"""The records at the end of the tail that show how many writers compete."""
-CONTEST_ROUNDS = 16
-"""How long after its last lost slot a writer still competes, in rounds in which each writer makes one request."""
 
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
@@ -87,9 +81,6 @@ def append_slot(
     try:
         fresh = False
         now = yield ReadClocks()
-        if pause_ms := _turn_of_others_ms(view, now):
-            yield Sleep(min(pause_ms, ctx.retry_backoff_max_ms), full_jitter=True)
-            now = yield ReadClocks()
         if view.age_ms(now) >= ctx.max_view_age_ms:
             # The slot of an old view may have been deleted. A write there is allowed and is settled later, but has no
             # effect.
@@ -128,9 +119,7 @@ def append_slot(
                 return replace(view.extended(holder), listed_at=started_at), _appended(holder.record)
             else:
                 # Another record has the slot (invariant 15). Usually the next one is free.
-                now = yield ReadClocks()
-                lost = LostSlot(at=now, took_ms=max(now.ms_since(started_at), 1))
-                view, fresh = replace(view.extended(holder), lost=lost), False
+                view, fresh = view.extended(holder), False
                 if race:
                     yield Sleep(min(2 ** (race - 1), MAX_RACE_PAUSE_MS, ctx.retry_backoff_max_ms), full_jitter=True)
                     view, fresh = (yield from refresh(ctx, view)), True
@@ -195,22 +184,6 @@ def _create_slot(
     path = tp.folder + names.batch_name(slot)
     (found,) = yield from create(ctx, path, stored.data, look, what=f"the record (write_id {write_id})")
     return found
-
-
-def _turn_of_others_ms(view: PartitionView, now: ClockReading) -> int:
-    """Return how long this writer leaves the next slot to writers that it competes with; 0 if it does not compete.
-
-    A loser needs two requests until it can try the next slot, and the winner only one. So a winner that did not pause
-    would win again and again, and the losers would wait for seconds. The pause counts from the writer's own last PUT: a
-    writer that appends seldom does not pause.
-    """
-    if view.lost is None:
-        return 0
-    writers = len({stored.record.producer_id for stored in view.tail[-RECENT_RECORDS:]})
-    round_ms = writers * view.lost.took_ms // 2
-    if now.ms_since(view.lost.at) >= CONTEST_ROUNDS * round_ms:
-        return 0
-    return max(round_ms - view.age_ms(now), 0)
 
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
