@@ -332,8 +332,11 @@ class _Judge:
                 where = f"{seen.tp} offset {offset} ({entry.key})"
                 before = last.pop(entry.key, None)
                 value = entry.value
+                if entry.key in open_prepares:
+                    # Every record that follows a PREPARE_* shows that its transaction is complete (W25).
+                    self._decided(seen, *open_prepares.pop(entry.key), completed=True)
                 if value is None:
-                    if before is not None and before.state not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
+                    if before is not None and before.state == "ONGOING":
                         self.say("4", where, f"a tombstone over {before.state}")
                     continue
                 last[entry.key] = value
@@ -343,8 +346,6 @@ class _Judge:
                     self.registered[value.producer_id, value.producer_epoch].update(value.partitions)
                 elif value.state in PREPARED:
                     open_prepares[entry.key] = (offset, value)
-                elif value.state in ("COMPLETE_COMMIT", "COMPLETE_ABORT") and entry.key in open_prepares:
-                    self._decided(seen, *open_prepares.pop(entry.key), completed=True)
         for offset, value in open_prepares.values():
             self._decided(seen, offset, value, completed=False)
         for key, value in last.items():
@@ -393,7 +394,7 @@ class _Judge:
         self.decisions[key] = _Decision(tp=seen.tp, offset=offset, value=value, parts=parts, completed=completed)
 
     def _check_outcome(self, decision: _Decision) -> None:
-        """Check invariant 5: after COMPLETE_* every partition has the marker, and a COMMIT has the rows of the decision."""
+        """Check invariant 5: when complete, every partition has the marker, and a COMMIT has the rows of the decision."""
         value = decision.value
         if not decision.completed and not self.settled:
             return

@@ -338,6 +338,36 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
     return call
 
 
+def complete() -> Call:
+    """Write the COMPLETE_* of the transaction that the client has ended, as an idle producer does."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        try:
+            views = yield from patiently(client, lambda: transactions.complete(client.ctx, client.views, txn))
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def forget() -> Call:
+    """Remove the client's own id, as a job with a drawn id does after its transaction."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        try:
+            views, _ = yield from patiently(client, lambda: expiry.remove_own(client.ctx, client.views, txn))
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
 def commit(version: TxnVersion | None = None, *, then_abort: bool = False) -> Call:
     return end(commit=True, version=version, then_abort=then_abort)
 
@@ -508,9 +538,7 @@ def roll_forward() -> Call:
         assert client.prepare is not None
         prepare = client.prepare
         try:
-            views, _ = yield from patiently(
-                client, lambda: transactions.roll_forward(client.ctx, client.views, prepare)
-            )
+            views = yield from patiently(client, lambda: transactions.roll_forward(client.ctx, client.views, prepare))
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error))
         return replace(client, views=views).noted("done")

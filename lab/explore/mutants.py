@@ -32,7 +32,7 @@ from txlog.core.fetch_plan import plan_fetch
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name, boundary_name
 from txlog.core.records import NO_OFFSET, Boundary, Clean, TransactionEntry, TransactionState
-from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
+from txlog.core.transactions import Done, Skipped, Transit, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, StorageError
@@ -118,8 +118,31 @@ def _keep_view(ctx: Any, view: Any, *_: Any) -> Any:
     yield
 
 
-def _complete_anything(current: Any, prepare: Any, *, now_ms: int, write_id: str) -> Any:
-    return judge_complete(prepare, prepare, now_ms=now_ms, write_id=write_id)
+def _complete_anything(current: Any, txn: Any, *, now_ms: int, write_id: str) -> Any:
+    return Transit(msgspec.structs.replace(txn, updated_at=now_ms, write_id=write_id))
+
+
+def _known_by_anybody(current: Any, txn: Any) -> bool:
+    return current.state in transactions.PREPARED
+
+
+def _remove_by_any_instance(ctx: Any, views: Any, txn: Any) -> Any:
+    return (
+        yield from table.put_tombstone(ctx, views, txn.transactional_id, lambda current, _: current.state != "ONGOING")
+    )
+
+
+def _first_marker(ctx: Any, views: Any, prepare: Any) -> Any:
+    first = msgspec.structs.replace(prepare.value, partitions=prepare.value.partitions[:1])
+    return (yield from _ORIGINAL_MARKERS(ctx, views, msgspec.structs.replace(prepare, value=first)))
+
+
+def _all_markers(ctx: Any, views: Any, prepare: Any) -> Any:
+    views = yield from _ORIGINAL_MARKERS(ctx, views, prepare)
+    return (yield from coordinator._put_complete(ctx, views, coordinator._completed(prepare.value)))
+
+
+_ORIGINAL_MARKERS = coordinator._put_markers
 
 
 def _prepare_bumping(by: int) -> Any:
@@ -473,12 +496,7 @@ def _stubborn(ctx: Any, view: Any, find: Any) -> Any:
 
 
 def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
-    txn = prepare.value
-
-    def complete(_: Any, current: Any, now_ms: int, write_id: str) -> Any:
-        return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
-
-    views, _ = yield from table.transit(ctx, views, txn.transactional_id, complete)
+    views = yield from coordinator._put_complete(ctx, views, coordinator._completed(prepare.value))
     return (yield from _ORIGINAL_ROLL(ctx, views, prepare))
 
 
@@ -861,6 +879,10 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a staged COMMIT is appended by everybody who rolls forward", "staged", "W26", {HERE + "transactions.marker_is_there": _newer_only}),
         ("COMPLETE without compare-and-set", "late abort", "W27", {HERE + "transactions.judge_complete": _complete_anything}),
         ("COMPLETE before the markers", "commit", "W27", {HERE + "transactions.roll_forward": _complete_first}),
+        ("anybody may pass over what is prepared", "late abort", "W25", {CORE + "transactions.is_completed_by": _known_by_anybody}),
+        ("anybody may remove what is prepared", "forgets", "W25", {HERE + "expiry.remove_own": _remove_by_any_instance}),
+        ("an end returns before the last marker", "goes on", "W27", {HERE + "transactions._put_markers": _first_marker, HERE + "transactions.roll_forward": _all_markers}),
+        ("a COMPLETE is written over a newer record", "completes", "W27", {HERE + "transactions.judge_complete": _complete_anything}),
         ("a decision drops partitions", "commit", "W25", {CORE + "transactions._prepare": _prepare_dropping_partitions}),
         ("an end does not bump the epoch", "fencing", "W24", {CORE + "transactions._prepare": _prepare_bumping(0)}),
         ("an end bumps the epoch twice", "late abort", "W24", {CORE + "transactions._prepare": _prepare_bumping(2)}),

@@ -46,9 +46,9 @@ NAMES = {
 _EXCLUSIVE_OUTCOMES = {"PREPARE_COMMIT": "commit", "PREPARE_ABORT": "abort"}
 _LEGAL: dict[str, set[str | None]] = {
     "EMPTY": {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", None},
-    "ONGOING": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
-    "PREPARE_COMMIT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
-    "PREPARE_ABORT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
+    "ONGOING": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
+    "PREPARE_COMMIT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
+    "PREPARE_ABORT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
     "COMPLETE_COMMIT": {"PREPARE_COMMIT"},
     "COMPLETE_ABORT": {"PREPARE_ABORT"},
 }
@@ -456,6 +456,9 @@ def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None
             return f"{where}: {txn.state} follows {before.state if before is not None else 'nothing'}"
         if before is not None and before.producer_id == txn.producer_id and txn.producer_epoch < before.producer_epoch:
             return f"{where}: the epoch went back from {before.producer_epoch} to {txn.producer_epoch}"
+        own_epoch = txn.last_epoch if txn.state in _EXCLUSIVE_OUTCOMES else txn.producer_epoch
+        if before is not None and before.state in _EXCLUSIVE_OUTCOMES and own_epoch != before.producer_epoch:
+            return f"{where}: {txn.state} of epoch {own_epoch} follows {before.state} of epoch {before.producer_epoch}"
         if txn.state == "EMPTY" and before is not None and txn.producer_epoch <= before.producer_epoch:
             return f"8 fencing: {key!r} at {offset}: an init took the epoch {txn.producer_epoch} of another instance"
         outcome = _EXCLUSIVE_OUTCOMES.get(txn.state)
@@ -500,23 +503,22 @@ def _markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
 
 
 def _atomic(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """5: after COMPLETE_* the marker, with the staged rows, is in every partition."""
+    """5: before any record of the id follows PREPARE_*, the marker, with the staged rows, is in every partition."""
     for number, (offset, key, txn) in enumerate(table):
-        if txn is None or not txn.state.startswith("COMPLETE"):
-            continue
         before = [t for _, other, t in table[:number] if other == key]
         prepare = before[-1] if before else None
-        if prepare is None:
+        if prepare is None or prepare.state not in _EXCLUSIVE_OUTCOMES:
             continue
         for tp in {*prepare.partitions, *(part.topic_partition for part in prepare.staged)}:
             there = truths[tp].markers if tp in truths else []
             if not any(
                 (m.producer_id, m.producer_epoch, m.kind)
-                == (txn.producer_id, txn.producer_epoch, _EXCLUSIVE_OUTCOMES[prepare.state])
+                == (prepare.producer_id, prepare.producer_epoch, _EXCLUSIVE_OUTCOMES[prepare.state])
                 for m in there
             ):
+                after = "the tombstone" if txn is None else txn.state
                 return (
-                    f"5 atomic: {key!r}: {txn.state} at {offset}, and {tp} has no marker of epoch {txn.producer_epoch}"
+                    f"5 atomic: {key!r}: {after} at {offset}, and {tp} has no marker of epoch {prepare.producer_epoch}"
                 )
     return None
 

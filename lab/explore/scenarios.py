@@ -237,6 +237,56 @@ def _late_abort(size: Size) -> Scene:
     return scene
 
 
+def _goes_on(size: Size) -> Scene:
+    """The owner's next record follows its PREPARE_* directly, while another process rolls that one forward."""
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(B, "b"))
+    scene.actor("owner", owner, calls.abort(), calls.send(A, "c"), *([calls.commit()] if size == "full" else []))
+    scene.actor("sweep", scene.client(), calls.sweep())
+    return scene
+
+
+def _goes_on_staged(size: Size) -> Scene:
+    """One PREPARE_COMMIT follows another, while another process rolls the first one forward or takes over."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=1 if full else 0))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
+    scene.actor("owner", owner, calls.commit(), calls.stage(A, "b"), calls.commit())
+    scene.actor("sweep", scene.client(), calls.sweep())
+    if full:
+        scene.actor("takeover", scene.client("x"), calls.init())
+    return scene
+
+
+def _completes(size: Size) -> Scene:
+    """A transaction has every marker and no COMPLETE_*. Its owner goes on; its idle thread and others complete it."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=1))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"), calls.commit())
+    scene.actor("owner", owner, calls.send(A, "b"), *([calls.commit()] if full else []))
+    scene.actor("idle", owner, calls.complete())
+    if full:
+        scene.actor("takeover", scene.client("x"), calls.init())
+    else:
+        scene.actor("slow", replace(scene.client(), prepare=scene.prepared()), calls.roll_forward())
+    return scene
+
+
+def _forgets(size: Size) -> Scene:
+    """A tombstone follows PREPARE_COMMIT, while another process rolls that forward, and a late try is to forget the id."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(FORGOTTEN_MS,) if full else ())
+    )
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
+    scene.actor("owner", owner, calls.commit(), calls.forget())
+    scene.actor("late", owner, calls.forget())
+    scene.actor("sweep", scene.client(), calls.sweep())
+    if full:
+        scene.actor("expirer", scene.client(), calls.expire_producers(A))
+    return scene
+
+
 def _staged(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if full else 0))
@@ -1094,6 +1144,10 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="commit", what="an eager commit over two partitions; its coordinator dies anywhere, one or two take over", rules=(4, 5, 11), build=_commit),
         Scenario(name="abort", what="an eager abort over two partitions; its coordinator dies anywhere, another takes over", rules=(4, 5, 11), build=_abort),
         Scenario(name="late abort", what="a delayed, repeated ABORT meets the producer's next transaction", rules=(10,), build=_late_abort),
+        Scenario(name="goes on", what="an owner goes on after an end without COMPLETE, while another process rolls it forward", rules=(4, 5, 10, 11), build=_goes_on),
+        Scenario(name="goes on staged", what="... and its next transaction is staged, too", rules=(4, 5, 10, 11), build=_goes_on_staged),
+        Scenario(name="completes", what="COMPLETE is written late, beside the owner's next record and a takeover", rules=(4, 5, 8, 11), build=_completes),
+        Scenario(name="forgets", what="an owner removes its id after an end without COMPLETE, while others roll it forward", rules=(4, 5, 11), build=_forgets),
         Scenario(name="staged", what="a staged commit over two partitions; two other instances take over", rules=(4, 5, 16), build=_staged),
         Scenario(name="mixed", what="a transaction both eager and staged during a sweep, and the next transaction", rules=(5, 10), build=_mixed),
         Scenario(name="inits", what="two inits race with each other and with a commit", rules=(8,), build=_inits),

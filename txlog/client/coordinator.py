@@ -6,6 +6,7 @@ caller's thread. `txlog.client.producer_state` decides which call is allowed in 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
-from txlog.core.transactions import Skipped, TxnVersion
+from txlog.core.transactions import COMPLETE, Skipped, TxnVersion
 from txlog.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
@@ -34,6 +35,9 @@ from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.transactions import EndResult
 
+_LOG = logging.getLogger(__name__)
+_COMPLETE_MS = 5000
+"""How long the writing of a COMPLETE_* may keep its caller from other work."""
 _Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
 
 _OF_EVERY_TRY = (
@@ -199,11 +203,28 @@ class Coordinator:
         self.session.end_overdue(written, self.txn.producer_id)
         return result
 
+    def complete(self) -> None:
+        """Write the COMPLETE_* of the last transaction if its end left that to later (W27).
+
+        Raises nothing, because the transaction has its outcome: if it fails, the next process writes it.
+        """
+        txn = self.txn
+        if txn.state not in COMPLETE:
+            return
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            return (yield from protocol.complete(ctx, views, txn)), None
+
+        try:
+            self.session.call("completing the last transaction", program, limit_ms=_COMPLETE_MS)
+        except Exception:
+            _LOG.debug("%s: COMPLETE was not written; the next process writes it", self.session.who, exc_info=True)
+
     def remove(self) -> bool:
-        """Write a tombstone for the id, which must have no open transaction."""
+        """Write a tombstone for the drawn id, which must have no open transaction."""
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-            return expiry.remove(ctx, views, self.transactional_id, force=True)
+            return expiry.remove_own(ctx, views, self.txn)
 
         return self.session.call("forgetting the transactional.id", program)
 

@@ -43,6 +43,8 @@ MAX_BUFFER_BYTES = 256 * 2**20
 STAGED_LINGER_MS = 1000
 """Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
 _LOG = logging.getLogger(__name__)
+COMPLETE_AFTER_MS = 1000
+"""A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27)."""
 _MAX_WAIT_MS = 60_000
 _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
@@ -110,6 +112,8 @@ class Sender:
         self._registered: set[TopicPartition] = set()
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._complete_at_ms: int | None = None
+        """When the thread writes the COMPLETE_* of the last transaction; None: not due."""
         self.dead: BaseException | None = None
         """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
         self._must_abort = False
@@ -145,6 +149,13 @@ class Sender:
             # its rows.
             self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
             self._thread.start()
+
+    def complete_later(self) -> None:
+        """Let the thread write the COMPLETE_* of the transaction that has just ended, unless another end comes soon."""
+        if self._complete_at_ms is None:
+            self.start()
+            self.condition.notify_all()
+        self._complete_at_ms = self._session.clock.monotonic_ms() + COMPLETE_AFTER_MS
 
     @property
     def waiting(self) -> Accumulator:
@@ -294,6 +305,10 @@ class Sender:
                 batches = self._next_round()
                 if batches is None:
                     return
+                if not batches:
+                    assert self.coordinator is not None
+                    self.coordinator.complete()
+                    continue
                 self._send(batches)
                 with self.lock:
                     self._in_flight = []
@@ -302,7 +317,7 @@ class Sender:
             self._end_with(error)
 
     def _next_round(self) -> list[Batch] | None:
-        """Wait for batches that may be sent. Return None when the producer closes."""
+        """Wait for batches that may be sent. Return None when the producer closes, and nothing when COMPLETE_* is due."""
         clock = self._session.clock
         while True:
             with self.lock:
@@ -315,11 +330,13 @@ class Sender:
                 self._in_flight = self._waiting.take_ready(now_ms)
                 if self._in_flight:
                     return list(self._in_flight)
+                if self._complete_at_ms is not None and now_ms >= self._complete_at_ms:
+                    self._complete_at_ms = None
+                    return []
                 retry_ms, linger_ms = self._waiting.next_retry_ms(), self._waiting.next_linger_ms()
                 if retry_ms is None:
-                    self.condition.wait(
-                        None if linger_ms is None else min(max(linger_ms - now_ms, 1), _MAX_WAIT_MS) / 1000
-                    )
+                    due = [at_ms for at_ms in (linger_ms, self._complete_at_ms) if at_ms is not None]
+                    self.condition.wait(min(max(min(due) - now_ms, 1), _MAX_WAIT_MS) / 1000 if due else None)
                     continue
             # The back-off uses the clock, and the lock is free meanwhile.
             clock.sleep_ms(min(max(retry_ms - now_ms, 1), _POLL_MS))

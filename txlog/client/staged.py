@@ -22,7 +22,7 @@ from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer, ProducerConfig
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
-from txlog.errors import InvalidRequestError, TxlogError
+from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
 from txlog.protocol.transactions import EndResult
 
 _LOG = logging.getLogger(__name__)
@@ -170,9 +170,7 @@ class StagedTransaction:
         self._attempted = True
         if not self._coordinator.send_offsets(given, wanted):
             staged = ()
-        result = self._coordinator.end(True, staged, wanted, refusal=refusal)
-        self._attempted = False
-        return result
+        return self._end(True, staged, wanted, refusal)
 
     @in_turn
     def abort(self) -> EndResult:
@@ -182,8 +180,19 @@ class StagedTransaction:
         """
         if not self._attempted:
             return EndResult(txn=self.txn)
-        result = self._coordinator.end(False)
+        return self._end(False)
+
+    def _end(
+        self,
+        commit: bool,
+        staged: Sequence[StagedPart] = (),
+        version: TxnVersion | None = None,
+        refusal: UnknownTopicOrPartitionError | None = None,
+    ) -> EndResult:
+        result = self._coordinator.end(commit, staged, version, refusal=refusal)
         self._attempted = False
+        if not self.drawn:  # the tombstone of a drawn id does it (`forget`)
+            self._coordinator.complete()
         return result
 
     def _settled(self, parts: Sequence[StagedPart], compression: str | None) -> Sequence[StagedPart]:

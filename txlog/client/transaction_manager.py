@@ -267,6 +267,11 @@ class TransactionManager:
         closed = f"{self._who}: the rows are not visible, because it was closed before their commit was decided"
         self._end(None if committed else TransactionAbortedError(closed))
 
+    def complete(self) -> None:
+        """Write the COMPLETE_* of the last transaction now, because the producer closes."""
+        if self._sender.coordinator is not None and self._state.state != "FATAL_ERROR":
+            self._sender.coordinator.complete()
+
     def lost_at_exit(self) -> str | None:
         """Return the part of a sentence that says what is lost if the program ends now. None if nothing was begun."""
         rows, attempted = self._sender.waiting_rows, self._sender.attempted
@@ -314,6 +319,8 @@ class TransactionManager:
         """Make the producer ready for the next transaction, then complete or fail what the last commit had taken."""
         with self._lock:
             self._state.move("READY")
+            if self._sender.attempted:
+                self._sender.complete_later()
             self._sender.new_transaction()
         self._settle(error)
 

@@ -15,6 +15,7 @@ import msgspec
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
+from txlog.core.owner_errors import check_owner, describe_owner, fenced_error
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
     NO_TIMESTAMP,
@@ -28,28 +29,27 @@ from txlog.core.records import (
 from txlog.errors import (
     IllegalStateError,
     InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
     InvalidRequestError,
     InvalidTxnStateError,
-    ProducerFencedError,
     TxlogError,
     TxnVersionScopeError,
 )
 
+PREPARED: frozenset[TransactionState] = frozenset({"PREPARE_COMMIT", "PREPARE_ABORT"})
+COMPLETE: frozenset[TransactionState] = frozenset({"COMPLETE_COMMIT", "COMPLETE_ABORT"})
+IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"})
+
 VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
-    "EMPTY": frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
-    "ONGOING": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
-    # From EMPTY and COMPLETE_*: staged transactions, and the abort after an attempted commit (W30).
-    "PREPARE_COMMIT": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
-    "PREPARE_ABORT": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
+    "EMPTY": IDLE,
+    # From PREPARE_*: by its owner, who has seen every marker (`as_its_owner_knows`).
+    "ONGOING": IDLE | PREPARED | {"ONGOING"},
+    # From all others than ONGOING: staged transactions, and the abort after an attempted commit (W30).
+    "PREPARE_COMMIT": IDLE | PREPARED | {"ONGOING"},
+    "PREPARE_ABORT": IDLE | PREPARED | {"ONGOING"},
     "COMPLETE_COMMIT": frozenset({"PREPARE_COMMIT"}),
     "COMPLETE_ABORT": frozenset({"PREPARE_ABORT"}),
 }
 """Target state -> states it may follow (W25, invariant 4)."""
-
-PREPARED: frozenset[TransactionState] = frozenset({"PREPARE_COMMIT", "PREPARE_ABORT"})
-COMPLETE: frozenset[TransactionState] = frozenset({"COMPLETE_COMMIT", "COMPLETE_ABORT"})
-IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"})
 
 
 MAX_STORED_TOPICS = 100
@@ -176,13 +176,14 @@ def judge_add_partitions(
 
     `version` is given when conditional offsets are registered (W22, W31).
     """
-    if (wrong := _check_owner(current, txn)) is not None:
+    if (wrong := check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None
+    current = as_its_owner_knows(current, txn, now_ms)
     if current.state in PREPARED:
         return RollForward(current)
     if current.producer_epoch != txn.producer_epoch:
-        return Refused(_fenced(current, txn, "a partition could be added"))
+        return Refused(fenced_error(current, txn, "a partition could be added"))
     if version is not None and (verdict := judge_version(current, version)) is not None:
         return verdict
     wanted = set(partitions)
@@ -222,9 +223,10 @@ def judge_end(
     version: TxnVersion | None = None,
 ) -> Judgement:
     """Judge EndTxn by the owner of `txn` (PROTOCOL.md, "The coordinator": the table of its outcomes; W30)."""
-    if (wrong := _check_owner(current, txn)) is not None:
+    if (wrong := check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None
+    current = as_its_owner_knows(current, txn, now_ms)
     if current.state in PREPARED:
         return RollForward(current)
     if (
@@ -234,14 +236,14 @@ def judge_end(
     ):
         return _answer_retry(current, txn, outcome, version)
     if current.producer_epoch != txn.producer_epoch:
-        return Refused(_fenced(current, txn, f"it could {outcome}"))
+        return Refused(fenced_error(current, txn, f"it could {outcome}"))
     if outcome == "commit":
         if version is not None and (verdict := judge_version(current, version)) is not None:
             return verdict
         if current.state != "ONGOING" and not staged and staged_object is None and version is None:
             return Refused(
                 InvalidTxnStateError(
-                    f"{_who(txn)}: commit of a transaction that was never begun; the coordinator's state is {current.state}"
+                    f"{describe_owner(txn)}: commit of a transaction that was never begun; the coordinator's state is {current.state}"
                 )
             )
     return Transit(
@@ -274,22 +276,52 @@ def judge_abort_by_others(
 
 
 def judge_complete(
-    current: TransactionMetadata | None, prepare: TransactionMetadata, *, now_ms: int, write_id: str
+    current: TransactionMetadata | None, txn: TransactionMetadata, *, now_ms: int, write_id: str
 ) -> Transit | None:
-    """Return COMPLETE_*, a compare-and-set on that very PREPARE; None if another process has finished it (W27)."""
-    if current != prepare:
+    """Judge the writing of `txn`, a COMPLETE_*; None unless the id's record is its PREPARE_* (W27).
+
+    Every marker must be in.
+    """
+    if current is None or not is_completed_by(current, txn):
         return None
-    return Transit(
-        msgspec.structs.replace(
-            prepare,
-            state="COMPLETE_COMMIT" if prepare.state == "PREPARE_COMMIT" else "COMPLETE_ABORT",
-            partitions=(),
-            staged=(),
-            staged_object=None,
-            updated_at=now_ms,
-            write_id=write_id,
-        )
+    return Transit(completed(current, now_ms=now_ms, write_id=write_id))
+
+
+def completed(prepare: TransactionMetadata, *, now_ms: int, write_id: str) -> TransactionMetadata:
+    """Return the COMPLETE_* of a PREPARE_*. All but its time and write_id is the same whichever process writes it."""
+    return msgspec.structs.replace(
+        prepare,
+        state="COMPLETE_COMMIT" if prepare.state == "PREPARE_COMMIT" else "COMPLETE_ABORT",
+        partitions=(),
+        staged=(),
+        staged_object=None,
+        updated_at=now_ms,
+        write_id=write_id,
     )
+
+
+def is_completed_by(current: TransactionMetadata, txn: TransactionMetadata) -> bool:
+    """Return whether `current` is the PREPARE_* that `txn`, a COMPLETE_*, completes.
+
+    One process at most decides an epoch (W24), so its epochs identify a PREPARE_*.
+    """
+    return (
+        current.state in PREPARED
+        and txn.state in COMPLETE
+        and (current.producer_id, current.producer_epoch, current.last_epoch, current.last_outcome)
+        == (txn.producer_id, txn.producer_epoch, txn.last_epoch, txn.last_outcome)
+    )
+
+
+def as_its_owner_knows(current: TransactionMetadata, txn: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """Return the id's record as the owner of `txn` judges it: a PREPARE_* that it has finished is a COMPLETE_* (W25).
+
+    An owner holds `txn`, a COMPLETE_*, only after every marker was in. The time of completion is not known, only that
+    it was not later than now.
+    """
+    if not is_completed_by(current, txn):
+        return current
+    return completed(current, now_ms=now_ms, write_id=current.write_id)
 
 
 FORGET_CLOCK_ERRORS_MS = 4 * MAX_CLOCK_ERROR_MS
@@ -342,14 +374,14 @@ def not_registered_error(
     current: TransactionMetadata | None, txn: TransactionMetadata, tp: TopicPartition
 ) -> TxlogError:
     """Return why `txn` may not write to a partition that does not know its producer."""
-    if (wrong := _check_owner(current, txn)) is not None:
+    if (wrong := check_owner(current, txn)) is not None:
         return wrong
     assert current is not None
     if is_this_ongoing(current, txn):
         return IllegalStateError(
             f"transactional.id {txn.transactional_id!r}: {tp} was not registered with its transaction before the first batch"
         )
-    return _fenced(current, txn, f"it could write to {tp}")
+    return fenced_error(current, txn, f"it could write to {tp}")
 
 
 def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
@@ -449,39 +481,8 @@ def _answer_retry(
         return Refused(
             # As `_fenced` for a send: no other producer has taken over the id, so this one may go on.
             InvalidProducerEpochError(
-                f"{_who(txn)}: its transaction was aborted before it could commit, by its time-out of "
+                f"{describe_owner(txn)}: its transaction was aborted before it could commit, by its time-out of "
                 f"{current.timeout_ms} ms or by an operator; nothing of it is visible. hint: abort it, then start a new one"
             )
         )
     return AlreadyCommitted(current) if committed else Done(current)
-
-
-def _check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) -> TxlogError | None:
-    if current is not None and current.producer_id == txn.producer_id:
-        return None
-    found = (
-        "it is gone (expired or removed)" if current is None else f"it belongs to producer {current.producer_id} now"
-    )
-    return InvalidProducerIdMappingError(
-        f"transactional.id {txn.transactional_id!r} of producer {txn.producer_id}, epoch {txn.producer_epoch}: {found}. "
-        "hint: close this producer; a new one starts afresh"
-    )
-
-
-def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str) -> TxlogError:
-    # Until PREPARE_ABORT is finished it is unknown whether a time-out or a newer instance began it. The error is fatal
-    # only if that instance's own record is there (KIP-588).
-    timed_out = current.last_epoch == txn.producer_epoch and current.state in ("PREPARE_ABORT", "COMPLETE_ABORT")
-    if timed_out:
-        return InvalidProducerEpochError(
-            f"{_who(txn)}: the transaction was aborted before {before}, by its time-out of {current.timeout_ms} ms or by an operator "
-            f"(epoch now {current.producer_epoch}). hint: abort it, then start a new one"
-        )
-    return ProducerFencedError(
-        f"{_who(txn)} was fenced before {before}: a newer instance of this transactional.id took over with epoch {current.producer_epoch} "
-        f"(state {current.state}). hint: close this producer; only the newest instance may go on"
-    )
-
-
-def _who(txn: TransactionMetadata) -> str:
-    return f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"

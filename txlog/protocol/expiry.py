@@ -11,7 +11,14 @@ from txlog.core.effects import NewId, Now, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
-from txlog.core.transactions import IDLE, PREPARED, is_timed_out, may_be_forgotten, may_expire
+from txlog.core.transactions import (
+    IDLE,
+    PREPARED,
+    as_its_owner_knows,
+    is_timed_out,
+    may_be_forgotten,
+    may_expire,
+)
 from txlog.errors import TxlogError
 from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view
@@ -68,16 +75,30 @@ def expire(
 def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
     """Write a tombstone if the id is idle and expired. Return whether it was removed.
 
-    With `force` (an operator, or a drawn id after its commit) the id need not be expired, and may hold a `txn.version`.
-    It still must not have an open transaction, nor one that hung and was finished a moment ago.
+    With `force` (an operator) the id need not be expired, and may hold a `txn.version`. It still must not have an open
+    transaction, nor one that hung and was finished a moment ago.
     """
 
-    def may(txn: TransactionMetadata, now_ms: int) -> bool:
+    def may(current: TransactionMetadata, now_ms: int) -> bool:
         if force:
-            return may_be_forgotten(txn, now_ms, ctx.constants.delete_grace_ms)
-        return may_expire(txn, now_ms, ctx.constants)
+            return may_be_forgotten(current, now_ms, ctx.constants.delete_grace_ms)
+        return may_expire(current, now_ms, ctx.constants)
 
     return (yield from put_tombstone(ctx, views, transactional_id, may))
+
+
+def remove_own(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[tuple[Views, bool]]:
+    """Write the tombstone of a drawn id after its transaction. Return whether it was removed.
+
+    A newer instance or an open transaction keeps the id, and so does a commit that hung (W32).
+    """
+
+    def may(current: TransactionMetadata, now_ms: int) -> bool:
+        is_own = (current.producer_id, current.producer_epoch) == (txn.producer_id, txn.producer_epoch)
+        known = as_its_owner_knows(current, txn, now_ms)
+        return is_own and may_be_forgotten(known, now_ms, ctx.constants.delete_grace_ms)
+
+    return (yield from put_tombstone(ctx, views, txn.transactional_id, may))
 
 
 def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:

@@ -35,6 +35,8 @@ from txlog.core.transactions import (
     Skipped,
     Transit,
     TxnVersion,
+    completed,
+    is_completed_by,
     judge_abort_by_others,
     judge_add_partitions,
     judge_complete,
@@ -98,7 +100,7 @@ def init_producer(
         elif isinstance(result, Written):
             if result.row.value.state == "EMPTY":
                 return views, result.row.value
-            views, _ = yield from _finish_own(ctx, views, result.row)
+            views = yield from _finish_own(result.row.value, roll_forward(ctx, views, result.row))
         else:
             raise AssertionError(f"init of {transactional_id!r} gave {result!r}")
 
@@ -148,8 +150,9 @@ def end_transaction(
 ) -> Program[tuple[Views, EndResult]]:
     """End a transaction (EndTxn).
 
-    This writes PREPARE_* (the decision), a marker in every partition in parallel, and COMPLETE_*. `staged` parts become
-    visible only with the commit; their files have this PID and `txn`'s current epoch. `refusal` is raised instead of
+    This writes PREPARE_* (the decision), and a marker in every partition in parallel. The result is the COMPLETE_*,
+    which need not be written before the id's next record (W27): see `complete`. `staged` parts become visible only with
+    the commit; their files have this PID and `txn`'s current epoch. `refusal` is raised instead of
     deciding to commit, because a topic with staged rows was deleted (`topics.refresh_topic_of_rows`, W46). A commit
     that is decided already, or skipped, ignores it.
 
@@ -183,8 +186,8 @@ def end_transaction(
                 decided = decided or result.prepare.last_epoch == txn.producer_epoch
                 views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
             elif isinstance(result, Written):
-                views, done = yield from _finish_own(ctx, views, result.row)
-                return views, EndResult(txn=done)
+                views = yield from _finish_own(result.row.value, _put_markers(ctx, views, result.row))
+                return views, EndResult(txn=_completed(result.row.value))
             elif isinstance(result, Done):
                 return views, EndResult(txn=result.txn)
             elif isinstance(result, AlreadyCommitted):
@@ -208,18 +211,18 @@ def end_transaction(
     raise refused
 
 
-def _finish_own(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
-    """`roll_forward` of the decision that this same call has written.
+def _finish_own(prepare: TransactionMetadata, finishing: Program[Views]) -> Program[Views]:
+    """Run what finishes the decision that this same call has written.
 
     If anything fails from there on, the call never answers *failed* (W44). A caller that received *failed* could delete
     what it staged.
     """
     try:
-        return (yield from roll_forward(ctx, views, prepare))
+        return (yield from finishing)
     except OutcomeUnknownError:
         raise
     except TxlogError as error:
-        raise _unfinished(prepare.value, error) from error
+        raise _unfinished(prepare, error) from error
 
 
 def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownError:
@@ -229,11 +232,40 @@ def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownEr
     )
 
 
-def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
-    """Finish a PREPARE_*: markers in parallel, then COMPLETE_* (W27, invariant 5). Return the COMPLETE_* record.
+def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[Views]:
+    """Finish a PREPARE_*: markers in parallel, then COMPLETE_* (W27, invariant 5).
 
-    Any process may do this, at any time, any number of times (W25, invariant 11). The rows are visible to
-    read_committed from the markers on.
+    Any process may do this, at any time, any number of times (W25, invariant 11).
+    """
+    views = yield from _put_markers(ctx, views, prepare)
+    return (yield from _put_complete(ctx, views, _completed(prepare.value)))
+
+
+def complete(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[Views]:
+    """Write the COMPLETE_* `txn` that an end has returned, if `views` still show its PREPARE_* (W27).
+
+    The owner calls this when it does not expect to write the id's next record soon. Without it the next record of the
+    owner implies the COMPLETE_*, or the next process rolls the PREPARE_* forward.
+    """
+    views, view = yield from get_view(ctx, views, state_partition(ctx, txn.transactional_id))
+    row = view.state.transactions.get(txn.transactional_id)
+    if row is None or not is_completed_by(row.value, txn):
+        return views
+    return (yield from _put_complete(ctx, views, txn))
+
+
+def _put_complete(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[Views]:
+    def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement | None:
+        return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
+
+    views, _ = yield from transit(ctx, views, txn.transactional_id, judge)
+    return views
+
+
+def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program[Views]:
+    """Write the markers of a PREPARE_* in parallel, where they are not in yet.
+
+    The rows are visible to read_committed from the markers on.
     """
     txn = prepare.value
     commit = txn.state == "PREPARE_COMMIT"
@@ -263,16 +295,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
         marked = yield Gather(tuple(marker(tp) for tp in tps))
         for view in marked:
             views = with_view(views, view)
-
-    def complete(
-        _: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str
-    ) -> Judgement | None:
-        return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
-
-    views, result = yield from transit(ctx, views, txn.transactional_id, complete)
-    if isinstance(result, Written):
-        return views, result.row.value
-    return views, _completed(txn)
+    return views
 
 
 def abort_transaction(
@@ -336,7 +359,7 @@ def finish(
     if isinstance(result, RollForward):
         return (yield from _roll_forward_current(ctx, views, transactional_id)), "rolled forward"
     if isinstance(result, Written):
-        views, _ = yield from _finish_own(ctx, views, result.row)
+        views = yield from _finish_own(result.row.value, roll_forward(ctx, views, result.row))
         return views, "aborted"
     return views, None
 
@@ -346,7 +369,7 @@ def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> 
     views, view = yield from get_view(ctx, views, state_partition(ctx, transactional_id))
     row = view.state.transactions.get(transactional_id)
     if row is not None and row.value.state in PREPARED:
-        views, _ = yield from roll_forward(ctx, views, row)
+        views = yield from roll_forward(ctx, views, row)
     return views
 
 
@@ -433,10 +456,5 @@ def _changes(view: PartitionView) -> list[TransactionMetadata]:
 
 
 def _completed(prepare: TransactionMetadata) -> TransactionMetadata:
-    """Return the COMPLETE_* of a PREPARE_* that another process has finished.
-
-    Its identity does not depend on that process.
-    """
-    finished = judge_complete(prepare, prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
-    assert finished is not None
-    return finished.to
+    """Return the COMPLETE_* of a PREPARE_* whose markers are all in. A process MUST have seen that."""
+    return completed(prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
