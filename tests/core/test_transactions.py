@@ -28,7 +28,9 @@ from txlog.core.transactions import (
     Skipped,
     Transit,
     TxnVersion,
+    as_its_owner_knows,
     check_version,
+    completed,
     is_this_ongoing,
     is_timed_out,
     judge_abort_by_others,
@@ -90,6 +92,16 @@ def end(current: TransactionMetadata | None, txn: TransactionMetadata, outcome: 
     return judge_end(current, txn, outcome, now_ms=NOW, write_id="w", **kw)
 
 
+def finish(current: TransactionMetadata | None, prepare: TransactionMetadata) -> Any:
+    """Judge the COMPLETE_* of a process that has seen every marker of `prepare`."""
+    return judge_complete(current, after_markers(prepare), now_ms=NOW, write_id="w")
+
+
+def after_markers(prepare: TransactionMetadata) -> TransactionMetadata:
+    """Return what the owner of a PREPARE_* holds when every marker is in."""
+    return completed(prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
+
+
 def word(verdict: Any) -> str:
     """Return a verdict in a word or two, for tables."""
     match verdict:
@@ -125,8 +137,7 @@ def test_an_open_transaction_is_aborted_with_one_bump_and_init_adds_its_own() ->
     to = init(record("ONGOING")).to
     assert (to.state, to.producer_epoch, to.last_epoch, to.last_outcome) == ("PREPARE_ABORT", 6, 5, "abort")
     assert to.partitions == (P0, P1)
-    done = judge_complete(to, to, now_ms=NOW, write_id="c")
-    assert done is not None
+    done = finish(to, to)
     assert (done.to.state, done.to.producer_epoch, done.to.partitions) == ("COMPLETE_ABORT", 6, ())
     assert word(init(done.to)) == "EMPTY 7"
 
@@ -277,16 +288,61 @@ def test_a_commit_after_the_time_out_says_why() -> None:
 @pytest.mark.parametrize("state", sorted(PREPARED))
 def test_complete_is_a_compare_and_set_on_that_very_prepare(state: TransactionState) -> None:
     prepare = record(state, staged=STAGED if state == "PREPARE_COMMIT" else ())
-    done = judge_complete(prepare, prepare, now_ms=NOW, write_id="w")
-    assert done is not None
+    done = finish(prepare, prepare)
     assert done.to.state == state.replace("PREPARE", "COMPLETE")
     assert (done.to.producer_epoch, done.to.last_epoch) == (5, 4)
     assert (done.to.partitions, done.to.staged, done.to.staged_object) == ((), (), None)
-    assert done.to.started_at == 1_000
+    assert (done.to.started_at, done.to.updated_at, done.to.write_id) == (1_000, NOW, "w")
     others = [record(other) for other in STATES if other != state]
-    others += [record(state, write_id="another"), record(state, epoch=6)]
-    for current in (None, *others):
-        assert judge_complete(current, prepare, now_ms=NOW, write_id="w") is None
+    for current in (None, *others, record(state, epoch=6), record(state, producer_id=8)):
+        assert finish(current, prepare) is None
+
+
+# -- the owner's next record ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(PREPARED))
+def test_an_owner_that_saw_every_marker_goes_on_as_after_complete(state: TransactionState) -> None:
+    prepare = record(state, staged=STAGED if state == "PREPARE_COMMIT" else ())
+    owner, complete = after_markers(prepare), finish(prepare, prepare).to
+    for after_prepare, after_complete in (
+        (add(prepare, owner), add(complete, owner)),
+        (end(prepare, owner, "commit", staged=STAGED), end(complete, owner, "commit", staged=STAGED)),
+        (end(prepare, owner, "abort"), end(complete, owner, "abort")),
+    ):
+        assert isinstance(after_prepare, Transit)
+        assert after_prepare == after_complete
+    assert word(end(prepare, owner, "commit")) == "InvalidTxnStateError"
+    assert add(prepare, owner).to.started_at == NOW  # merges take it for a time at which every marker was in (C3)
+
+
+@pytest.mark.parametrize("state", sorted(PREPARED))
+def test_nobody_else_passes_over_a_prepare(state: TransactionState) -> None:
+    prepare = record(state)
+    other_outcome = record("PREPARE_ABORT" if state == "PREPARE_COMMIT" else "PREPARE_COMMIT")
+    others = [record("EMPTY"), record("ONGOING"), RETRY, record("COMPLETE_COMMIT", epoch=4), prepare]
+    others += [
+        after_markers(other_outcome),
+        after_markers(record(state, epoch=4)),
+        after_markers(record(state, epoch=6)),
+    ]
+    for txn in others:
+        assert add(prepare, txn) == RollForward(prepare)
+        assert end(prepare, txn, "commit", staged=STAGED) == RollForward(prepare)
+        assert end(prepare, txn, "abort") == RollForward(prepare)
+        assert as_its_owner_knows(prepare, txn, NOW) is prepare
+    assert init(prepare) == RollForward(prepare)
+
+
+def test_a_commit_that_hung_may_not_be_forgotten_right_after_its_markers() -> None:
+    # Its end is not known, so it may have been now (W32).
+    hung = record("PREPARE_COMMIT", started_at=0, updated_at=1)
+    grace_ms, later = 1_000, 10**9
+    known = as_its_owner_knows(hung, after_markers(hung), later)
+    assert (known.state, known.updated_at) == ("COMPLETE_COMMIT", later)
+    assert not may_be_forgotten(known, later, grace_ms)
+    brief = record("PREPARE_COMMIT", started_at=later - 1)
+    assert may_be_forgotten(as_its_owner_knows(brief, after_markers(brief), later), later, grace_ms)
 
 
 # -- timeouts and expiry ----------------------------------------------------------------------------------------------
@@ -390,7 +446,8 @@ def test_only_a_commit_changes_the_version_and_every_record_carries_it() -> None
         end(record("ONGOING", **kept), OWNER, "abort", version=version),
         end(record("ONGOING", **kept), OWNER, "commit"),
         judge_abort_by_others(record("ONGOING", **kept), now_ms=0, write_id="w", only_if_timed_out=False),
-        judge_complete(record("PREPARE_COMMIT", **kept), record("PREPARE_COMMIT", **kept), now_ms=NOW, write_id="w"),
+        finish(record("PREPARE_COMMIT", **kept), record("PREPARE_COMMIT", **kept)),
+        add(record("PREPARE_COMMIT", **kept), after_markers(record("PREPARE_COMMIT", **kept))),
     ]
     for transit in made:
         assert isinstance(transit, Transit)
@@ -508,16 +565,14 @@ def every_transit(current: TransactionMetadata | None) -> list[TransactionMetada
     """Return every record that any check allows over `current`."""
     version = TxnVersion(version=8)
     verdicts: list[Any] = [init(current)]
-    for txn in (OWNER, RETRY):
+    known = [after_markers(current)] if current is not None and current.state in PREPARED else []
+    for txn in (OWNER, RETRY, *known):
         verdicts += [add(current, txn), add(current, txn, version=version)]
         for outcome, staged, asked in product(("commit", "abort"), ((), STAGED), (None, version)):
             verdicts.append(end(current, txn, outcome, staged=staged, version=asked))
     for strict, now_ms in product((True, False), (0, 10**12)):
         verdicts.append(judge_abort_by_others(current, now_ms=now_ms, write_id="w", only_if_timed_out=strict))
-    if current is not None:
-        verdicts.append(
-            judge_complete(current, current, now_ms=NOW, write_id="w") if current.state in PREPARED else None
-        )
+    verdicts += [judge_complete(current, txn, now_ms=NOW, write_id="w") for txn in known]
     return [verdict.to for verdict in verdicts if isinstance(verdict, Transit)]
 
 
@@ -543,7 +598,7 @@ def test_epochs_move_once_a_transaction_and_once_an_init(state: TransactionState
         assert to.write_id == "w"
 
 
-ACTIONS = ("init", "add", "commit", "abort", "staged", "time out", "complete", "retry")
+ACTIONS = ("init", "add", "commit", "abort", "staged", "time out", "complete", "retry", "markers")
 
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2)), max_size=40))
@@ -551,6 +606,7 @@ def test_no_two_transactions_share_an_epoch(script: list[tuple[str, int]]) -> No
     """Instances act in any order on one id, each with what it knows. The decision for an epoch never changes."""
     current: TransactionMetadata | None = None
     known: dict[int, TransactionMetadata] = {}
+    ended: dict[int, TransactionMetadata] = {}
     owners: dict[int, int] = {}
     decided: dict[int, str] = {}
     for action, who in script:
@@ -561,8 +617,13 @@ def test_no_two_transactions_share_an_epoch(script: list[tuple[str, int]]) -> No
             verdict = judge_abort_by_others(current, now_ms=10**12, write_id="w", only_if_timed_out=True)
         elif action == "complete":
             prepared = current is not None and current.state in PREPARED
-            verdict = judge_complete(current, current, now_ms=NOW, write_id="w") if prepared and current else None
+            verdict = finish(current, current) if prepared and current else None
         elif txn is None:
+            continue
+        elif action == "markers":
+            if who in ended:
+                known[who] = ended.pop(who)
+                assert owners.setdefault(known[who].producer_epoch, who) == who
             continue
         elif action == "add":
             verdict = add(current, txn)
@@ -573,6 +634,8 @@ def test_no_two_transactions_share_an_epoch(script: list[tuple[str, int]]) -> No
             if to.state in PREPARED:
                 assert to.last_epoch not in decided
                 decided[to.last_epoch] = to.state
+                if txn is not None and action not in ("init", "time out"):
+                    ended[who] = after_markers(to)
             current = to
             if action == "init" and to.state == "EMPTY":
                 known[who] = to

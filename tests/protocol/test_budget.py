@@ -22,7 +22,7 @@ from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import Clean, SchemaField
 from txlog.core.transactions import TxnVersion
-from txlog.protocol import expiry, groups, table, topic_changes, topics
+from txlog.protocol import expiry, groups, table, topic_changes, topics, transactions
 from txlog.protocol.load import gather_fresh_views, load, refresh
 from txlog.protocol.read import offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
@@ -119,8 +119,17 @@ def test_init_is_one_conditional_put_when_warm() -> None:
 
 def test_a_tombstone_is_one_conditional_put() -> None:
     cluster, process = warm(1)
-    program = expiry.remove(process.ctx, process.views, "x", force=True)
+    # Its last transaction has no COMPLETE_*: the tombstone of its owner follows PREPARE_COMMIT.
+    program = expiry.remove_own(process.ctx, process.views, process.identity)
     assert cost(cluster, program) == Cost(puts=1, rounds=1, put_rounds=1)
+
+
+def test_complete_is_one_conditional_put_unless_the_owner_goes_on() -> None:
+    cluster, process = warm(1)
+    complete = transactions.complete(process.ctx, process.views, process.identity)
+    assert measure(cluster, complete)[1] == Cost(puts=1, rounds=1, put_rounds=1)
+    process.views = cluster.run(gather_fresh_views(process.ctx, process.views, list(process.views)))
+    assert cost(cluster, transactions.complete(process.ctx, process.views, process.identity)) == Cost()
 
 
 @PARTITIONS
@@ -128,7 +137,7 @@ def test_staged_transaction(partitions: int) -> None:
     cluster, process = warm(partitions)
     for tp in topic(partitions):
         process.stage(tp, "s")
-    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 1, rounds=2, put_rounds=2)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -163,7 +172,7 @@ def test_staged_transaction_with_its_rows_inline(partitions: int) -> None:
     cluster, process = warm(partitions)
     for tp in topic(partitions):
         process.stage_inline(tp, "s", "t")
-    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 1, rounds=2, put_rounds=2)
     assert [list(cluster.read(tp).values())[-2:] for tp in topic(partitions)] == [["s", "t"]] * partitions
 
 
@@ -172,7 +181,7 @@ def test_a_first_staged_transaction_re_reads_the_table_once_a_partition(partitio
     cluster, process = warm(partitions, known=False)
     for tp in topic(partitions):
         process.stage(tp, "s")
-    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, gets=partitions, rounds=4, put_rounds=3)
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 1, gets=partitions, rounds=3, put_rounds=2)
 
 
 @PARTITIONS
@@ -180,7 +189,7 @@ def test_staged_transaction_with_a_list_object(partitions: int) -> None:
     cluster, process = warm(partitions)
     for number in range(1500):
         process.stage(TopicPartition("orders", number % partitions), "s")
-    assert cost(cluster, process.commit()) == Cost(puts=partitions + 3, gets=1, rounds=5, put_rounds=4)
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, gets=1, rounds=4, put_rounds=3)
 
 
 @PARTITIONS
@@ -190,13 +199,13 @@ def test_staged_transaction_with_unconditional_offsets(partitions: int) -> None:
     for tp in topic(partitions):
         process.stage(tp, "s")
     process.stage_offsets({0: 9})
-    assert cost(cluster, process.commit()) == Cost(puts=partitions + 1 + 2, rounds=3, put_rounds=3)
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 1 + 1, rounds=2, put_rounds=2)
 
 
 @PARTITIONS
 @pytest.mark.parametrize("groups_count", [1, 2])
 def test_staged_transaction_with_conditional_offsets(partitions: int, groups_count: int) -> None:
-    """P + 3 + 2 G in 5 rounds: register all, pending offsets, PREPARE, markers, COMPLETE."""
+    """P + 2 + 2 G in 4 rounds: register all, pending offsets, PREPARE, markers."""
     chosen = ["g", "h"][:groups_count]
     tps = [offsets_partition(group, 2) for group in chosen]
     assert len(set(tps)) == groups_count
@@ -215,9 +224,9 @@ def test_staged_transaction_with_conditional_offsets(partitions: int, groups_cou
         return (yield from process.commit())
 
     total = cost(cluster, commit())
-    assert total.puts == partitions + 3 + 2 * groups_count
+    assert total.puts == partitions + 2 + 2 * groups_count
     if groups_count == 1:
-        assert total == Cost(puts=partitions + 5, rounds=5, put_rounds=5)
+        assert total == Cost(puts=partitions + 4, rounds=4, put_rounds=4)
     else:
         # for each group in turn: is its partition registered in the fresh table?
         assert (total.gets, total.lists) == (2, 0)
@@ -226,7 +235,7 @@ def test_staged_transaction_with_conditional_offsets(partitions: int, groups_cou
 
 @PARTITIONS
 def test_eager_transaction(partitions: int) -> None:
-    """2 P + 3: one record registers all, a batch each, PREPARE, a marker each, COMPLETE."""
+    """2 P + 2: one record registers all, a batch each, PREPARE, a marker each."""
     cluster, process = warm(partitions)
 
     def transaction() -> Any:
@@ -236,11 +245,11 @@ def test_eager_transaction(partitions: int) -> None:
         return (yield from process.commit())
 
     total = cost(cluster, transaction())
-    assert (total.puts, total.gets, total.lists) == (2 * partitions + 3, 0, 0)
-    assert total.put_rounds == partitions + 4  # this test appends to one partition after another; the rest is 1 + 3
+    assert (total.puts, total.gets, total.lists) == (2 * partitions + 2, 0, 0)
+    assert total.put_rounds == partitions + 3  # this test appends to one partition after another; the rest is 1 + 2
     again = warm(partitions)[1]
     again.do(again.register(*topic(partitions)))
-    assert cost(again.cluster, again.abort()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+    assert cost(again.cluster, again.abort()) == Cost(puts=partitions + 1, rounds=2, put_rounds=2)
 
 
 def test_a_skipped_version_is_one_get() -> None:
@@ -272,9 +281,9 @@ def test_a_cold_append_and_a_cold_staged_commit() -> None:
     for tp in topic(2):
         cold.stage(tp, "s")
     total = cost(cluster, cold.commit())
-    # three partitions opened: the table (init, PREPARE, COMPLETE: 3 records), and two with one record each
-    assert (total.puts, total.lists, total.gets) == (2 + 2, 3, 3 + 1 + 1)
-    assert total.rounds == 3 + 2 + 2
+    # three partitions opened: the table (init, PREPARE: 2 records), and two with one record each
+    assert (total.puts, total.lists, total.gets) == (1 + 2, 3, 2 + 1 + 1)
+    assert total.rounds == 2 + 2 + 2
 
 
 @pytest.mark.parametrize("segments", [1, 3])
