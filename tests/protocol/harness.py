@@ -594,6 +594,9 @@ class Process:
     def abort(self) -> Program[transactions.EndResult]:
         return self.end(False)
 
+    def complete(self) -> Program[None]:
+        self.views = yield from transactions.complete(self.ctx, self.views, self.identity)
+
     def commit_offsets(
         self, offsets: Mapping[int, int | None], group: str = "g", condition: OffsetsCondition | None = None
     ) -> Program[None]:

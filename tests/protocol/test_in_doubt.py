@@ -31,6 +31,7 @@ def take_over_and_clean(cluster: Cluster) -> None:
     newer.do(newer.init())
     newer.do(newer.send(A, "later"))
     newer.do(newer.commit())
+    newer.do(newer.complete())
     newer.do(newer.seal(A))
     cluster.pass_ms(GRACE_MS)
     cluster.clean_tail(A)

@@ -216,6 +216,7 @@ def test_an_id_that_is_gone_was_whole(committed: bool) -> None:
     ctx = context()
     process = begun(cluster, staged=False, word="old")
     process.do(process.end(committed))
+    process.do(process.complete())
     old = ["old"] if committed else []
     _, gone = cluster.run(remove(ctx, {}, "x", force=True))
     assert gone

@@ -94,6 +94,7 @@ def history() -> Cluster:
         two.stage(A, f"s{n}")
         two.stage(B, f"t{n}", f"u{n}")
         two.do(two.commit())
+    one.do(one.complete())
     two.stage(A, "left")  # its process dies, and the next instance begins
     again = Process(cluster, "two", CTX)
     again.do(again.init())
@@ -280,6 +281,7 @@ def test_files_of_an_id_that_is_gone_go() -> None:
     writer.do(writer.commit())
     kept = rows_files(cluster)
     writer.stage(A, "left")
+    writer.do(writer.complete())
     cluster.run(expiry.remove(CTX, {}, "x", force=True))
     assert set(whys(pass_over(cluster)).values()) == {Why.NO_PRODUCER}
     assert rows_files(cluster) == kept
@@ -553,6 +555,7 @@ def test_of_a_deleted_topic_nothing_is_left_but_its_chain(
     for n in range(3):
         writer.do(writer.send(A, f"a{n}", in_file=True))
         writer.do(writer.commit())
+    writer.do(writer.complete())
     plain = Process(cluster, "", CTX)
     plain.do(plain.idempotent())
     plain.do(plain.send(A, "inline"))
