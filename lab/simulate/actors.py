@@ -207,13 +207,16 @@ def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]
     for _ in range(10):
         try:
             yield from client.end(commit)
-            return
+            break
         except (RetriableError, OutcomeUnknownError):
             # Spark calls abort after a failed commit: the answer must contain whether the commit has won.
             commit = commit and choose.random() < 0.8
         except (AbortableError, UnknownTopicOrPartitionError):
             commit = False
-    raise GaveUpError(f"{client.name}: {client.label} does not end")
+    else:
+        raise GaveUpError(f"{client.name}: {client.label} does not end")
+    if choose.random() < 0.5:  # as an idle producer; otherwise its next record, or another process, completes it
+        yield from client.complete()
 
 
 def plain(life: Life) -> Program[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -237,6 +238,12 @@ class Client:
             ),
             tries=1,
         )
+
+    def complete(self) -> Program[None]:
+        """Write the COMPLETE_* of the transaction that has just ended, if that is possible now."""
+        assert self.txn is not None
+        with suppress(TxlogError):
+            self.views = yield from transactions.complete(self.ctx, self.views, self.txn)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def test_eager_transaction(world, store, partitions):
             with world.counting.counting() as cost, producer.transaction():
                 for partition in range(partitions):
                     producer.send("orders", orders(partition), partition=partition)
-            assert cost.put_if_absent == 2 * partitions + 3
+            assert cost.put_if_absent == 2 * partitions + 2
             if warm:
                 assert cost.total == cost.put_if_absent
 
@@ -50,10 +50,10 @@ def test_staged_transaction(world, store, partitions):
             with world.counting.counting() as cost, producer.transaction():
                 for partition in range(partitions):
                     producer.send("orders", orders(partition), partition=partition)
-            assert (cost.put_if_absent, cost.write_file) == (partitions + 2, partitions)
+            assert (cost.put_if_absent, cost.write_file) == (partitions + 1, partitions)
             if warm:
                 # ... and one GET to see whether the topic still exists
-                assert (cost.get, cost.total) == (1, 2 * partitions + 3)
+                assert (cost.get, cost.total) == (1, 2 * partitions + 2)
 
 
 def test_offsets_of_one_group_in_a_staged_transaction(world, store):
@@ -63,7 +63,7 @@ def test_offsets_of_one_group_in_a_staged_transaction(world, store):
                 producer.send("orders", orders(1), partition=0)
                 producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
     # The registration, the offsets and their marker come on top of the cost of a transaction in one partition.
-    assert (cost.put_if_absent, cost.write_file, cost.get, cost.total) == (1 + 2 + 3, 1, 1, 8)
+    assert (cost.put_if_absent, cost.write_file, cost.get, cost.total) == (1 + 2 + 2, 1, 1, 7)
 
 
 def test_conditional_offsets_of_a_staged_transaction(world, store):
@@ -77,7 +77,7 @@ def test_conditional_offsets_of_a_staged_transaction(world, store):
                     producer.send_offsets_to_transaction(
                         {tp("orders", 0): (turn or 0) + 1}, group, expected={tp("orders", 0): turn}
                     )
-            assert cost.put_if_absent == 4 + 3 + 2 * len(groups)
+            assert cost.put_if_absent == 4 + 2 + 2 * len(groups)
 
 
 def test_init_is_one_conditional_put(world, store):

@@ -1,0 +1,104 @@
+"""When does a client write the COMPLETE_* of its last transaction (PROTOCOL.md, W27)?"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.client.test_staged import staged
+from tests.client.world import orders, tp
+from txlog.client import sender
+from txlog.client.staged import StagedTransaction
+from txlog.errors import TransactionalIdNotFoundError
+
+
+def state(world, transactional_id="loader"):
+    return world.open().admin().describe_transaction(transactional_id).state
+
+
+def transact(producer, *ids):
+    with producer.transaction():
+        producer.send("orders", orders(*ids), partition=0)
+
+
+def wait_for(world, expected):
+    for _ in range(200):
+        if state(world) == expected:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the id is {state(world)}")
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_close_completes_the_last_transaction(world, store, is_staged):
+    with store.producer("loader", staged=is_staged) as producer:
+        transact(producer, 1)
+        assert state(world) == "PREPARE_COMMIT"
+        transact(producer, 2)
+        assert world.read() == [1, 2]
+    assert state(world) == "COMPLETE_COMMIT"
+
+
+def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypatch):
+    monkeypatch.setattr(sender, "COMPLETE_AFTER_MS", 100)
+    with store.producer("loader") as producer:
+        for number in range(2):
+            transact(producer, number)
+            assert state(world) == "PREPARE_COMMIT"
+            world.clock.advance_ms(100)
+            wait_for(world, "COMPLETE_COMMIT")
+
+
+def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeypatch):
+    monkeypatch.setattr(sender, "COMPLETE_AFTER_MS", 20)
+    with store.producer("loader") as producer:
+        transact(producer, 1)
+        producer.begin_transaction()
+        producer.send("orders", orders(2), partition=0).result()
+        world.clock.advance_ms(100)
+        time.sleep(0.1)
+        assert state(world) == "ONGOING"
+        producer.commit_transaction()
+    assert world.read() == [1, 2]
+
+
+def test_a_transaction_of_offsets_alone_is_completed_too(world, store, monkeypatch):
+    monkeypatch.setattr(sender, "COMPLETE_AFTER_MS", 20)
+    with store.producer("loader") as producer:
+        with producer.transaction():
+            producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
+        world.clock.advance_ms(100)
+        wait_for(world, "COMPLETE_COMMIT")
+
+
+def test_a_store_that_refuses_complete_fails_no_call(world):
+    outage, store = world.outage()
+    producer = store.producer("loader", max_block_ms=1000)
+    producer.init_transactions()
+    transact(producer, 1)
+    outage.fails("put_if_absent __transaction_state/", 10**6)
+    producer.close()
+    assert world.read() == [1]
+    assert state(world) == "PREPARE_COMMIT"
+    with world.open().producer("loader") as successor:
+        transact(successor, 2)
+    assert world.read() == [1, 2]
+
+
+def test_the_tombstone_of_a_drawn_id_completes_its_transaction(world, store):
+    txn = StagedTransaction.begin(store.runtime)
+    with world.counting.counting() as cost:
+        txn.commit(staged(store, txn, 1))
+        assert state(world, txn.transactional_id) == "PREPARE_COMMIT"
+        assert txn.forget()
+    assert cost.put_if_absent == 3  # PREPARE_COMMIT, the rows, the tombstone
+    with pytest.raises(TransactionalIdNotFoundError):
+        state(world, txn.transactional_id)
+    assert world.read() == [1]
+
+
+def test_a_job_with_an_id_of_its_own_completes_at_once(world, store):
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    txn.commit(staged(store, txn, 1))
+    assert state(world, "nightly") == "COMPLETE_COMMIT"
