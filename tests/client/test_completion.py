@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.client.test_staged import staged
-from tests.client.world import orders, tp
+from tests.client.world import ORDERS, orders, tp
 from txlog.client import sender
 from txlog.client.staged import StagedTransaction
 from txlog.errors import TransactionalIdNotFoundError
@@ -73,6 +73,7 @@ def test_a_transaction_of_offsets_alone_is_completed_too(world, store, monkeypat
 
 
 def test_a_store_that_refuses_complete_fails_no_call(world):
+    world.open().create_topic("orders", ORDERS, partitions=4)
     outage, store = world.outage()
     producer = store.producer("loader", max_block_ms=1000)
     producer.init_transactions()

@@ -88,11 +88,15 @@ def test_the_tombstone_of_a_drawn_id_follows_its_decision(sweeps: int) -> None:
     assert list(cluster.read(A).values()) == ["a"]
 
 
-def test_no_tombstone_but_the_owner_s() -> None:
+def test_an_operator_s_tombstone_follows_complete() -> None:
+    cluster, _ = committed(staged=True)
+    assert cluster.run(expiry.remove(context(), {}, "x", force=True))[1] is False
+    assert cluster.run(expiry.finish_and_remove(context(), {}, "x"))[1] is True
+    assert states(cluster)[-3:] == ["PREPARE_COMMIT", "COMPLETE_COMMIT", "gone"]
+
+
+def test_an_older_instance_removes_nothing() -> None:
     cluster, process = committed(staged=True)
-    assert (
-        cluster.run(expiry.remove(context(), {}, "x", force=True))[1] is False
-    )  # an operator does not know the markers
     newer = Process(cluster, "x")
     newer.do(newer.init())
     assert cluster.run(expiry.remove_own(context(), {}, process.identity))[1] is False

@@ -166,10 +166,9 @@ class Admin:
         """
         self.describe_transaction(transactional_id)
         self._runtime.ensure_writable()
-
+        remove = expiry.finish_and_remove if force else expiry.remove
         return self._session.call(
-            f"forgetting {transactional_id!r}",
-            lambda ctx, views: expiry.remove(ctx, views, transactional_id, force=force),
+            f"forgetting {transactional_id!r}", lambda ctx, views: remove(ctx, views, transactional_id)
         )
 
     # -- partitions ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from txlog.protocol.load import gather_fresh_views, get_fresh_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Stop, append_slot
 from txlog.protocol.table import list_transactions, partition_of_producer_id, put_tombstone
-from txlog.protocol.transactions import finish
+from txlog.protocol.transactions import finish, roll_forward_current
 
 MAX_EXPIRED_PRODUCERS = 100_000
 """Ids that one `expire` record may name (W43): 2 MB of its 4 MiB. The next pass takes the rest."""
@@ -85,6 +85,12 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
         return may_expire(current, now_ms, ctx.constants)
 
     return (yield from put_tombstone(ctx, views, transactional_id, may))
+
+
+def finish_and_remove(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, bool]]:
+    """Roll the id's PREPARE_* forward, if `views` show one, and remove the id with `force`."""
+    views = yield from roll_forward_current(ctx, views, transactional_id)
+    return (yield from remove(ctx, views, transactional_id, force=True))
 
 
 def remove_own(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[tuple[Views, bool]]:

@@ -96,7 +96,7 @@ def init_producer(
     while True:
         views, result = yield from transit(ctx, views, transactional_id, judge)
         if isinstance(result, RollForward):
-            views = yield from _roll_forward_current(ctx, views, transactional_id)
+            views = yield from roll_forward_current(ctx, views, transactional_id)
         elif isinstance(result, Written):
             if result.row.value.state == "EMPTY":
                 return views, result.row.value
@@ -126,7 +126,7 @@ def add_partitions(
     while True:
         views, result = yield from transit(ctx, views, txn.transactional_id, judge)
         if isinstance(result, RollForward):
-            views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
+            views = yield from roll_forward_current(ctx, views, txn.transactional_id)
         elif isinstance(result, Written):
             return views, result.row.value
         elif isinstance(result, Done):
@@ -184,7 +184,7 @@ def end_transaction(
             views, result = yield from transit(ctx, views, txn.transactional_id, judge)
             if isinstance(result, RollForward):
                 decided = decided or result.prepare.last_epoch == txn.producer_epoch
-                views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
+                views = yield from roll_forward_current(ctx, views, txn.transactional_id)
             elif isinstance(result, Written):
                 views = yield from _finish_own(result.row.value, _put_markers(ctx, views, result.row))
                 return views, EndResult(txn=_completed(result.row.value))
@@ -357,14 +357,14 @@ def finish(
 
     views, result = yield from transit(ctx, views, transactional_id, judge)
     if isinstance(result, RollForward):
-        return (yield from _roll_forward_current(ctx, views, transactional_id)), "rolled forward"
+        return (yield from roll_forward_current(ctx, views, transactional_id)), "rolled forward"
     if isinstance(result, Written):
         views = yield from _finish_own(result.row.value, roll_forward(ctx, views, result.row))
         return views, "aborted"
     return views, None
 
 
-def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> Program[Views]:
+def roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> Program[Views]:
     """Roll forward the PREPARE_* that the id's record shows in `views`, if the record is still a PREPARE_*."""
     views, view = yield from get_view(ctx, views, state_partition(ctx, transactional_id))
     row = view.state.transactions.get(transactional_id)
