@@ -345,10 +345,14 @@ class Story:
         staged: tuple[StagedPart, ...] = (),
         version: TxnVersion | None = None,
     ) -> TransactionMetadata:
-        self.views, ended = self.run(
-            transactions.end_transaction(self.ctx, self.views, txn, commit, staged=staged, version=version)
-        )
-        return ended.txn
+        def end_and_complete() -> Program[TransactionMetadata]:
+            views, ended = yield from transactions.end_transaction(
+                self.ctx, self.views, txn, commit, staged=staged, version=version
+            )
+            self.views = yield from transactions.complete(self.ctx, views, ended.txn)
+            return ended.txn
+
+        return self.run(end_and_complete())
 
     def prepare(self, txn: TransactionMetadata, staged_object: StagedObject | None = None) -> None:
         """Write PREPARE_COMMIT; its writer dies then."""

@@ -299,7 +299,7 @@ def test_a_marker_that_is_there_already_is_an_error(
     log: Store, crew: Crew, show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_flights(log)
-    late = r'kill before 2 put_if_absent __transaction_state/.*"COMPLETE_COMMIT"'
+    late = r'kill after 1 put_if_absent delays/.*"kind":"commit".*"producer_epoch":2,'
     monkeypatch.setattr(command, "KILL_AFTER_SECOND_PREPARE", late)
     with pytest.raises(TxlogError, match=r"the demo expected no marker in delays-\d"):
         command.kill_a_pipeline(show, crew, log)

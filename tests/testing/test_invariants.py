@@ -168,10 +168,18 @@ def test_a_hole(store: MemoryObjectStore) -> None:
 
 TABLE_FAULTS: dict[str, tuple[Callable[[Records], Records], str]] = {
     "another outcome": (
-        edit_entry(4, state="COMPLETE_ABORT", last_outcome="abort"),
+        edit_entry(-1, state="COMPLETE_ABORT", last_outcome="abort"),
         "COMPLETE_ABORT after PREPARE_COMMIT",
     ),
-    "a decision taken back": (edit_entry(4, state="ONGOING"), "ONGOING after PREPARE_COMMIT"),
+    "a decision passed over": (edit_entry(-1, state="EMPTY", last_epoch=-1), "EMPTY after PREPARE_COMMIT"),
+    "a decision taken back": (
+        edit_entry(-1, state="PREPARE_ABORT", last_outcome="abort"),
+        "PREPARE_ABORT of epoch 4 after epoch 4",
+    ),
+    "another epoch after a decision": (
+        edit_entry(-1, state="ONGOING", producer_epoch=9, last_epoch=-1),
+        "ONGOING of epoch 9 after epoch 4",
+    ),
     "an epoch that stays": (edit_entry(3, producer_epoch=0, last_epoch=-1), "PREPARE_COMMIT of epoch 0 after epoch 0"),
     "a partition that was never registered": (
         lambda records: edit_entry(2, partitions=(B,))(edit_entry(1, partitions=(B,))(records)),
