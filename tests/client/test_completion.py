@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, orders, tp
-from txlog.client import sender
+from txlog.client import chores
 from txlog.client.staged import StagedTransaction
 from txlog.errors import TransactionalIdNotFoundError
 
@@ -41,7 +41,7 @@ def test_close_completes_the_last_transaction(world, store, is_staged):
 
 
 def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypatch):
-    monkeypatch.setattr(sender, "COMPLETE_AFTER_MS", 100)
+    monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 100)
     with store.producer("loader") as producer:
         for number in range(2):
             transact(producer, number)
@@ -51,7 +51,7 @@ def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypat
 
 
 def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeypatch):
-    monkeypatch.setattr(sender, "COMPLETE_AFTER_MS", 20)
+    monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 20)
     with store.producer("loader") as producer:
         transact(producer, 1)
         producer.begin_transaction()
@@ -64,7 +64,7 @@ def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeyp
 
 
 def test_a_transaction_of_offsets_alone_is_completed_too(world, store, monkeypatch):
-    monkeypatch.setattr(sender, "COMPLETE_AFTER_MS", 20)
+    monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 20)
     with store.producer("loader") as producer:
         with producer.transaction():
             producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")

@@ -365,7 +365,6 @@ class Producer:
                         self._sender.flush(None)
                 else:
                     self._transactions.end_open()
-                    self._transactions.complete()
             finally:
                 with self._lock:
                     error = self._state.error or IllegalStateError(

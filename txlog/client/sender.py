@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
+from txlog.client.chores import Chores
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.drafts import Drafts
@@ -36,15 +37,12 @@ from txlog.errors import (
 )
 from txlog.protocol.append import AppendResult, append_batch
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.seal import finished_segments, seal_quietly
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Size of the rows that may wait to be sent. A send above this limit waits."""
 STAGED_LINGER_MS = 1000
 """Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
 _LOG = logging.getLogger(__name__)
-COMPLETE_AFTER_MS = 1000
-"""A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27)."""
 _MAX_WAIT_MS = 60_000
 _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
@@ -112,8 +110,7 @@ class Sender:
         self._registered: set[TopicPartition] = set()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._complete_at_ms: int | None = None
-        """When the thread writes the COMPLETE_* of the last transaction; None: not due."""
+        self._chores = Chores(session)
         self.dead: BaseException | None = None
         """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
         self._must_abort = False
@@ -152,10 +149,8 @@ class Sender:
 
     def complete_later(self) -> None:
         """Let the thread write the COMPLETE_* of the transaction that has just ended, unless another end comes soon."""
-        if self._complete_at_ms is None:
-            self.start()
-            self.condition.notify_all()
-        self._complete_at_ms = self._session.clock.monotonic_ms() + COMPLETE_AFTER_MS
+        if self._chores.complete_later():
+            self._start()
 
     @property
     def waiting(self) -> Accumulator:
@@ -306,8 +301,7 @@ class Sender:
                 if batches is None:
                     return
                 if not batches:
-                    assert self.coordinator is not None
-                    self.coordinator.complete()
+                    self._chores.do(self.coordinator)
                     continue
                 self._send(batches)
                 with self.lock:
@@ -317,25 +311,21 @@ class Sender:
             self._end_with(error)
 
     def _next_round(self) -> list[Batch] | None:
-        """Wait for batches that may be sent. Return None when the producer closes, and nothing when COMPLETE_* is due."""
+        """Wait for batches that may be sent. Return None when the producer closes, and no batches for a chore."""
         clock = self._session.clock
         while True:
             with self.lock:
                 if self._closing:
                     return None
-                if self._way == "held":
-                    self.condition.wait()
-                    continue
                 now_ms = clock.monotonic_ms()
-                self._in_flight = self._waiting.take_ready(now_ms)
-                if self._in_flight:
+                is_held = self._way == "held"
+                self._in_flight = [] if is_held else self._waiting.take_ready(now_ms)
+                if self._in_flight or self._chores.take(now_ms):
                     return list(self._in_flight)
-                if self._complete_at_ms is not None and now_ms >= self._complete_at_ms:
-                    self._complete_at_ms = None
-                    return []
-                retry_ms, linger_ms = self._waiting.next_retry_ms(), self._waiting.next_linger_ms()
+                retry_ms = None if is_held else self._waiting.next_retry_ms()
                 if retry_ms is None:
-                    due = [at_ms for at_ms in (linger_ms, self._complete_at_ms) if at_ms is not None]
+                    linger_ms = None if is_held else self._waiting.next_linger_ms()
+                    due = [at_ms for at_ms in (linger_ms, self._chores.due_ms) if at_ms is not None]
                     self.condition.wait(min(max(min(due) - now_ms, 1), _MAX_WAIT_MS) / 1000 if due else None)
                     continue
             # The back-off uses the clock, and the lock is free meanwhile.
@@ -364,7 +354,7 @@ class Sender:
     def _seal_and_end_overdue(self, ctx: Context, appended: Sequence[_Appended]) -> None:
         """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
         try:
-            self._seal(ctx, [outcome.view for outcome in appended])
+            self._chores.seal(ctx, [outcome.view for outcome in appended])
             self._session.end_overdue(
                 [outcome.batch.tp for outcome in appended], self._drafts.identity(self.coordinator)[0]
             )
@@ -405,15 +395,6 @@ class Sender:
         except Exception as error:
             return _Failed(batch, error)
         return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
-
-    def _seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
-        # The writer that starts a new segment seals the earlier ones. If it dies first, the next writer to start one
-        # does it.
-        finished = [view for view in views if _began_segment(view) and finished_segments(view)]
-        if finished:
-            sealed = self._session.runtime.run(_gathered(tuple(seal_quietly(ctx, view) for view in finished)))
-            for view in sealed:
-                self._session.keep_view(view)
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
@@ -503,11 +484,6 @@ class Sender:
             self._on_error(error)
             self.condition.notify_all()
         fail_all(dropped, error)
-
-
-def _began_segment(view: PartitionView) -> bool:
-    last = view.tail[-1].record if view.tail else None
-    return last is not None and last.segment_base == last.base_offset
 
 
 def _gathered(programs: tuple[Program[T], ...]) -> Program[tuple[T, ...]]:

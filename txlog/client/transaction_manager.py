@@ -241,7 +241,7 @@ class TransactionManager:
             )
 
     def end_open(self) -> None:
-        """End the open transaction, because the producer closes; see `Producer.close`."""
+        """End the open transaction, and complete the last one, because the producer closes; see `Producer.close`."""
         state = self._state.state
         if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
             self.abort()
@@ -251,6 +251,8 @@ class TransactionManager:
             except TxlogError as error:
                 self._settle(error)
                 raise
+        if self._sender.coordinator is not None and self._state.state == "READY":
+            self._sender.coordinator.complete()
 
     def _end_undecided(self) -> None:
         """Settle a commit of unknown outcome: one that won stands, and one that never reached the store is aborted."""
@@ -266,11 +268,6 @@ class TransactionManager:
             ) from error
         closed = f"{self._who}: the rows are not visible, because it was closed before their commit was decided"
         self._end(None if committed else TransactionAbortedError(closed))
-
-    def complete(self) -> None:
-        """Write the COMPLETE_* of the last transaction now, because the producer closes."""
-        if self._sender.coordinator is not None and self._state.state != "FATAL_ERROR":
-            self._sender.coordinator.complete()
 
     def lost_at_exit(self) -> str | None:
         """Return the part of a sentence that says what is lost if the program ends now. None if nothing was begun."""

@@ -1,0 +1,70 @@
+"""What does a producer do when no call waits for it?
+
+It completes its last transaction, and seals the segments that it has finished. Whatever fails is left to the next
+writer, because the rows are in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txlog.client.coordinator import Coordinator
+from txlog.client.session import Session
+from txlog.core.effects import Gather, Program
+from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.seal import finished_segments, seal_quietly
+
+COMPLETE_AFTER_MS = 1000
+"""A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27)."""
+
+
+class Chores:
+    """The chores of one producer. The sender's lock guards `complete_later` and `take`, and its thread does the rest."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._complete_at_ms: int | None = None
+
+    def complete_later(self) -> bool:
+        """Note that a transaction has ended. Return whether the thread must be woken to learn of it."""
+        wakes = self._complete_at_ms is None
+        self._complete_at_ms = self._session.clock.monotonic_ms() + COMPLETE_AFTER_MS
+        return wakes
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the next chore is due; None: there is none."""
+        return self._complete_at_ms
+
+    def take(self, now_ms: int) -> bool:
+        """Return whether a chore is due, and forget it: the caller does it without the lock."""
+        is_due = self._complete_at_ms is not None and now_ms >= self._complete_at_ms
+        if is_due:
+            self._complete_at_ms = None
+        return is_due
+
+    def do(self, coordinator: Coordinator | None) -> None:
+        """Do the chore that was taken."""
+        if coordinator is not None:
+            coordinator.complete()
+
+    def seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
+        """Seal the finished segments of views that end in this producer's own record.
+
+        The writer that starts a new segment seals the earlier ones. If it dies first, the next writer to start one does
+        it.
+        """
+        finished = [view for view in views if _began_segment(view) and finished_segments(view)]
+        if finished:
+            for view in self._session.runtime.run(_sealed(ctx, finished)):
+                self._session.keep_view(view)
+
+
+def _sealed(ctx: Context, views: Sequence[PartitionView]) -> Program[tuple[PartitionView, ...]]:
+    sealed: tuple[PartitionView, ...] = yield Gather(tuple(seal_quietly(ctx, view) for view in views))
+    return sealed
+
+
+def _began_segment(view: PartitionView) -> bool:
+    last = view.tail[-1].record if view.tail else None
+    return last is not None and last.segment_base == last.base_offset
