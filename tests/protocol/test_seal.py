@@ -6,6 +6,7 @@ A reader must not see a difference.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.protocol.harness import (
 from txlog.config import IsolationLevel
 from txlog.core import envelope
 from txlog.core.effects import List, PutIfAbsent, WriteRows
-from txlog.core.names import SegmentName
+from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import SegmentIndex, TxnIndex
 from txlog.core.segments import check_index
 from txlog.core.snapshot_state import to_snapshot
@@ -261,3 +262,59 @@ def test_appends_go_on_while_somebody_seals() -> None:
     process.do(process.commit())
     assert {"z0", "z1", "z2", "z3"} <= set(cluster.read(A).values())
     cluster.check()
+
+
+# -- sealing beside transactions --------------------------------------------------------------------------------------
+
+
+def sealed_by(cluster: Cluster, program: Any) -> list[str]:
+    """Return the partitions whose segments a program seals."""
+    before = set(cluster.objects)
+    cluster.run(program)
+    return sorted(path.rpartition("/")[0] for path in set(cluster.objects) - before if path.endswith(".index"))
+
+
+def test_a_transaction_seals_one_of_the_partitions_that_it_fills() -> None:
+    cluster = Cluster()
+    process = Process(cluster, "x", rolling(8))
+    process.do(process.init())
+    tps = [TopicPartition("orders", number) for number in range(4)]
+
+    def transaction() -> Any:
+        for tp in tps:
+            process.stage(tp, "a")
+        yield from process.commit()
+
+    sealed = [sealed_by(cluster, transaction()) for _ in range(24)]
+    assert max(len(folders) for folders in sealed) == 1
+    assert sum(len(folders) for folders in sealed) >= 2 * (len(tps) + 1)  # two segments of each, and of the table
+    for tp in tps:
+        assert len(cluster.read(tp)) == 24
+
+
+def test_the_rows_of_a_transaction_are_visible_before_anything_is_sealed() -> None:
+    cluster = Cluster()
+    process = Process(cluster, "x", rolling(1))
+    process.do(process.init())
+    for word in ("a", "b"):
+        process.stage(A, word)
+        process.stage(B, word)
+        task = process.start(process.commit())
+        while not task.done:
+            sealed = [path for path in cluster.objects if path.endswith(".snapshot")]
+            task.step()
+            if [path for path in cluster.objects if path.endswith(".snapshot")] != sealed:
+                assert (list(cluster.read(A).values())[-1], list(cluster.read(B).values())[-1]) == (word, word)
+        _ = task.result
+
+
+def test_a_tail_that_is_too_long_is_sealed_at_once() -> None:
+    cluster = Cluster()
+    process = Process(cluster, "x", rolling(1))
+    process.do(process.init())
+    tps = [TopicPartition("orders", number) for number in range(3)]
+    for _ in range(6):
+        for tp in tps:
+            process.stage(tp, "a")
+        process.do(process.commit())
+        assert max(len(finished_segments(process.views[tp])) for tp in tps) < 2

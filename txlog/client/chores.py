@@ -12,7 +12,7 @@ from txlog.client.coordinator import Coordinator
 from txlog.client.session import Session
 from txlog.core.effects import Gather, Program
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.seal import finished_segments, seal_quietly
+from txlog.protocol.seal import MAX_FINISHED_SEGMENTS, finished_segments, seal_quietly
 
 COMPLETE_AFTER_MS = 1000
 """A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27)."""
@@ -48,13 +48,15 @@ class Chores:
         if coordinator is not None:
             coordinator.complete()
 
-    def seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
+    def seal(self, ctx: Context, views: Sequence[PartitionView], *, in_transaction: bool) -> None:
         """Seal the finished segments of views that end in this producer's own record.
 
         The writer that starts a new segment seals the earlier ones. If it dies first, the next writer to start one does
-        it.
+        it. In a transaction a segment waits for the end, which seals one partition after its markers, unless the tail
+        is too long.
         """
-        finished = [view for view in views if _began_segment(view) and finished_segments(view)]
+        least = MAX_FINISHED_SEGMENTS if in_transaction else 1
+        finished = [view for view in views if _began_segment(view) and len(finished_segments(view)) >= least]
         if finished:
             for view in self._session.runtime.run(_sealed(ctx, finished)):
                 self._session.keep_view(view)

@@ -354,7 +354,8 @@ class Sender:
     def _seal_and_end_overdue(self, ctx: Context, appended: Sequence[_Appended]) -> None:
         """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
         try:
-            self._chores.seal(ctx, [outcome.view for outcome in appended])
+            views = [outcome.view for outcome in appended]
+            self._chores.seal(ctx, views, in_transaction=self.coordinator is not None)
             self._session.end_overdue(
                 [outcome.batch.tp for outcome in appended], self._drafts.identity(self.coordinator)[0]
             )

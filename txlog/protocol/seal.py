@@ -8,21 +8,24 @@ segment is sealed only after the one before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 import msgspec
 
 from txlog.core import names, segments
-from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows
-from txlog.core.names import SegmentName
+from txlog.core.effects import Gather, Get, InlineRows, NewId, Program, ReadClocks, WriteRows
+from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import replay
 from txlog.errors import TxlogError
-from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import reload, trim_to
 from txlog.protocol.put import encode_readable, put_pure
 
+MAX_FINISHED_SEGMENTS = 2
+"""So many finished segments of a tail are sealed at once, whatever waits for it: their records are read one by one."""
 _UNSEALED = "the segment stays unsealed until the state of idle producers has ended"
 
 
@@ -55,6 +58,28 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
         return (yield from seal(ctx, view))
     except TxlogError:
         return view
+
+
+def seal_if_long(ctx: Context, view: PartitionView) -> Program[PartitionView]:
+    """Seal, as `seal_quietly`, only if MAX_FINISHED_SEGMENTS wait for it. Fewer of them wait for a better moment."""
+    if len(finished_segments(view)) < MAX_FINISHED_SEGMENTS:
+        return view
+    return (yield from seal_quietly(ctx, view))
+
+
+def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition]) -> Program[Views]:
+    """Seal, as `seal_quietly`, the longest finished tail of `tps`, and those that are too long.
+
+    Partitions that are written together often finish their segments together. So a transaction seals one of them, and
+    the next ones seal the others.
+    """
+    finished = {tp: finished_segments(views[tp]) for tp in tps if tp in views}
+    longest = max(finished, key=lambda tp: sum(len(records) for records in finished[tp]), default=None)
+    due = [tp for tp, segments in finished.items() if len(segments) >= (1 if tp == longest else MAX_FINISHED_SEGMENTS)]
+    if due:
+        for view in (yield Gather(tuple(seal_quietly(ctx, views[tp]) for tp in due))):
+            views = with_view(views, view)
+    return views
 
 
 def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:

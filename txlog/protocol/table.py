@@ -21,7 +21,7 @@ from txlog.core.transactions import Judgement, Refused, Transit, is_this_ongoing
 from txlog.errors import TransactionalIdNotFoundError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
-from txlog.protocol.seal import seal_quietly
+from txlog.protocol.seal import seal_if_long, seal_quietly
 from txlog.protocol.slot import Appended, Guard, Stop, append_slot, encode_checked
 
 Judge: TypeAlias = Callable[[PartitionState, TransactionMetadata | None, int, str], Judgement | None]
@@ -82,7 +82,7 @@ def transit(
         return with_view(views, view), outcome.value
     # Look before sealing, because the id may have moved on from this record.
     row = _own_row(view, transactional_id, write_id)
-    view = yield from seal_quietly(ctx, view)
+    view = yield from seal_if_long(ctx, view)
     return with_view(views, view), Written(row)
 
 

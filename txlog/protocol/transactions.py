@@ -46,7 +46,7 @@ from txlog.core.transactions import (
 from txlog.errors import InvalidRequestError, InvalidTxnTimeoutError, OutcomeUnknownError, TxlogError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
-from txlog.protocol.seal import seal_quietly
+from txlog.protocol.seal import seal_one
 from txlog.protocol.slot import Stop, append_slot, encode_checked
 from txlog.protocol.staged_lists import read_parts, store_parts
 from txlog.protocol.table import Written, describe, partition_of_producer_id, prepared_guard, state_partition, transit
@@ -259,7 +259,7 @@ def _put_complete(ctx: Context, views: Views, txn: TransactionMetadata) -> Progr
         return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
 
     views, _ = yield from transit(ctx, views, txn.transactional_id, judge)
-    return views
+    return (yield from seal_one(ctx, views, [state_partition(ctx, txn.transactional_id)]))
 
 
 def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program[Views]:
@@ -289,13 +289,13 @@ def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program
         view, _ = yield from append_slot(
             ctx, view, decide, write_id=write_id, payload=draft.payload, guard=prepared_guard(ctx, views, txn)
         )
-        return (yield from seal_quietly(ctx, view))
+        return view
 
     if tps:
         marked = yield Gather(tuple(marker(tp) for tp in tps))
         for view in marked:
             views = with_view(views, view)
-    return views
+    return (yield from seal_one(ctx, views, [*tps, state_partition(ctx, txn.transactional_id)]))
 
 
 def abort_transaction(
