@@ -242,7 +242,7 @@ class Client:
     def complete(self) -> Program[None]:
         """Write the COMPLETE_* of the transaction that has just ended, if that is possible now."""
         assert self.txn is not None
-        with suppress(TxlogError):
+        with suppress(RetriableError, OutcomeUnknownError):
             self.views = yield from transactions.complete(self.ctx, self.views, self.txn)
 
     # -- reading ------------------------------------------------------------------------------------------------------

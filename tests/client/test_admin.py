@@ -19,6 +19,8 @@ from txlog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol.load import load
+from txlog.protocol.seal import seal
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
 ORDERS_0 = tp("orders", 0)
@@ -185,6 +187,8 @@ def test_partition_is_described(world, store):
         producer.begin_transaction()
         producer.send("small", orders(4))
         producer.flush()
+        ctx = store.runtime.context()
+        store.runtime.run(seal(ctx, store.runtime.run(load(ctx, tp("small", 0)))))
         described = store.admin().describe_partition("small", 0)
         producer.abort_transaction()
     assert [(s.base_offset, s.end_offset, s.batches, s.records) for s in described.segments] == [
