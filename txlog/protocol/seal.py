@@ -84,6 +84,8 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition]) -> Progr
 
 def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:
     """Return the tail's records by segment, in order, without the active one (W37)."""
+    if not view.tail or view.tail[0].record.segment_base == view.tail[-1].record.segment_base:
+        return []  # as a rule, and the tail may be long
     groups = [tuple(group) for _, group in groupby(view.tail, key=lambda stored: stored.record.segment_base)]
     return groups[:-1]
 
