@@ -18,10 +18,10 @@ record names the files of the other attempts; vacuum removes them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -42,6 +42,9 @@ from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+NativeWrite: TypeAlias = Callable[[Runtime, WriteOptions, TransactionMetadata], Sequence[StagedPart]]
+"""Stores the rows of a write or of a micro-batch in files of a transaction, without tasks of a Python sink."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +76,34 @@ class TxlogWriter(DataSourceArrowWriter):
         TxnVersionScopeError (the id's versions belong to a stream), InvalidRequestError (the version was committed for
         another topic), and what `StagedTransaction.begin` raises.
         """
-        # Imported here and in `write_parts`, because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import TopicRoute, check_routing
-
         if overwrite:
             raise InvalidRequestError(
                 'a log is append-only. hint: use .mode("append"); to start over, delete the topic and create it again'
             )
         parsed = parse_write_options(options)
-        check_routing(parsed, schema)
-        version = version_of(parsed)
         with closing(parsed.store.open()) as runtime:
-            parsed = settled_write(parsed, runtime.settings)
-            if parsed.topic is not None:
-                TopicRoute(runtime, parsed, schema, runtime.topic(parsed.topic, 0))
-            transaction = StagedTransaction.begin(
-                runtime,
-                parsed.transactional_id,
-                config=producer_config(parsed),
-                # Reading the id's record costs requests, so do it only if there is a version to check.
-                check=None if version is None else lambda current: check_version(current, version),
-            )
-            store_id = runtime.require_store().store_id
-            return cls(parsed, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id)
+            return cls.begin_in(runtime, parsed, schema)[0]
+
+    @classmethod
+    def begin_in(cls, runtime: Runtime, options: WriteOptions, schema: StructType) -> tuple[Self, StagedTransaction]:
+        """Do the work of `begin` in an open store, and return the transaction too."""
+        # Imported here and in `write_parts`, because a commit does not need pyarrow.
+        from pyspark_txlog.sink.routing import TopicRoute, check_routing
+
+        check_routing(options, schema)
+        version = version_of(options)
+        options = settled_write(options, runtime.settings)
+        if options.topic is not None:
+            TopicRoute(runtime, options, schema, runtime.topic(options.topic, 0))
+        transaction = StagedTransaction.begin(
+            runtime,
+            options.transactional_id,
+            config=producer_config(options),
+            # Reading the id's record costs requests, so do it only if there is a version to check.
+            check=None if version is None else lambda current: check_version(current, version),
+        )
+        store_id = runtime.require_store().store_id
+        return cls(options, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id), transaction
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
@@ -117,14 +125,7 @@ class TxlogWriter(DataSourceArrowWriter):
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
         with closing(self._options.store.open()) as runtime:
-            transaction = self._resume(runtime, attempted=False)
-            result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
-            if result.skipped:
-                say(
-                    f"transactional.id {transaction.transactional_id!r}: txn.version {self._options.txn_version} is not above "
-                    f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
-                )
-            transaction.forget()
+            self._commit(self._resume(runtime, attempted=False), parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver side: abort the transaction unless it is already committed. Deletes nothing and raises nothing.
@@ -148,6 +149,27 @@ class TxlogWriter(DataSourceArrowWriter):
                 f"transactional.id {self._txn.transactional_id!r}: the failed write could not be aborted now ({type(error).__name__}: "
                 f"{error}). The next write with this id, or `txlog transactions expire --execute`, ends it"
             )
+
+    @plain_errors
+    def run(self, runtime: Runtime, transaction: StagedTransaction, write: NativeWrite) -> None:
+        """Do the whole write in the process of `begin_in`: `write` stores the rows in place of Spark's tasks.
+
+        Raises what `write` and `commit` raise, after `abort`.
+        """
+        try:
+            self._commit(transaction, () if self._is_repeated else write(runtime, self._options, self._txn))
+        except BaseException:
+            self.abort(())
+            raise
+
+    def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
+        result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
+        if result.skipped:
+            say(
+                f"transactional.id {transaction.transactional_id!r}: txn.version {self._options.txn_version} is not above "
+                f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
+            )
+        transaction.forget()
 
     @property
     def _is_repeated(self) -> bool:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from pyspark import TaskContext
@@ -32,7 +32,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.sink.batch_writer import check_begun_here, producer_config, write_parts
+from pyspark_txlog.sink.batch_writer import NativeWrite, check_begun_here, producer_config, write_parts
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
@@ -183,6 +183,23 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             if result.skipped:
                 self._check_replay(begun, result.txn, batchId)
                 _say_skipped(begun, batchId)
+
+    @plain_errors
+    def run(self, write: NativeWrite, query_id: str, batch_id: int) -> None:
+        """Do the whole micro-batch here, after `begin`: `write` stores the rows in place of Spark's tasks, then commit.
+
+        Raises what `write` and `commit` raise, after `abort`.
+        """
+        assert self._txn is not None
+        begun = StreamFiles(parts=(), txn=self._txn, query_id=query_id, store_id=self._store_id)
+        if not is_repeated(begun.txn, TxnVersion(version=batch_id, scope=query_id)):
+            with self._session(begun) as session:
+                begun = replace(begun, parts=tuple(write(session.runtime, self._options.write, begun.txn)))
+        try:
+            self.commit([begun], batch_id)
+        except BaseException:
+            self.abort([begun], batch_id)
+            raise
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Driver side: abort the micro-batch unless it is already committed. Deletes nothing and raises nothing.
