@@ -25,7 +25,7 @@ import datetime
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -130,12 +130,19 @@ def scan(spark: SparkSession, runtime: Runtime, options: SettledOptions) -> dict
 
 
 def frame_of(
-    spark: SparkSession, runtime: Runtime, topic: str, schema: StructType, tasks: Sequence[ReadTask]
+    spark: SparkSession,
+    runtime: Runtime,
+    topic: str,
+    schema: StructType,
+    tasks: Sequence[ReadTask],
+    *,
+    exact: bool = False,
 ) -> DataFrame:
     """Return the rows of `tasks` as a frame with exactly the columns of `schema`.
 
-    All tasks are of `topic` and read at least these columns. Raises UnsupportedStoreError if Spark cannot access the
-    store, InvalidRequestError if the session's Parquet reader does not number a file's rows.
+    All tasks are of `topic` and read at least these columns. `exact` keeps the columns that are not nullable, except
+    over Spark Connect. Raises UnsupportedStoreError if Spark cannot access the store, InvalidRequestError if the
+    session's Parquet reader does not number a file's rows.
     """
     readers = spark.conf.get(V1_SOURCES, "parquet") or ""
     if "parquet" not in readers.lower().replace(" ", "").split(","):
@@ -143,7 +150,7 @@ def frame_of(
             f"topic {topic!r}: {V1_SOURCES} = {readers!r} selects Spark's Parquet reader of version 2, which does not number the rows of a file. "
             'hint: add "parquet" to the list, or read with format("txlog")'
         )
-    return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}").frame(schema, tasks)
+    return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}", exact=exact).frame(schema, tasks)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,10 +188,11 @@ class _Range:
 class _TopicScan:
     """Builds the frame of one topic."""
 
-    def __init__(self, spark: SparkSession, runtime: Runtime, folder: str) -> None:
+    def __init__(self, spark: SparkSession, runtime: Runtime, folder: str, *, exact: bool = False) -> None:
         self._spark = spark
         self._runtime = runtime
         self._folder = folder
+        self._exact = exact
 
     def frame(self, schema: StructType, tasks: Sequence[ReadTask]) -> DataFrame:
         """Return the rows of `tasks`, all of one topic, with the columns of `schema`."""
@@ -194,14 +202,10 @@ class _TopicScan:
         newest = max(tasks, key=lambda task: len(task.fields))
         fields = newest.fields
         read = [*(newest.columns or ()), *newest.metadata_columns]
+        own = schemas.to_spark(fields)
+        known = {each.name: each for each in [*own, *schemas.METADATA, *(schema if self._exact else ())]}
         wanted = StructType(
-            [
-                StructField(
-                    name,
-                    (schemas.METADATA if name in schemas.METADATA.names else schemas.to_spark(fields))[name].dataType,
-                )
-                for name in read
-            ]
+            [StructField(name, known[name].dataType, not self._exact or known[name].nullable) for name in read]
         )
         parts = [
             self._files(group, fields, wanted)
@@ -230,6 +234,10 @@ class _TopicScan:
         paths = [escape_glob(f"{self._folder}/{each.file.path}") for each in files]
         with _listed_at_once(self._spark, len(paths)):
             frame = self._spark.read.schema(physical).options(**options).parquet(*paths)
+        if self._exact:
+            frame = _with_schema(
+                frame, StructType([wanted[each.name] if each.name in wanted.names else each for each in physical])
+            )
         columns = {name: functions.col(quoted(name)) for name in physical.names}
         place = _Place(frame, files, self._topic, stored=stored, whole=whole, wanted=wanted.names)
         if "_topic" in wanted.names:
@@ -253,6 +261,11 @@ class _TopicScan:
                 columns["_offset"] = place.fact("b") + place.row
             if "_timestamp" in wanted.names:
                 columns["_timestamp"] = functions.timestamp_millis(place.fact("t"))
+        if self._exact:
+            # Every row has these; Spark does not know it, because they come from a map.
+            computed = schemas.METADATA.names if not stored else ["_partition"]
+            for name in (name for name in computed if name in wanted.names and not wanted[name].nullable):
+                columns[name] = functions.coalesce(columns[name], _ZEROS[name]())
         return frame.select(*(columns[name].alias(name) for name in wanted.names))
 
     def _inline(
@@ -283,6 +296,13 @@ class _TopicScan:
         return self._folder.rpartition("/")[2]
 
 
+_ZEROS: Mapping[str, Callable[[], Column]] = {
+    "_topic": lambda: functions.lit(""),
+    "_partition": lambda: functions.lit(0),
+    "_offset": lambda: functions.lit(0).cast("bigint"),
+    "_timestamp": lambda: functions.timestamp_millis(functions.lit(0)),
+}
+"""Values that Spark knows not to be null."""
 _RANGES = "array<struct<f:bigint,l:bigint,b:bigint,t:bigint,s:bigint,e:bigint>>"
 
 
@@ -363,6 +383,21 @@ class _Place:
         self._kinds[name] = kind
         for known, value in zip(facts, values, strict=True):
             known[name] = value
+
+
+def _with_schema(frame: DataFrame, schema: StructType) -> DataFrame:
+    """Return a scan of files with columns that are not nullable, which `spark.read.schema(...)` makes nullable.
+
+    Over Spark Connect return the frame unchanged.
+    """
+    if not hasattr(frame, "_jdf"):
+        return frame
+    session: Any = frame.sparkSession
+    files = frame._jdf.queryExecution().analyzed().relation()
+    own = session._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    same = (files.bucketSpec(), files.fileFormat(), files.options(), files.sparkSession())
+    strict = files.copy(files.location(), files.partitionSchema(), own, *same)
+    return DataFrame(session._jsparkSession.baseRelationToDataFrame(strict), session)
 
 
 def _described(part: _Range) -> dict[str, int]:

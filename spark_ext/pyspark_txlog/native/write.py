@@ -21,7 +21,9 @@ from functools import reduce
 from operator import or_
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 from pyspark.sql import types as spark
@@ -103,10 +105,11 @@ def write_frame(
     road: Road = "auto",
     small_rows: int = SMALL_ROWS,
     compression: str | None = None,
+    by_task: bool = False,
 ) -> tuple[StagedPart, ...]:
     """Write the frame's rows to files of `txn`, or inline if there are few. No log contains them before the commit.
 
-    Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
+    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
     `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError
     over Spark Connect if the frame is too large for the driver.
     """
@@ -116,7 +119,8 @@ def write_frame(
         with described(
             session, f"txlog: {what}" + ("" if road == "driver" else f", if they are at most {small_rows:,}")
         ):
-            rows = _fetched(frame if road == "driver" else frame.limit(small_rows + 1))
+            numbered = frame.select("*", F.spark_partition_id().alias(PARTITION_COLUMN)) if by_task else frame
+            rows = _fetched(numbered if road == "driver" else numbered.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression)
     check_connect(frame, route.topic.topic, "executors")
@@ -141,8 +145,10 @@ def _write_here(
 ) -> tuple[StagedPart, ...]:
     files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES)
     # One random partition for all rows without a key. It spreads frames as the task number spreads tasks.
-    drawn = int(runtime.ids.new_id()[-8:], 16)
-    stored, partitions = route.take(rows, drawn)
+    task: int | NDArray[np.int64] = int(runtime.ids.new_id()[-8:], 16)
+    if PARTITION_COLUMN in rows.column_names:
+        task = rows.column(PARTITION_COLUMN).to_numpy()
+    stored, partitions = route.take(rows, task)
     files.add(route.topic, stored, partitions)
     return files.finish()
 

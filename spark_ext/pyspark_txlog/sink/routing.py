@@ -70,9 +70,9 @@ class TopicRoute:
             if missing is not None:
                 raise SchemaMismatchError(f"topic {topic.topic!r}: key column {missing!r} is not in the DataFrame")
 
-    def take(self, rows: pa.Table, task: int) -> tuple[pa.Table, NDArray[np.int32]]:
-        """Return the rows with exactly the topic's schema, and the partition of each; `task` decides for rows without a
-        key.
+    def take(self, rows: pa.Table, task: int | NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int32]]:
+        """Return the rows with exactly the topic's schema, and the partition of each; `task` (of all rows, or of each)
+        decides for rows without a key.
 
         Raises SchemaMismatchError for a null in a column that is not nullable, UnknownTopicOrPartitionError for a
         partition that does not exist.
@@ -92,7 +92,7 @@ class TopicRoute:
                     f"{self.topic.partitions}, numbered 0 to {self.topic.partitions - 1}"
                 )
             found = np.where(present, chosen, found).astype(np.int32)
-        return stored, np.where(found < 0, np.int32(task % self.topic.partitions), found)
+        return stored, np.where(found < 0, task % self.topic.partitions, found).astype(np.int32)
 
 
 class Router:
