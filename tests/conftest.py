@@ -33,6 +33,15 @@ FIRST = (
 """Groups of tests that take a minute or more. They start first, because the last one would otherwise run alone at the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--spark-format",
+        choices=("native", "python"),
+        default="python",
+        help='how format("txlog") works in the tests of Spark: after install(), or with the Python data source alone',
+    )
+
+
 # This hook must run first, because xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

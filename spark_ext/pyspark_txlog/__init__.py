@@ -28,7 +28,9 @@ _LAZY = {
     "TxLog": "pyspark_txlog.api.log",
     "activate": "pyspark_txlog.spark_session",
     "committed_source_offsets": "pyspark_txlog.sink.committed_offsets",
+    "install": "pyspark_txlog.patch",
     "session": "pyspark_txlog.spark_session",
+    "uninstall": "pyspark_txlog.patch",
 }
 
 __all__ = [
@@ -38,7 +40,9 @@ __all__ = [
     "TxlogDataSource",
     "activate",
     "committed_source_offsets",
+    "install",
     "session",
+    "uninstall",
 ]
 
 

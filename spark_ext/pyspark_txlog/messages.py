@@ -17,6 +17,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class NotNativeError(Exception):
+    """The Python data source must do a call of `format("txlog")`; the text says why."""
+
+
 def plain_errors(call: Callable[P, R]) -> Callable[P, R]:
     """Wrap `call` so that its TxlogErrors lose their inner frames and causes; corruption errors keep them."""
 

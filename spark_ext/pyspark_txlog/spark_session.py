@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from pyspark_txlog.patch import install
 from pyspark_txlog.spark_version import check_spark
 from txlog.errors import InvalidRequestError
 
@@ -53,7 +54,7 @@ def session(
 
     Settings that need a new JVM (memory, `master`) only work for the first session of a process. Without
     `PYSPARK_PYTHON` the workers use this interpreter; Spark would use the first `python3` on PATH. Afterwards the
-    calling thread can use `format("txlog")` (`activate`). Raises InvalidRequestError if Java is missing or older than
+    calling thread can use `format("txlog")` (`activate`), natively where that is possible (`install`). Raises InvalidRequestError if Java is missing or older than
     17, or Spark older than 4.2.
     """
     check_spark()
@@ -71,6 +72,7 @@ def session(
             builder = builder.config(name, value)
         made = builder.getOrCreate()
     activate(made)
+    install()
     return made
 
 

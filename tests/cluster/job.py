@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import txlog
-from pyspark_txlog import TxLog, TxlogDataSource, session
+from pyspark_txlog import TxLog, TxlogDataSource, install, session, uninstall
 from pyspark_txlog.native.write import Road, is_over_connect
 from txlog.errors import TxlogError
 
@@ -43,6 +43,8 @@ def main(spec_path: str) -> None:
             **spec["config"],
         }
         spark = session("txlog on a cluster", master=spec["master"], config={"spark.driver.memory": "1g", **config})
+    # Each step names how it reads or writes: `format("txlog")` by Python tasks on the executors, or natively.
+    uninstall()
     if spec["register"]:
         spark.dataSource.register(TxlogDataSource)
     found = {step: STEPS[step](spark, spec["url"], Path(spec["folder"])) for step in spec["steps"]}
@@ -83,6 +85,15 @@ def write(spark: SparkSession, url: str, folder: Path, rows: DataFrame | None = 
 
 def read(spark: SparkSession, url: str, folder: Path) -> object:
     return ids(spark.read.format("txlog").option("subscribe", "orders").load(url))
+
+
+def installed_read(spark: SparkSession, url: str, folder: Path) -> object:
+    """Return whether a scan reads files itself, first of a nullable column, then also of one that is not nullable."""
+    install()
+    rows = spark.read.format("txlog").option("subscribe", "orders")
+    found = [rows.option("columns", columns).load(url) for columns in ("country", "country,order_id")]
+    uninstall()
+    return [[frame.count(), bool(frame.inputFiles())] for frame in found]
 
 
 def orders(spark: SparkSession, url: str) -> DataFrame:
@@ -205,6 +216,7 @@ STEPS: Mapping[str, Callable[[SparkSession, str, Path], Any]] = {
         executors,
         write,
         read,
+        installed_read,
         stream,
         native_scan,
         native_write,

@@ -11,10 +11,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_every_road(connect_server: str, place: Place) -> None:
-    steps = ["write", "write", "read", "stream", "stream", "native_write", "foreach_batch", "native_scan"]
+    steps = [
+        "write",
+        "write",
+        "read",
+        "installed_read",
+        "stream",
+        "stream",
+        "native_write",
+        "foreach_batch",
+        "native_scan",
+    ]
     steps += ["snapshot", "views", "append_stream", "native_write_by_executors"]
     found = Job(master=connect_server, place=place, steps=steps).run()
     assert found["read"] == EVERYTHING
+    assert found["installed_read"] == [[job.ROWS, True], [job.ROWS, False]]
     assert found["native_write"] == "skipped"
     assert found["native_scan"] == dict.fromkeys(job.TOPICS, EVERYTHING)
     assert found["snapshot"] == {"orders": EVERYTHING, "native": EVERYTHING}

@@ -21,7 +21,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog import session
+from pyspark_txlog import session, uninstall
 from tests.kill import sinks, strikes
 from tests.kill.points import FIRST_ROW, HALF, LAST_ROW
 from tests.kill.strikes import ARMED, PIDS, Striker
@@ -44,6 +44,8 @@ def main(spec_path: str) -> None:
             "spark.speculation.minTaskRuntime": "0ms",
         }
     spark = session("txlog killed stream", master=spec["master"], config=config)
+    # `txlog` is the Python sink; `txlog-append` writes natively.
+    uninstall()
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     (folder / PIDS).write_text(json.dumps({"driver": os.getpid(), "jvm": int(jvm)}))
     threading.Thread(target=arm, args=(spec, folder), daemon=True).start()

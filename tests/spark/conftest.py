@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_txlog
 import txlog
+from pyspark_txlog import messages
 from txlog.client.store import Store
 
 ORDERS = pa.schema(
@@ -49,15 +52,30 @@ def spark(spark_console: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
-class Console:
-    """What Spark's processes have printed since the test began."""
+@pytest.fixture(autouse=True)
+def format_used(request: pytest.FixtureRequest) -> None:
+    """Let `format("txlog")` work as `--spark-format` says, and in tests marked `python_source` as without `install()`."""
+    native = request.config.getoption("--spark-format") == "native"
+    if native and request.node.get_closest_marker("python_source") is None:
+        pyspark_txlog.install()
+    else:
+        pyspark_txlog.uninstall()
+
+
+class Console(io.StringIO):
+    """What Spark's processes have printed since the test began, and what txlog has printed in this process."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
         self._start = path.stat().st_size
 
+    def write(self, text: str) -> int:
+        sys.stderr.write(text)
+        return super().write(text)
+
     def text(self) -> str:
-        return self._path.read_bytes()[self._start :].decode()
+        return self._path.read_bytes()[self._start :].decode() + self.getvalue()
 
     def says(self, text: str) -> bool:
         """Return whether the text is printed. A Spark thread copies the output of its Python processes with a delay."""
@@ -68,9 +86,11 @@ class Console:
 
 
 @pytest.fixture
-def console(spark: SparkSession, spark_console: Path) -> Iterator[Console]:
-    """Return the user's view of standard error. A failing test shows it."""
+def console(spark: SparkSession, spark_console: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
+    """Return the user's view of standard error, with what this process prints. A failing test shows it."""
     made = Console(spark_console)
+    # Not sys.stderr: pytest replaces it between the phases of a test.
+    monkeypatch.setattr(messages, "sys", SimpleNamespace(stderr=made))
     yield made
     sys.stderr.write(made.text())
 
@@ -123,7 +143,8 @@ class Log:
 
     def files(self, topic: str = "orders") -> list[Path]:
         """Return the files of rows, whether a record names them or not."""
-        return sorted((Path(self.url) / topic).glob("*/rows/*.parquet"))
+        folder = Path(self.url) / topic
+        return sorted([*folder.glob("*/rows/*.parquet"), *folder.glob("staged/**/*.parquet")])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from pyspark_txlog import session
+from pyspark_txlog import session, uninstall
 
 MOMENTS = {
     "begun": ("__transaction_state", '"state":"EMPTY"'),
@@ -40,6 +40,8 @@ def kill_when(store: Path, moment: str) -> None:
 
 def main(url: str, moment: str) -> None:
     spark = session("txlog killed driver", config={"spark.driver.memory": "1g"})
+    # Its moments are those of the Python sink; `transaction_driver` has those of a native write.
+    uninstall()
     threading.Thread(target=kill_when, args=(Path(url), moment), daemon=True).start()
     (
         spark.range(ROWS)

@@ -30,7 +30,8 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile
 from txlog.errors import InvalidRequestError, OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError
 
-pytestmark = pytest.mark.spark
+# It compares with what the Python data source writes and reads.
+pytestmark = [pytest.mark.spark, pytest.mark.python_source]
 
 PLACE = ["_topic", "_partition", "_offset", "_timestamp"]
 

@@ -159,6 +159,7 @@ def test_rows_below_the_log_start(log: Log, console: Console) -> None:
     )
 
 
+@pytest.mark.python_source
 def test_small_batches_share_a_task_and_min_partitions_spreads_them(log: Log) -> None:
     log.create(partitions=3)
     with log.store.producer() as producer:
@@ -170,6 +171,7 @@ def test_small_batches_share_a_task_and_min_partitions_spreads_them(log: Log) ->
     assert log.ids(minPartitions=5) == log.ids() == list(range(60))
 
 
+@pytest.mark.python_source
 def test_a_damaged_file_is_named(log: Log) -> None:
     log.create(partitions=1)
     log.write(log.frame(0, 1000, tasks=1))

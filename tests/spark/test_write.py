@@ -11,6 +11,7 @@ from txlog.client.producer import Producer
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.python_source
 def test_a_write_is_one_batch_a_partition_however_many_tasks(log: Log) -> None:
     log.create(key_columns="order_id")
     log.write(log.frame(0, 100, tasks=6))

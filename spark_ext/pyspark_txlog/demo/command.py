@@ -404,12 +404,14 @@ def check_prerequisites() -> None:
 @contextmanager
 def spark_session(show: Show, messages: SparkMessages) -> Iterator[SparkSession]:
     """A session whose messages are shown among the demo's own lines."""
-    from pyspark_txlog import session
+    from pyspark_txlog import session, uninstall
 
     # py4j logs the frames of a Ctrl-C, several times; what else it logs reaches this program as an exception too.
     logging.getLogger().addHandler(logging.NullHandler())
     with show.waiting("starting Spark"), messages.capture():
         spark = session(app_name="txlog-demo")
+    # The demo shows what Spark's processes print, and files that each task writes.
+    uninstall()
     # Spark's own handler would ask the JVM to cancel jobs, in the midst of another call to it; stopping does that too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
