@@ -1,0 +1,29 @@
+"""The works that benchmarks do on Spark, small, with txlog's two ways: they end, and give the figures that goals name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.spark_log import Format, Native
+from benchmarks.spark_works import Work, running
+
+WORKS = {
+    "appends": {"ms"},
+    "bytes_after": {"MB", "files"},
+    "micro_batches": {"ms", "requests"},
+    "stream_source": {"ms"},
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", [Native, Format])
+@pytest.mark.parametrize("name", WORKS)
+def test_a_work_gives_its_figures(spark: SparkSession, tmp_path: Path, way: type[Native], name: str) -> None:
+    work = Work(name=name, rows=10, times=2, commits=2, warm_up=1)
+    with running(way(spark, tmp_path), work) as turn:
+        found = turn()
+    assert WORKS[name] <= set(found)
+    assert all(value > 0 for samples in found.values() for value in samples)
