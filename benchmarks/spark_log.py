@@ -62,12 +62,7 @@ class Native(TableFormat):
 
 
 class Format(Native):
-    """txlog as Spark's users try it first: `format("txlog")`. Only the requests of its streaming sink are counted."""
-
-    def __init__(self, spark: SparkSession, folder: Path, *, fsync: bool = False) -> None:
-        super().__init__(spark, folder, fsync=fsync)
-        self._counts = folder / "counts.jsonl"
-        counted_sink.register(spark)
+    """txlog as Spark's users try it first: `format("txlog")`, natively where `session()` makes that possible."""
 
     def append(self, frame: DataFrame, name: str) -> None:
         writer = frame.write.format("txlog").mode("append").option("topic", name)
@@ -77,6 +72,27 @@ class Format(Native):
         return self.spark.read.format("txlog").option("subscribe", name).load(self._url)
 
     def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
+        writer = source.writeStream.format("txlog").option("topic", name).option("storage.fsync", self._fsync)
+        return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
+
+    def requests(self) -> int:
+        # The other store objects of this process, and those of Spark's workers, are not counted.
+        return 0
+
+    @property
+    def _fsync(self) -> str:
+        return str(self.options["fsync"]).lower()
+
+
+class PythonSink(Format):
+    """txlog's streaming sink in Python, with the requests of all processes counted."""
+
+    def __init__(self, spark: SparkSession, folder: Path, *, fsync: bool = False) -> None:
+        super().__init__(spark, folder, fsync=fsync)
+        self._counts = folder / "counts.jsonl"
+        counted_sink.register(spark)
+
+    def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
         writer = source.writeStream.format(counted_sink.NAME).option("topic", name)
         writer.option("storage.fsync", self._fsync).option(counted_sink.COUNTS_FILE, str(self._counts))
         return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
@@ -84,16 +100,13 @@ class Format(Native):
     def requests(self) -> int:
         return counted_sink.total(self._counts)
 
-    @property
-    def _fsync(self) -> str:
-        return str(self.options["fsync"]).lower()
-
 
 def formats() -> dict[str, Callable[[SparkSession, Path], TableFormat]]:
     """Return txlog's ways and the rivals' formats, by the names that the table of results shows."""
     return {
         "txlog, native": Native,
         'format("txlog")': Format,
+        "txlog, Python sink": PythonSink,
         "txlog, native, fsync": partial(Native, fsync=True),
         **FORMATS,
     }

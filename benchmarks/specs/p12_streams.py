@@ -8,6 +8,7 @@ from benchmarks.sides import spark_sides
 SINKS = (
     "txlog, native",
     'format("txlog")',
+    "txlog, Python sink",
     "txlog, native, fsync",
     "Iceberg",
     "Delta",
