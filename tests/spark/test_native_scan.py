@@ -204,6 +204,20 @@ def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, nati
     assert "FileScan" in plan_of(native.table("types").to_df())
 
 
+def test_inline_rows_are_one_task_more(log: Log, native: TxLog) -> None:
+    """The session has two cores; without care Spark would make a task for each."""
+    log.create(partitions=2)
+    with log.store.producer() as producer:
+        for partition in range(2):
+            producer.send("orders", orders(partition * 10, 10), partition=partition)
+    frame = native.table("orders").to_df(columns=["order_id"])
+    assert frame.rdd.getNumPartitions() == 1
+    assert sorted(row.order_id for row in frame.collect()) == list(range(20))
+    log.write(log.frame(20, 10, tasks=1))
+    assert native.table("orders").to_df().rdd.getNumPartitions() == 2
+    assert log.ids() == list(range(30))
+
+
 def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, native: TxLog) -> None:
     """No job makes such runs yet. A read of one is planned with ranges by column, over a file with the name of its segment."""
     log.create(partitions=1, segment_batches="3", inline_max_bytes="100000")

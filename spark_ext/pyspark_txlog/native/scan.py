@@ -41,6 +41,7 @@ from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.option_table import OPTIONS
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
+from pyspark_txlog.source.packing import MAX_TASK_BYTES
 from pyspark_txlog.source.predicate import Predicate, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
 from txlog.engine import DataFile, FilePiece, InlinePiece, ReadTask, RowRange, Runtime, TopicPartition, read_task
@@ -289,7 +290,11 @@ class _TopicScan:
         found = list(spark_batches(batches, wanted))
         if not found:
             return None
-        return self._spark.createDataFrame(pa.Table.from_batches(found), schema=wanted)
+        # Otherwise Spark makes a task for each of its cores, however few the rows are.
+        size = sum(batch.nbytes for batch in found)
+        return self._spark.createDataFrame(pa.Table.from_batches(found), schema=wanted).coalesce(
+            1 + size // MAX_TASK_BYTES
+        )
 
     @property
     def _topic(self) -> str:
