@@ -41,6 +41,11 @@ class Task:
         self._fibers: list[Fiber] = []
         self._start(Fiber(program, None, 0))
 
+    @property
+    def fibers(self) -> tuple[Fiber, ...]:
+        """Return the programs that wait for the store or the clock."""
+        return tuple(self._fibers)
+
     def ready(self, now_ms: int) -> list[Fiber]:
         """Return the programs whose next step is possible."""
         return [f for f in self._fibers if f.wakes_at_ms is None or f.wakes_at_ms <= now_ms]
