@@ -39,7 +39,7 @@ that have just won and do not pause."""
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
 Guard: TypeAlias = "Callable[[PartitionState], Program[Stop | None]]"
-"""Called right before each PUT, after the fold. None: go on."""
+"""Called before a PUT, after the fold. None: go on, also on later folds that `_continues` finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def append_slot(
     in_doubt: CommitRecord | None = None
     try:
         fresh = False
+        guarded_end: int | None = None
         now = yield ReadClocks()
         if view.age_ms(now) >= ctx.max_view_age_ms:
             # The slot of an old view may have been deleted. A write there is allowed and is settled later, but has no
@@ -96,9 +97,10 @@ def append_slot(
             if (
                 not isinstance(decision, Stop)
                 and guard is not None
-                and (stop := (yield from guard(view.state))) is not None
+                and (in_doubt is not None or not _continues(view, guarded_end))
             ):
-                decision = stop
+                decision = (yield from guard(view.state)) or decision
+                guarded_end = view.state.next_offset
             if isinstance(decision, Stop):
                 if not fresh:
                     view, fresh = (yield from refresh(ctx, view)), True
@@ -162,6 +164,17 @@ def encode_checked(
                 f"{tp}: a batch of producer {owner[0]}, epoch {owner[1]}, names the file {file.path}, which is not of that producer and epoch"
             )
     return stored
+
+
+def _continues(view: PartitionView, end_offset: int | None) -> bool:
+    """Return whether what a guard found on a fold that ended at `end_offset` holds for this view, too (W21).
+
+    Only an `expire` record makes a partition forget a producer. So a producer that neither fold knows had no record
+    between the two, and no process has ended its transaction in this partition.
+    """
+    if end_offset is None or end_offset < view.sealed_end:
+        return False
+    return all(each.record.kind != "expire" for each in view.tail if each.record.base_offset >= end_offset)
 
 
 def _create_slot(
