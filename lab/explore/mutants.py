@@ -835,6 +835,10 @@ def _all_but_current(folder: Any, runs: Any, gone_below: int, named: Any, **kwar
     return {**found, **lost}
 
 
+def _guarded_once(view: Any, end_offset: int | None) -> bool:
+    return end_offset is not None
+
+
 def _no_guard_of_age(ctx: Any, tp: Any, begun_ms: int) -> Any:
     return _no_guard()
 
@@ -871,6 +875,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("partitions are registered in memory", "fencing", "W22", {HERE + "transactions.add_partitions": _register_in_memory, HERE + "append.registered_guard": _no_guard}),
         ("no re-read before the first batch", "expiry", "W21", {HERE + "append.registered_guard": _no_guard}),
         ("the re-read is of what is held", "expiry", "W21", {HERE + "table.get_fresh_view": load.get_view}),
+        ("the re-read holds after an expire", "expiry", "W21", {HERE + "slot._continues": _guarded_once}),
+        ("the re-read before a marker holds after an expire", "slow marker", "W21", {HERE + "slot._continues": _guarded_once}),
         ("no re-read before a marker", "slow marker", "W21", {HERE + "transactions.prepared_guard": _no_guard}),
         ("a producer expires whatever its transaction does", "slow marker", "W33", {HERE + "expiry.IDLE": frozenset(get_args(TransactionState))}),
         ("producers expire by the clock", "pause", "W33", {CORE + "state._Fold.apply": _apply_with_a_clock}),

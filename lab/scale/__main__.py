@@ -2,6 +2,7 @@
 
     python -m lab.scale                      all loads, at 60 ms a request
     python -m lab.scale --latency-ms 600     the same on a slow store
+    python -m lab.scale --writers 200 --partitions 16
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ _HEAD = ("writers", "partitions", "transactions/s", "p50 ms", "p99 ms", "request
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the loads and print the table."""
     parser = argparse.ArgumentParser(prog="python -m lab.scale", description=__doc__.partition("\n")[0])
+    parser.add_argument("--writers", type=int, help="this load alone: how many writers")
+    parser.add_argument("--partitions", type=int, default=1, help="... to how many partitions (default 1)")
     parser.add_argument("--latency-ms", type=int, default=60, help="median time of a request (default 60)")
     parser.add_argument("--seconds", type=int, default=20, help="virtual time that each load is watched (default 20)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
+    chosen = LOADS if given.writers is None else ((given.writers, given.partitions),)
     loads = [
         Load(writers=writers, partitions=partitions, latency_ms=given.latency_ms, seconds=given.seconds, seed=given.seed)
-        for writers, partitions in LOADS
+        for writers, partitions in chosen
     ]
     console = Console(stderr=True)
     results = [achieve(load) for load in track(loads, "loads", console=console, disable=not console.is_terminal)]

@@ -169,6 +169,10 @@ def with_cluster(test: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     return lambda: test(Cluster(), *args)
 
 
+def guarded_once(view, end_offset):
+    return end_offset is not None
+
+
 MUTANTS = {
     "markers are compared with >": Mutant(
         HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_a_late_second_abort_leaves_the_next_transaction_alone, "orders/0/"), "W26"
@@ -178,6 +182,12 @@ MUTANTS = {
     ),
     "no re-read before a marker": Mutant(
         HERE + "transactions.prepared_guard", no_guard, on_transactions.test_a_slow_roll_forward_after_the_partition_forgot_the_producer, "W21"
+    ),
+    "a re-read before a marker holds after an expire": Mutant(
+        HERE + "slot._continues", guarded_once, on_transactions.test_a_slow_roll_forward_after_the_partition_forgot_the_producer, "W21"
+    ),
+    "a re-read before the first batch holds after an expire": Mutant(
+        HERE + "slot._continues", guarded_once, on_transactions.test_a_zombie_s_first_append_after_the_partition_forgot_its_producer, "W21"
     ),
     "no re-read before the first batch": Mutant(
         HERE + "append.registered_guard", no_guard, on_transactions.test_a_zombie_s_first_append_after_the_partition_forgot_its_producer, "W21"

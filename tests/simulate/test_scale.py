@@ -1,0 +1,41 @@
+"""The model of many writers: what it counts follows from the protocol's rounds and from the latency alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.scale.__main__ import main, table
+from lab.scale.model import Load, achieve
+
+LATENCY_MS = 60
+
+
+def achieved(writers, partitions, seconds=20):
+    return achieve(Load(writers=writers, partitions=partitions, latency_ms=LATENCY_MS, seconds=seconds))
+
+
+def test_a_lone_writer_takes_two_rounds_a_transaction():
+    result = achieved(1, 1)
+    assert 2 * LATENCY_MS <= result.percentile_ms(50) < 3 * LATENCY_MS
+    assert result.requests["put"] >= 2 * result.commits
+
+
+def test_writers_with_partitions_of_their_own_do_not_slow_each_other_down():
+    alone, ten = achieved(1, 1), achieved(10, 10)
+    assert ten.commits > 8 * alone.commits
+
+
+def test_writers_of_one_partition_share_what_it_takes():
+    few, many = achieved(5, 1, seconds=60), achieved(25, 1, seconds=60)
+    assert many.commits_per_second == pytest.approx(few.commits_per_second, rel=0.5)
+    # A slot takes a writer two rounds at least, after it was lost: to read the record that has it, and to put the next.
+    assert many.commits_per_second < 1000 / LATENCY_MS
+    # None starves, although all of them are new to the partition at first (W21).
+    assert many.percentile_ms(99) < 10 * many.percentile_ms(50)
+
+
+def test_one_seed_gives_one_result(capsys):
+    load = Load(writers=3, partitions=2, latency_ms=LATENCY_MS, seconds=5, seed=7)
+    assert table([achieve(load)]) == table([achieve(load)])
+    assert main(["--writers", "3", "--partitions", "2", "--seconds", "2"]) == 0
+    assert capsys.readouterr().out.count("\n") == 3
