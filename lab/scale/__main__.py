@@ -1,8 +1,8 @@
 """`python -m lab.scale`: print a Markdown table of what many writers achieve together.
 
-    python -m lab.scale                      all loads, at 60 ms a request
-    python -m lab.scale --latency-ms 600     the same on a slow store
-    python -m lab.scale --writers 200 --partitions 16
+python -m lab.scale                      all loads, at 60 ms a request
+python -m lab.scale --latency-ms 600     the same on a slow store
+python -m lab.scale --writers 200 --partitions 16
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     chosen = LOADS if given.writers is None else ((given.writers, given.partitions),)
     loads = [
-        Load(writers=writers, partitions=partitions, latency_ms=given.latency_ms, seconds=given.seconds, seed=given.seed)
+        Load(
+            writers=writers, partitions=partitions, latency_ms=given.latency_ms, seconds=given.seconds, seed=given.seed
+        )
         for writers, partitions in chosen
     ]
     console = Console(stderr=True)
