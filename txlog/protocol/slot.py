@@ -99,8 +99,8 @@ def append_slot(
                 and guard is not None
                 and (in_doubt is not None or not _continues(view, guarded_end))
             ):
-                decision = (yield from guard(view.state)) or decision
-                guarded_end = view.state.next_offset
+                stop = yield from guard(view.state)
+                decision, guarded_end = (decision, view.state.next_offset) if stop is None else (stop, None)
             if isinstance(decision, Stop):
                 if not fresh:
                     view, fresh = (yield from refresh(ctx, view)), True
