@@ -406,6 +406,27 @@ def test_a_late_append_of_a_drawn_producer_finds_its_slot_taken_or_its_file_ther
     assert len(rows_files(cluster)) == (lands == "before")
 
 
+def test_a_drawn_producer_that_slept_before_a_lost_slot_names_no_old_file() -> None:
+    """Vacuum needs no record of its own if another writer took the slot: the age is to be seen again (W8)."""
+    cluster = Cluster()
+    writer, _ = drawn(cluster)
+    slow = Process(cluster, "", CTX)
+    slow.do(slow.idempotent())
+    task = slow.start(slow.append(A, slow.draft(A, "slow", in_file=True))).run(
+        lambda each: isinstance(each, PutIfAbsent)
+    )
+    cluster.pass_ms(GRACE_MS // 2 + 2)
+    writer.do(writer.send(A, "later"))
+    cluster.pass_ms(GRACE_MS // 2)
+    pass_over(cluster)
+    assert rows_files(cluster) == set()
+    task.run()
+    cluster.check()
+    with pytest.raises(StorageError, match="write them again"):
+        _ = task.result
+    assert words(cluster, A) == [["first", "later"]]
+
+
 def test_a_record_from_a_clock_that_ran_ahead_makes_no_file_dead() -> None:
     cluster = Cluster()
     writer, _ = drawn(cluster)

@@ -65,7 +65,10 @@ def append_batch(
         guard = _young_files_guard(ctx, tp, (yield ReadClocks()) if files_begun is None else files_begun)
     else:
         guard = None
-    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard)
+    # The age of files is looked at before each PUT, because a writer may sleep before it loses a slot (W8).
+    view, outcome = yield from append_slot(
+        ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard, guard_holds=txn is not None
+    )
     views = with_view(views, view)
     if isinstance(outcome, Appended):
         return views, AppendResult(

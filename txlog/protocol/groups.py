@@ -364,7 +364,7 @@ def append_entries(
 
     def append(view: PartitionView) -> Program[tuple[PartitionView, Appended | Stop]]:
         try:
-            return (yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard))
+            return (yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard, guard_holds=True))
         except (OutcomeUnknownError, TxlogTimeoutError):
             raise
         except TxlogError:

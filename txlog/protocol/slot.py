@@ -39,7 +39,7 @@ that have just won and do not pause."""
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
 Guard: TypeAlias = "Callable[[PartitionState], Program[Stop | None]]"
-"""Called before a PUT, after the fold. None: go on, also on later folds that `_continues` finds."""
+"""Called before a PUT, after the fold. None: go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,13 @@ def append_slot(
     write_id: str,
     payload: bytes = b"",
     guard: Guard | None = None,
+    guard_holds: bool = False,
 ) -> Program[tuple[PartitionView, Appended | Stop]]:
     """Append the record that `decide` makes for the next free slot, exactly once (W10, invariants 1 and 3).
 
-    `payload` is left out if the record announces none. `decide` is called again for every slot; a Stop is final only on
-    a tail that was read after this call began (W15). A record may have landed in a slot that was deleted since. It is
+    `guard_holds`: the consent of `guard` also holds for later folds that `_continues` finds. `payload` is left out if
+    the record announces none. `decide` is called again for every slot; a Stop is final only on a tail that was read
+    after this call began (W15). A record may have landed in a slot that was deleted since. It is
     then searched by its `write_id` and by folded state before anything else is tried (W12). Raises InvalidRequestError
     or RecordTooLargeError for a record that readers would refuse (W5). Raises OutcomeUnknownError if the record may
     have landed, and only then (W13).
@@ -97,7 +99,7 @@ def append_slot(
             if (
                 not isinstance(decision, Stop)
                 and guard is not None
-                and (in_doubt is not None or not _continues(view, guarded_end))
+                and (in_doubt is not None or not guard_holds or not _continues(view, guarded_end))
             ):
                 stop = yield from guard(view.state)
                 decision, guarded_end = (decision, view.state.next_offset) if stop is None else (stop, None)
@@ -167,7 +169,7 @@ def encode_checked(
 
 
 def _continues(view: PartitionView, end_offset: int | None) -> bool:
-    """Return whether what a guard found on a fold that ended at `end_offset` holds for this view, too (W21).
+    """Return whether the table's consent on a fold that ended at `end_offset` holds for this view, too (W21).
 
     Only an `expire` record makes a partition forget a producer. So a producer that neither fold knows had no record
     between the two, and no process has ended its transaction in this partition.

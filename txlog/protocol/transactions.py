@@ -286,8 +286,9 @@ def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program
             return next_marker(state, draft, now_ms=now_ms, write_id=write_id)
 
         _, view = yield from get_view(ctx, views, tp)
+        guard = prepared_guard(ctx, views, txn)
         view, _ = yield from append_slot(
-            ctx, view, decide, write_id=write_id, payload=draft.payload, guard=prepared_guard(ctx, views, txn)
+            ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard, guard_holds=True
         )
         return view
 
