@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.scale", description=__doc__.partition("\n")[0])
     parser.add_argument("--writers", type=int, help="this load alone: how many writers")
     parser.add_argument("--partitions", type=int, default=1, help="... to how many partitions (default 1)")
+    parser.add_argument("--table-partitions", type=int, default=50, help="... of __transaction_state (default 50)")
     parser.add_argument("--latency-ms", type=int, default=60, help="median time of a request (default 60)")
     parser.add_argument("--seconds", type=int, default=20, help="virtual time that each load is watched (default 20)")
     parser.add_argument("--seed", type=int, default=0)
@@ -33,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = LOADS if given.writers is None else ((given.writers, given.partitions),)
     loads = [
         Load(
-            writers=writers, partitions=partitions, latency_ms=given.latency_ms, seconds=given.seconds, seed=given.seed
+            writers=writers,
+            partitions=partitions,
+            latency_ms=given.latency_ms,
+            seconds=given.seconds,
+            table_partitions=given.table_partitions,
+            seed=given.seed,
         )
         for writers, partitions in chosen
     ]

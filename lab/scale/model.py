@@ -19,7 +19,7 @@ from lab.simulate.cluster import Cluster, Machine, Request, encode_rows
 from lab.simulate.task import Fiber, Task
 from txlog.core.effects import Program, PutIfAbsent, Sleep
 from txlog.core.names import TopicPartition
-from txlog.core.records import StagedPart, StagedRows
+from txlog.core.records import StagedPart, StagedRows, StoreConstants
 from txlog.errors import OutcomeUnknownError, RetriableError
 from txlog.protocol import transactions
 from txlog.protocol.context import Context, Views
@@ -41,6 +41,8 @@ class Load:
     """The median time of a request."""
     seconds: int
     """How long the writers are watched, in virtual time, after each has made its first transaction."""
+    table_partitions: int = 50
+    """Partitions of `__transaction_state` (transaction.state.log.num.partitions)."""
     seed: int = 0
 
 
@@ -147,7 +149,7 @@ def achieve(load: Load) -> Achieved:
 
 def _writer(cluster: Cluster, watch: _Watch, number: int) -> Program[None]:
     load = watch.load
-    ctx = Context()
+    ctx = Context(constants=StoreConstants(transaction_state_partitions=load.table_partitions))
     views: Views = {}
     tp = TopicPartition(TOPIC, number % load.partitions)
     rows = [Row(offset=-1, value=value, content="x" * 90) for value in range(PAYLOAD_ROWS)]
