@@ -248,6 +248,19 @@ def test_more_rows_than_a_decision_may_carry_are_sent(world, store):
     assert len(world.read()) == len(futures) * 10_000
 
 
+def test_rows_that_are_larger_inline_than_a_decision_may_carry_are_sent(world, store):
+    schema = pa.schema([(f"column_{number}", pa.int8()) for number in range(100)])
+    row = pa.table([pa.array([1], pa.int8())] * 100, schema=schema)
+    store.create_topic("wide", schema, partitions=128)
+    producer = begun(store)
+    futures = [producer.send("wide", row, partition=number) for number in range(128)]
+    assert 128 * row.nbytes < MAX_HELD_BYTES
+    producer.commit_transaction()
+    assert {future.result(0).base_offset for future in futures} == {0}
+    assert world.ends("wide") == (0, 2, 2), "a row and its marker"
+    assert len(world.read("wide", column="column_7")) == 128
+
+
 def test_rows_of_two_schemas_are_sent(world, store):
     producer = begun(world.open(metadata_max_age_ms=0))
     producer.send("orders", orders(1), partition=0)

@@ -74,6 +74,11 @@ class HeldRows:
         """Return what the decision carries. Requires that the `programs` have run."""
         return tuple(self._parts[tp] for tp in self._batches)
 
+    @property
+    def inline_bytes(self) -> int:
+        """Return the size of the rows that the decision itself would carry."""
+        return sum(len(part.payload) for part in self._parts.values())
+
     def programs(self) -> list[Program[None]]:
         """Return the programs that write the rows which are too large to be inline, except those that have succeeded."""
         return [self._write(tp) for tp in self._large if tp not in self._parts]

@@ -216,7 +216,15 @@ class Sender:
                 self._turn_eager()
             self._committing = self._way == "held" and bool(self._waiting)
             batches = list(self._waiting) if self._committing else []
-        return HeldRows(batches, self._row_writer, *self._drafts.identity(self.coordinator))
+        identity = self._drafts.identity(self.coordinator)
+        held = HeldRows(batches, self._row_writer, *identity)
+        if held.inline_bytes <= MAX_HELD_BYTES:
+            return held
+        # Few rows can be large inline: each partition's rows carry their schema, and each column is padded.
+        with self.lock:
+            self._committing = False
+            self._turn_eager()
+        return HeldRows([], self._row_writer, *identity)
 
     def decide(self, held: HeldRows) -> None:
         """Make `held` part of the decision, which is about to be written."""
