@@ -70,7 +70,7 @@ def test_it_says_why_there_is_nothing_to_compact(keyed: Cli, store: Store) -> No
     assert why() == f"{active} (2 partitions)."
     with store.producer("open", linger_ms=0) as producer:
         producer.begin_transaction()
-        for number in range(3):
+        for number in range(5):
             producer.send("users", [{"id": 0, "item": f"{number}"}], partition=1).result()
         assert why("--partition", 1) == "a transaction over the new rows has not ended yet (1 partition)."
         producer.abort_transaction()

@@ -371,6 +371,10 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(InvalidProducerEpochError):
                 instance.producer.commit_transaction(version)
             self.give_up(instance)
+        elif self.is_for_other_topics(instance, version):
+            with pytest.raises(InvalidRequestError, match="was committed for"):
+                instance.producer.commit_transaction(version)
+            self.give_up(instance)
         elif self.is_too_late(txn) and not self.is_repeated(instance, version):
             with pytest.raises(UnknownTopicOrPartitionError):
                 instance.producer.commit_transaction(version)
@@ -383,6 +387,7 @@ class Machine(RuleBasedStateMachine):
             assert result.skipped == (version is not None and version <= last)
             if version is not None and not result.skipped:
                 self.toy.versions[instance.transactional_id] = version
+                self.toy.topics_of_version[instance.transactional_id] = txn.topics
             self.toy.end(txn, commit=not result.skipped)
             instance.txn = None
 
@@ -392,6 +397,14 @@ class Machine(RuleBasedStateMachine):
 
     def is_repeated(self, instance: Instance, version: int | None) -> bool:
         return version is not None and version <= self.toy.versions.get(instance.transactional_id, -1)
+
+    def is_for_other_topics(self, instance: Instance, version: int | None) -> bool:
+        """Return whether this version was committed for other topics, so that the rows would be lost (W31)."""
+        name = instance.transactional_id
+        if instance.txn is None or version is None or version != self.toy.versions.get(name, -1):
+            return False
+        committed, wanted = self.toy.topics_of_version[name], instance.txn.topics
+        return bool(committed and wanted - committed)
 
     def give_up(self, instance: Instance) -> None:
         """Abort. A fenced instance whose transaction the coordinator knows cannot even abort."""

@@ -35,6 +35,11 @@ class ToyTransaction:
     def rows(self) -> bool:
         return bool(self.registered or self.staged)
 
+    @property
+    def topics(self) -> set[str]:
+        """Return the topics for which rows were sent."""
+        return {tp.topic for tp in (*self.registered, *self.staged)}
+
 
 @dataclass(eq=False)
 class Slot:
@@ -75,6 +80,8 @@ class Toy:
         self.committed: dict[TopicPartition, tuple[int, int]] = {}
         """The group's offsets: (place in the order of all commits, offset)."""
         self.versions: dict[str, int] = {}
+        self.topics_of_version: dict[str, set[str]] = {}
+        """The topics of each id's last version; empty if it had no rows."""
         self._commits = 0
 
     # -- topics -------------------------------------------------------------------------------------------------------
