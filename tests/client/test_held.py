@@ -385,6 +385,27 @@ def test_rows_of_a_commit_in_doubt_wait_for_its_outcome(world, store, landed, en
     producer.close()
 
 
+@pytest.mark.parametrize("end", ["commit", "abort", "close"])
+def test_a_ctrl_c_behind_a_commit_that_won_loses_and_repeats_nothing(world, store, monkeypatch, end):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    producer = begun(store)
+    future = producer.send("orders", orders(1), partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(producer._session, "end_overdue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    if end == "commit":
+        assert not producer.commit_transaction().skipped
+    elif end == "abort":
+        with pytest.raises(IllegalStateError, match="it is committed"):
+            producer.abort_transaction()
+    producer.close()
+    assert future.result(0).base_offset == 0
+    assert world.read() == [1]
+
+
 def test_a_commit_that_stays_in_doubt_fails_its_futures_when_the_producer_closes(world, store):
     outage, other = world.outage(max_block_ms=300)
     producer = begun(other)

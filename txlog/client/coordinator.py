@@ -62,6 +62,8 @@ class Coordinator:
         self.session = session
         self.txn = txn
         """The id's record. This instance writes with its producer_epoch."""
+        self.ended: EndResult | None = None
+        """The result of the last `end`. It belongs to the epoch before that of `txn`."""
         self._lock = threading.Lock()
         self._in_doubt = in_doubt
 
@@ -199,7 +201,7 @@ class Coordinator:
                     "longer show what became of the first. hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
-        self.txn, self._in_doubt = result.txn, False
+        self.txn, self._in_doubt, self.ended = result.txn, False, result
         self.session.end_overdue(written, self.txn.producer_id)
         return result
 

@@ -93,6 +93,8 @@ class TransactionManager:
         coordinator = self._sender.coordinator
         self.repeats = version is not None and coordinator is not None and is_repeated(coordinator.txn, version)
         self._offsets = []
+        if coordinator is not None:
+            coordinator.ended = None
         with self._lock:
             self._sender.new_transaction()
             self._state.move("IN_TRANSACTION")
@@ -163,7 +165,9 @@ class TransactionManager:
         finally:
             self._sender.release()
         try:
-            result = coordinator.end(True, tuple(self._sender.staged_parts), wanted, refusal=refusal)
+            result = coordinator.ended or coordinator.end(
+                True, tuple(self._sender.staged_parts), wanted, refusal=refusal
+            )
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
         except TxlogError as error:
@@ -226,7 +230,7 @@ class TransactionManager:
         committed = False
         if attempted:
             try:
-                committed = self._coordinator.end(False).already_committed
+                committed = self._is_committed_instead()
             except (FencedError, AbortableError) as error:
                 # Otherwise an abort that is not possible would be requested for ever (KAFKA-19250).
                 with self._lock:
@@ -257,7 +261,7 @@ class TransactionManager:
     def _end_undecided(self) -> None:
         """Settle a commit of unknown outcome: one that won stands, and one that never reached the store is aborted."""
         try:
-            committed = self._coordinator.end(False, limit_ms=SETTLE_MS).already_committed
+            committed = self._is_committed_instead(limit_ms=SETTLE_MS)
         except FencedError:
             raise
         except TxlogError as error:
@@ -268,6 +272,17 @@ class TransactionManager:
             ) from error
         closed = f"{self._who}: the rows are not visible, because it was closed before their commit was decided"
         self._end(None if committed else TransactionAbortedError(closed))
+
+    def _is_committed_instead(self, limit_ms: int | None = None) -> bool:
+        """Abort at the coordinator, and return whether the transaction is committed all the same.
+
+        A Ctrl-C may have reached an earlier call after its end had succeeded. The coordinator is then in the next epoch,
+        and another end would be that of the next transaction.
+        """
+        ended = self._coordinator.ended
+        if ended is None:
+            return self._coordinator.end(False, limit_ms=limit_ms).already_committed
+        return ended.txn.last_outcome == "commit" and not ended.skipped
 
     def lost_at_exit(self) -> str | None:
         """Return the part of a sentence that says what is lost if the program ends now. None if nothing was begun."""
