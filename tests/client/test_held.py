@@ -406,6 +406,27 @@ def test_a_ctrl_c_behind_a_commit_that_won_loses_and_repeats_nothing(world, stor
     assert world.read() == [1]
 
 
+@pytest.mark.parametrize("end", ["commit", "close"])
+def test_a_ctrl_c_in_a_callback_leaves_no_other_future_open(world, store, end):
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    producer = begun(store)
+    spread = producer.send("orders", orders(*range(20)), key="id")
+    first, second = (producer.send("orders", orders(number), partition=0) for number in (20, 21))
+    spread.add_done_callback(interrupted)
+    first.add_done_callback(interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    if end == "commit":
+        producer.commit_transaction()
+    producer.close()
+    assert second.result(0).base_offset == first.result(0).base_offset + 1 > 0
+    assert [part.partition for part in spread.result(0).parts] == [0, 1, 2, 3]
+    assert sorted(world.read()) == [*range(22)]
+
+
 def test_a_commit_that_stays_in_doubt_fails_its_futures_when_the_producer_closes(world, store):
     outage, other = world.outage(max_block_ms=300)
     producer = begun(other)

@@ -110,12 +110,12 @@ class Send:
         self._lock = threading.Lock()
         self._missing = parts
         self._over = False
-        self._parts: list[RecordMetadata] = []
+        self._parts: dict[int, RecordMetadata] = {}
 
     def done(self, part: RecordMetadata) -> None:
-        """Take note that the rows of one partition are in the log."""
+        """Take note that the rows of one partition are in the log. To say it twice is no mistake."""
         with self._lock:
-            self._parts.append(part)
+            self._parts[part.partition] = part
             last = len(self._parts) == self._missing and not self._over
             self._over |= last
         if last:
@@ -129,7 +129,7 @@ class Send:
             self.future.set_exception(error)
 
     def _joined(self) -> RecordMetadata:
-        parts = tuple(sorted(self._parts, key=lambda part: part.partition))
+        parts = tuple(sorted(self._parts.values(), key=lambda part: part.partition))
         if len(parts) == 1:
             return parts[0]
         return RecordMetadata(

@@ -328,23 +328,28 @@ class TransactionManager:
         )
 
     def _end(self, error: BaseException | None = None) -> None:
-        """Make the producer ready for the next transaction, then complete or fail what the last commit had taken."""
+        """Complete or fail what the last commit had taken, then make the producer ready for the next transaction.
+
+        A callback that ends the program, or a Ctrl-C, leaves the rest to the next call for this transaction.
+        """
+        self._settle(error)
         with self._lock:
             self._state.move("READY")
             if self._sender.attempted:
                 self._sender.complete_later()
             self._sender.new_transaction()
-        self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:
+        undecided = self._sender.undecided
+        if undecided is None:
+            return
+        with self._sender.callbacks():
+            if error is None:
+                undecided.committed(self._session.views)
+            else:
+                fail_all(undecided.batches, error)
         with self._lock:
-            undecided, self._sender.undecided = self._sender.undecided, None
-        if undecided is not None:
-            with self._sender.callbacks():
-                if error is None:
-                    undecided.committed(self._session.views)
-                else:
-                    fail_all(undecided.batches, error)
+            self._sender.undecided = None
 
     def _set_version(self, version: TxnVersion | None) -> None:
         if self.repeats and version != self._version:
