@@ -11,9 +11,15 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog import TxLog, committed_source_offsets
+from pyspark_txlog import TxLog, committed_source_offsets, install, uninstall
+from pyspark_txlog.api import transactions
 from tests.spark.conftest import Log, dotted
+from txlog.client.coordinator import look_up
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.client.staged import StagedTransaction
 from txlog.core.names import TopicPartition
+from txlog.core.records import TransactionMetadata
 from txlog.errors import InvalidRequestError, TxnVersionScopeError, UnsupportedStoreError
 
 pytestmark = pytest.mark.spark
@@ -88,6 +94,69 @@ def test_a_query_that_lost_its_checkpoint_goes_on_where_its_last_commit_was(
     assert log.ids("clean") == list(range(200))
     assert committed(log) == ends(log)
     native.close()
+
+
+@pytest.mark.parametrize("way", ["append_stream", "python", "installed"])
+def test_micro_batches_of_one_task_rotate_and_look_at_the_id_once(
+    log: Log, native: TxLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    looks: list[str] = []
+    inits: list[str | None] = []
+
+    def look(session: Session, name: str) -> TransactionMetadata | None:
+        looks.append(name)
+        return look_up(session, name)
+
+    def begin(runtime: Runtime, name: str | None, **options: Any) -> StagedTransaction:
+        inits.append(name)
+        return began(runtime, name, **options)
+
+    began = StagedTransaction.begin
+    monkeypatch.setattr(transactions, "look_up", look)
+    monkeypatch.setattr(StagedTransaction, "begin", begin)
+    log.create("spread", partitions=3)
+    frame = orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40).coalesce(1)
+    checkpoint = tmp_path / "checkpoint"
+    if way == "append_stream":
+        query = native.table("spread").append_stream(
+            frame, transactional_id="spreader", checkpoint_location=str(checkpoint), trigger={"availableNow": True}
+        )
+    else:
+        (install if way == "installed" else uninstall)()
+        sink = frame.writeStream.format("txlog").option("topic", "spread").option("storage.fsync", "false")
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(log.url)
+    assert query.awaitTermination(120)
+    batches = query.lastProgress["batchId"] + 1
+    assert batches == 3
+    found = log.read("spread", columns="_partition,order_id").groupBy("_partition").count().collect()
+    assert {row._partition: row["count"] for row in found} == {0: 40, 1: 40, 2: 20}
+    if way == "append_stream":
+        assert inits == ["spreader"]
+        assert looks == ["spreader"] * batches
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_repeated_micro_batch_may_choose_other_partitions(
+    log: Log, native: TxLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """Its rows are in the partitions of the try that committed, once."""
+
+    def commit(transaction: StagedTransaction, *args: Any, **options: Any) -> Any:
+        if is_committed:
+            committing(transaction, *args, **options)
+        raise RuntimeError("the program dies")
+
+    committing = StagedTransaction.commit
+    log.store.alter_topic("clean", partitions=3)
+    frame = orders(log, startingOffsets="earliest")
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedTransaction, "commit", commit)
+        assert "the program dies" in failure(native, frame.repartition(3), tmp_path / "checkpoint", road="executors")
+    assert log.ids("clean") == (list(range(100)) if is_committed else [])
+    run(native, frame, tmp_path / "checkpoint", road="driver")
+    found = log.read("clean", columns="_partition,order_id").collect()
+    assert sorted(row.order_id for row in found) == list(range(100))
+    assert {row._partition for row in found} == ({0, 1, 2} if is_committed else {0})
 
 
 def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(log: Log, native: TxLog, tmp_path: Path) -> None:

@@ -237,6 +237,19 @@ def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSess
     assert_sound(log)
 
 
+@pytest.mark.parametrize("road", ROADS)
+def test_micro_batches_of_one_task_go_to_one_partition_after_the_other(log: Log, native: TxLog, road: Road) -> None:
+    """All rows of one task stay together, and in their order."""
+    log.create(partitions=3)
+    for number in range(4):
+        native.table("orders").append(
+            log.frame(number * 10, 10, tasks=1), transactional_id="query", version=number, scope="its id", road=road
+        )
+    found = log.read(columns="_partition,_offset,order_id").orderBy("_partition", "_offset").collect()
+    by_partition = {number: [row.order_id for row in found if row._partition == number] for number in range(3)}
+    assert by_partition == {0: [*range(10), *range(30, 40)], 1: [*range(10, 20)], 2: [*range(20, 30)]}
+
+
 def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:
     """A write to one partition takes PREPARE_COMMIT, the commit that holds the rows, and COMPLETE_COMMIT."""
     log.create()

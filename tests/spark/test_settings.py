@@ -74,7 +74,7 @@ def producer(url: str, given: Given) -> dict[str, object]:
 def save(url: str, given: Given) -> dict[str, object]:
     made = TxlogWriter.begin({"path": url, "topic": "orders", **given}, FRAME, overwrite=False)
     runtime = made._options.store.open()
-    parts = write_parts(runtime, made._options, FRAME, made._txn, None, iter(ROWS.to_batches()))
+    parts = write_parts(runtime, made._options, FRAME, made._txn, 0, iter(ROWS.to_batches()))
     return _written(url, made._txn, parts)
 
 
@@ -83,7 +83,7 @@ def write_stream(url: str, given: Given) -> dict[str, object]:
     made = TxlogStreamWriter.begin({**options, **given}, FRAME, overwrite=False)
     assert made._txn is not None
     runtime = made._options.write.store.open()
-    parts = write_parts(runtime, made._options.write, FRAME, made._txn, None, iter(ROWS.to_batches()))
+    parts = write_parts(runtime, made._options.write, FRAME, made._txn, 0, iter(ROWS.to_batches()))
     return _written(url, made._txn, parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -130,9 +131,10 @@ class TopicTable:
             if commit_source_offsets
             else None
         )
+        settings = call_layer(config, {})
         if checkpoint is None:
-            settings = runtime.settings.producer_config(call_layer(config, {}))
-            session = producer_session(runtime, settings, f"transactional.id {transactional_id!r}")
+            parsed = runtime.settings.producer_config(settings)
+            session = producer_session(runtime, parsed, f"transactional.id {transactional_id!r}")
             check_without_offsets(session, transactional_id)
 
         def check(current: TransactionMetadata | None) -> None:
@@ -143,9 +145,10 @@ class TopicTable:
         def append_batch(batch: DataFrame, batch_id: int) -> None:
             # Over Spark Connect the thread has no property with the id; the checkpoint contains the same id.
             query = query_id(batch.sparkSession) or (checkpoint.query_id() if checkpoint else "")
-            check_scope(self.log.take_over(transactional_id, config=config), query)
+            version = TxnVersion(version=batch_id, scope=query)
+            check_query = partial(check_scope, query_id=query)
             try:
-                with self.log.transaction(transactional_id, batch_id, scope=query, config=config) as txn:
+                with self.log._transactions.begin(transactional_id, version, settings, check_query) as txn:
                     txn.carry_sources(MicroBatch(query_id=query, number=batch_id, checkpoint=checkpoint))
                     txn.write(
                         batch, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type

@@ -63,7 +63,6 @@ class Transaction:
         self.result: EndResult | None = None
         """How it ended; None before the end, and after an abort."""
         if version is not None:
-            check_version(staged.txn, version)
             self.repeated = is_repeated(staged.txn, version)
 
     def __repr__(self) -> str:
@@ -127,6 +126,7 @@ class Transaction:
                 road=road,
                 small_rows=small_rows,
                 compression=compression_type,
+                batch=None if self.version is None or not self.version.scope else self.version.version,
             )
         except BaseException as error:
             with self._lock:
@@ -206,9 +206,13 @@ class Transactions:
 
     @contextmanager
     def begin(
-        self, transactional_id: str | None, version: TxnVersion | None, settings: Mapping[str, object]
+        self,
+        transactional_id: str | None,
+        version: TxnVersion | None,
+        settings: Mapping[str, object],
+        check: Check | None = None,
     ) -> Iterator[Transaction]:
-        """Run a transaction around a block; see `TxLog.transaction`."""
+        """Run a transaction around a block; see `TxLog.transaction`. `check` is as in `take_over`."""
         if transactional_id is None:
             if version is not None:
                 raise InvalidRequestError(
@@ -227,11 +231,16 @@ class Transactions:
             self._busy.add(transactional_id)
         try:
 
-            def check(current: TransactionMetadata | None) -> None:
-                # Check before the init: a call that is refused anyway must not fence the current owner of the id.
+            def refuse(current: TransactionMetadata | None) -> None:
+                if check is not None:
+                    check(current)
                 check_version(current, version)
 
-            txn = Transaction(self._runtime, self._instance(transactional_id, settings, check), version)
+            # Checked before the init, because a call that is refused anyway must not fence the current owner of the id.
+            # Checked again after it, because the init may have finished a commit.
+            staged = self._instance(transactional_id, settings, refuse)
+            refuse(staged.txn)
+            txn = Transaction(self._runtime, staged, version)
             ended = False
             try:
                 with self._around(txn):

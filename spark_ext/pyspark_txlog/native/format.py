@@ -137,16 +137,17 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
     def run(batch: DataFrame, number: int) -> None:
         session: Any = batch.sparkSession
         writer = TxlogStreamWriter.begin(options, batch.schema, overwrite=False)
-        writer.run(_writing(batch), session._sc.getLocalProperty(QUERY_ID_PROPERTY), number)
+        writer.run(_writing(batch, number), session._sc.getLocalProperty(QUERY_ID_PROPERTY), number)
 
     return run
 
 
-def _writing(frame: DataFrame) -> NativeWrite:
+def _writing(frame: DataFrame, batch: int | None = None) -> NativeWrite:
     def write(runtime: Runtime, options: WriteOptions, txn: TransactionMetadata) -> tuple[StagedPart, ...]:
         assert options.topic is not None
         route = TopicRoute(runtime, options, frame.schema, runtime.topic(options.topic))
-        return write_frame(runtime, txn, frame, route, compression=options.compression_type, by_task=True)
+        codec = options.compression_type
+        return write_frame(runtime, txn, frame, route, compression=codec, by_task=True, batch=batch)
 
     return write
 

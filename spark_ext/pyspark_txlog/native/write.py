@@ -31,6 +31,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
+from pyspark_txlog.sink.micro_batch import task_of_batch
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
 from pyspark_txlog.spark_ui import described
 from txlog.engine import Runtime, StagedPart, TransactionMetadata
@@ -106,12 +107,14 @@ def write_frame(
     small_rows: int = SMALL_ROWS,
     compression: str | None = None,
     by_task: bool = False,
+    batch: int | None = None,
 ) -> tuple[StagedPart, ...]:
     """Write the frame's rows to files of `txn`, or inline if there are few. No log contains them before the commit.
 
-    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
-    `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError
-    over Spark Connect if the frame is too large for the driver.
+    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. `batch` is
+    the number of the micro-batch, if the frame is one. Raises SchemaMismatchError for a row that the topic cannot take,
+    UnknownTopicOrPartitionError for a row whose column `partition` names no partition, StorageError, and what Spark
+    raises for a failed job. Raises InvalidRequestError over Spark Connect if the frame is too large for the driver.
     """
     session = frame.sparkSession
     what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
@@ -122,10 +125,10 @@ def write_frame(
             numbered = frame.select("*", F.spark_partition_id().alias(PARTITION_COLUMN)) if by_task else frame
             rows = _fetched(numbered if road == "driver" else numbered.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
-            return _write_here(runtime, txn, rows, route, compression)
+            return _write_here(runtime, txn, rows, route, compression, batch)
     check_connect(frame, route.topic.topic, "executors")
     with described(session, f"txlog: {what}, by Spark's own writer"):
-        return _write_there(runtime, txn, frame, route, compression)
+        return _write_there(runtime, txn, frame, route, compression, batch)
 
 
 # -- the driver's road ------------------------------------------------------------------------------------------------
@@ -141,13 +144,22 @@ def _fetched(frame: DataFrame) -> pa.Table:
 
 
 def _write_here(
-    runtime: Runtime, txn: TransactionMetadata, rows: pa.Table, route: TopicRoute, compression: str | None
+    runtime: Runtime,
+    txn: TransactionMetadata,
+    rows: pa.Table,
+    route: TopicRoute,
+    compression: str | None,
+    batch: int | None,
 ) -> tuple[StagedPart, ...]:
     files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES)
-    # One random partition for all rows without a key. It spreads frames as the task number spreads tasks.
-    task: int | NDArray[np.int64] = int(runtime.ids.new_id()[-8:], 16)
+    # Without numbers of tasks, one partition takes all rows without a key: that of the micro-batch, or a random one.
+    task: int | NDArray[np.int64]
     if PARTITION_COLUMN in rows.column_names:
-        task = rows.column(PARTITION_COLUMN).to_numpy()
+        task = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64) + task_of_batch(0, batch or 0)
+    elif batch is not None:
+        task = task_of_batch(0, batch)
+    else:
+        task = int(runtime.ids.new_id()[-8:], 16)
     stored, partitions = route.take(rows, task)
     files.add(route.topic, stored, partitions)
     return files.finish()
@@ -157,13 +169,18 @@ def _write_here(
 
 
 def _write_there(
-    runtime: Runtime, txn: TransactionMetadata, frame: DataFrame, route: TopicRoute, compression: str | None
+    runtime: Runtime,
+    txn: TransactionMetadata,
+    frame: DataFrame,
+    route: TopicRoute,
+    compression: str | None,
+    batch: int | None,
 ) -> tuple[StagedPart, ...]:
     topic = route.topic
     codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
     url = f"{spark_folder(frame.sparkSession, runtime)}/{topic.topic}/{folder}"
-    prepared, target = _prepared(frame, route)
+    prepared, target = _prepared(frame, route, batch or 0)
     writer = _in_own_session(prepared, target).write.mode("append").partitionBy(PARTITION_COLUMN)
     for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
         writer = writer.option(name, value)
@@ -177,7 +194,7 @@ def _write_there(
     return read_staged_folder(runtime, topic, folder)
 
 
-def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.StructType]:
+def _prepared(frame: DataFrame, route: TopicRoute, batch: int) -> tuple[DataFrame, spark.StructType]:
     """Return the frame with exactly the topic's columns and types, followed by `_partition`; a bad row fails its task.
 
     Also return these columns with their ids, because Spark drops the ids of a struct's fields when it changes a
@@ -201,7 +218,7 @@ def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.Str
                 column = F.when(bad, refusal).otherwise(column)
         columns.append(column.alias(field.name))
         target.append(_target(field))
-    columns.append(_partition_of(route).alias(PARTITION_COLUMN))
+    columns.append(_partition_of(route, batch).alias(PARTITION_COLUMN))
     target.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
     wanted = spark.StructType(target)
     return frame.select(*columns).to(wanted), wanted
@@ -267,9 +284,9 @@ def _elements(test: _Test, values: Column, field: SchemaField, kind: spark.DataT
     return [values.isNotNull() & F.exists(values, bad)]
 
 
-def _partition_of(route: TopicRoute) -> Column:
-    """Return the row's own column `partition`, else the hash of its key, else the task's number, as in
-    `pyspark_txlog.sink.routing`."""
+def _partition_of(route: TopicRoute, batch: int) -> Column:
+    """Return the row's own column `partition`, else the hash of its key, else the task's number (`task_of_batch`), as
+    in `pyspark_txlog.sink.routing`."""
     topic = route.topic
     candidates: list[Column] = []
     if route.by_partition:
@@ -286,7 +303,9 @@ def _partition_of(route: TopicRoute) -> Column:
             for name in route.key
         ]
         candidates.append(_key_hash(topic.partitions)(*keys))
-    candidates.append(F.pmod(F.spark_partition_id(), F.lit(topic.partitions)))
+    # Only the remainder counts, and it cannot overflow.
+    first = F.lit(task_of_batch(0, batch) % topic.partitions)
+    candidates.append(F.pmod(F.spark_partition_id() + first, F.lit(topic.partitions)))
     chosen = F.coalesce(*candidates)
     if route.compacted_by:
         keyless = F.lit(True)

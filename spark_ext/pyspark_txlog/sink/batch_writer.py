@@ -111,10 +111,10 @@ class TxlogWriter(DataSourceArrowWriter):
         if self._is_repeated:
             # The coordinator will skip this version, so the rows need not be computed.
             return TaskFiles(parts=())
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
         with closing(self._options.store.open()) as runtime:
-            return TaskFiles(
-                parts=write_parts(runtime, self._options, self._schema, self._txn, TaskContext.get(), iterator)
-            )
+            return TaskFiles(parts=write_parts(runtime, self._options, self._schema, self._txn, task, iterator))
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -222,10 +222,11 @@ def write_parts(
     options: WriteOptions,
     schema: StructType,
     txn: TransactionMetadata,
-    context: TaskContext | None,
+    task: int,
     batches: Iterator[pa.RecordBatch],
 ) -> tuple[StagedPart, ...]:
-    """Write the rows of one task attempt to files of the transaction `txn`.
+    """Write the rows of one task attempt to files of the transaction `txn`. Rows without a key go to partition `task`,
+    modulo the number of partitions.
 
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
     """
@@ -233,7 +234,7 @@ def write_parts(
     from pyspark_txlog.sink.routing import Router
     from txlog.engine.arrow import StagedFiles
 
-    router = Router(runtime, options, schema, context.partitionId() if context is not None else 0)
+    router = Router(runtime, options, schema, task)
     files = StagedFiles(runtime, txn, compression=options.compression_type)
     for batch in batches:
         for topic, rows, partitions in router.route(batch):

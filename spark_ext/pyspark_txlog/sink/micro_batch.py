@@ -107,6 +107,12 @@ class MicroBatch:
         )
 
 
+def task_of_batch(task: int, number: int) -> int:
+    """Return the number that chooses the partition of a task's rows without a key. It moves on with each micro-batch,
+    so that micro-batches of one task do not fill one partition alone."""
+    return task + number
+
+
 def check_without_offsets(session: Session, transactional_id: str) -> None:
     """Raise InvalidRequestError if the id has committed sources' offsets, but is to continue without them.
 
@@ -141,12 +147,12 @@ def add_hint(error: CommitFailedError, number: int) -> None:
         )
 
 
-def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
+def check_scope(current: TransactionMetadata | None, query_id: str | None) -> None:
     """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message has the next steps.
 
     `query_id` is None if Spark has not given the query an id yet, because its checkpoint is new.
     """
-    if current.txn_version < 0 or current.txn_scope == query_id:
+    if current is None or current.txn_version < 0 or current.txn_scope == query_id:
         return
     name = current.transactional_id
     theirs = (

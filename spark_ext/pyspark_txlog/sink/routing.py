@@ -2,9 +2,9 @@
 
 The topic is the option `topic`, else the row's column `topic`. The partition is the row's column `partition` if it has
 a value, else the hash of the key as a Kafka producer computes it. Without a key, all rows of a Spark task go to the
-task's number modulo the number of partitions. The key's columns are those of the option `key`, or the topic's
-`key.columns`, or `key` in a topic of Kafka's record shape. The columns `topic` and `partition` route only if the topic
-itself does not have them; then they are not stored.
+task's number, in a stream plus the micro-batch's, modulo the number of partitions. The key's columns are those of the
+option `key`, or the topic's `key.columns`, or `key` in a topic of Kafka's record shape. The columns `topic` and
+`partition` route only if the topic itself does not have them; then they are not stored.
 """
 
 from __future__ import annotations

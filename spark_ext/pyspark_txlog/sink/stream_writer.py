@@ -33,7 +33,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.sink.batch_writer import NativeWrite, check_begun_here, producer_config, write_parts
-from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.sink.micro_batch import (
+    QUERY_ID_PROPERTY,
+    MicroBatch,
+    add_hint,
+    check_scope,
+    check_without_offsets,
+    task_of_batch,
+)
 from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
 from txlog.engine import Session, StagedPart, StagedTransaction, TransactionMetadata, TxnVersion, is_repeated
@@ -106,7 +113,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         query_id = parsed.checkpoint().query_id() if parsed.commit_source_offsets else None
 
         def check(current: TransactionMetadata | None) -> None:
-            if query_id is not None and current is not None:
+            if query_id is not None:
                 check_scope(current, query_id)
 
         parsed = parsed.of_query(query_id)
@@ -142,7 +149,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         # The coordinator is sure to skip a committed version, so the rows need not be computed.
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
             with closing(self._options.write.store.open()) as runtime:
-                parts = write_parts(runtime, self._options.write, self._schema, self._txn, context, iterator)
+                task = task_of_batch(context.partitionId(), int(batch_id))
+                parts = write_parts(runtime, self._options.write, self._schema, self._txn, task, iterator)
         return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
 
     @plain_errors
@@ -160,14 +168,16 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             )
         version = TxnVersion(version=batchId, scope=begun.query_id)
         if is_repeated(begun.txn, version):
-            self._check_replay(begun, begun.txn, batchId)
+            with self._session(begun) as session:
+                self._micro_batch(begun.query_id, batchId).check_replay(session, begun.txn)
             _say_skipped(begun, batchId)
             return
         parts = [part for message in messages if isinstance(message, StreamFiles) for part in message.parts]
         with self._session(begun) as session:
             transaction = self._resume(session, begun, attempted=False)
+            batch = self._micro_batch(begun.query_id, batchId)
             try:
-                offsets = self._micro_batch(begun.query_id, batchId).offsets(transaction.session, begun.txn)
+                offsets = batch.offsets(session, begun.txn)
                 result = transaction.commit(parts, offsets=offsets, version=version)
             except AbortableError as error:
                 # Abort here and at once, because the pending offsets block every client that fetches them.
@@ -181,7 +191,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             except FencedError as error:
                 raise _taken_over(error, begun, batchId) from None
             if result.skipped:
-                self._check_replay(begun, result.txn, batchId)
+                batch.check_replay(session, result.txn)
                 _say_skipped(begun, batchId)
 
     @plain_errors
@@ -229,10 +239,6 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     def _micro_batch(self, query_id: str, number: int) -> MicroBatch:
         checkpoint = self._options.checkpoint() if self._options.commit_source_offsets else None
         return MicroBatch(query_id=query_id, number=number, checkpoint=checkpoint)
-
-    def _check_replay(self, begun: StreamFiles, current: TransactionMetadata, batch_id: int) -> None:
-        with self._session(begun) as session:
-            self._micro_batch(begun.query_id, batch_id).check_replay(session, current)
 
     @contextmanager
     def _session(self, begun: StreamFiles) -> Iterator[Session]:
