@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_txlog import TxLog
+from pyspark_txlog.native import write
 from pyspark_txlog.native.write import Road
 from tests.spark.conftest import ORDERS, Log, rows
 from tests.spark.scalars import SCALARS
@@ -235,6 +238,110 @@ def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSess
     assert log.ids() == list(range(5201))
     assert rows(table.to_df(), ["order_id"]) == [(number,) for number in range(5201)]
     assert_sound(log)
+
+
+def jobs_of(spark: SparkSession, action: Callable[[], object]) -> int:
+    """Return how many jobs of Spark the action starts."""
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "a test")
+    try:
+        action()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+        spark.sparkContext.setLocalProperty("spark.job.description", None)
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def test_no_job_looks_for_what_sparks_plan_knows(spark: SparkSession, log: Log, native: TxLog) -> None:
+    """The plan knows the most rows of a range, and how many rows a cache holds."""
+    log.create()
+    table = native.table("orders")
+    cached = log.frame(100, 200).cache()
+    try:
+        cached.count()
+        narrow = cached.select("order_id")
+        assert jobs_of(spark, lambda: table.append(log.frame(0, 100), small_rows=100)) == 1
+        assert log.files() == []
+        assert jobs_of(spark, lambda: table.append(narrow, small_rows=200)) == 1
+        assert not (Path(log.url) / "orders" / "staged").exists()
+        assert jobs_of(spark, lambda: table.append(narrow, small_rows=199)) == 1
+        assert (Path(log.url) / "orders" / "staged").exists()
+    finally:
+        cached.unpersist()
+    assert log.ids() == sorted([*range(300), *range(100, 300)])
+
+
+def test_no_job_looks_how_many_rows_large_files_have(
+    spark: SparkSession, log: Log, native: TxLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create()
+    table, files = native.table("orders"), str(tmp_path / "files")
+    log.frame(0, 100).write.parquet(files)
+    scan = spark.read.parquet(files).select("order_id", "carrier")
+    table.append(scan, small_rows=10)
+    assert log.ids() == list(range(100))
+    monkeypatch.setattr(write, "LARGE_BYTES", 1000)
+    assert jobs_of(spark, lambda: table.append(scan, small_rows=1000)) == 1
+    assert len(list((Path(log.url) / "orders" / "staged").iterdir())) == 2
+    # A filter may leave few rows.
+    assert table.append(scan.where("order_id < 3")).txn
+    assert len(list((Path(log.url) / "orders" / "staged").iterdir())) == 2
+    assert log.ids() == sorted([*range(100)] * 2 + [*range(3)])
+
+
+def test_sparks_files_have_the_ids_of_constant_renamed_and_nested_columns(
+    spark: SparkSession, log: Log, native: TxLog
+) -> None:
+    pair = pa.struct([pa.field("number", pa.int64()), pa.field("text", pa.string())])
+    schema = pa.schema(
+        [
+            *ORDERS,
+            pa.field("one", pair),
+            pa.field("many", pa.list_(pa.field("element", pair))),
+            pa.field("named", pa.map_(pa.string(), pa.field("value", pair))),
+        ]
+    )
+    log.create(schema=schema, partitions=1)
+    made = "named_struct('number', id, 'text', 'x')"
+    table = native.table("orders")
+    frame = spark.range(10, numPartitions=1).selectExpr(
+        "id AS order_id",
+        "1.5D AS amount",
+        "'c' AS carrier",
+        f"{made} AS one",
+        f"array({made}) AS many",
+        f"map('a', {made}) AS named",
+    )
+    table.append(frame, road="executors")
+    # Spark's optimizer sees through the projection, the union and the cache of a frame.
+    table.append(frame.union(frame.select(*frame.columns)), road="executors")
+    table.append(table.to_df().where("order_id < 3"), road="executors")
+    expected = [
+        (
+            field.name,
+            str(field.id),
+            [(child.name, str(child.id)) for child in field.fields] if field.type == "struct" else [],
+        )
+        for field in table.topic().schema
+    ]
+    files = sorted((Path(log.url) / "orders" / "staged").glob("*/_partition=0/*.parquet"))
+    assert len(files) >= 3
+    for file in files:
+        found = pq.read_schema(file)
+        assert [
+            (
+                field.name,
+                field_id(field),
+                [(child.name, field_id(child)) for child in field.type] if pa.types.is_struct(field.type) else [],
+            )
+            for field in found
+        ] == expected
+    assert log.ids() == sorted([*range(10)] * 3 + [*range(3)] * 3)
+    assert_sound(log)
+
+
+def field_id(field: pa.Field[Any]) -> str:
+    return (field.metadata or {})[b"PARQUET:field_id"].decode()
 
 
 @pytest.mark.parametrize("road", ROADS)

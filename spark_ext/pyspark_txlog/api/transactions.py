@@ -101,9 +101,12 @@ class Transaction:
 
         Columns are matched by name, as in `df.write.format("txlog")`. `key` (columns), a column `partition` or the
         topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows` rows; Spark's own
-        Parquet writer writes larger frames. `road` ("driver", "executors") chooses without testing the size. The test
-        computes `limit(small_rows + 1)`; a frame that is not small is then computed again for its rows. So cache an
-        expensive frame, or set `road`. Rows of one task and one key keep their order only with the driver.
+        Parquet writer writes larger frames. `road` ("driver", "executors") chooses without testing the size.
+
+        Spark's plan shows the size of a frame in the cache, of one that reads 64 MiB of files or more without a filter,
+        and of one with a known maximum. For others the test computes `limit(small_rows + 1)`; a frame that is not small
+        is then computed again for its rows. So cache an expensive frame, or set `road`. Rows of one task and one key
+        keep their order only with the driver.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
         Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write

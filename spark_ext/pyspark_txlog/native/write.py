@@ -2,9 +2,9 @@
 
 There are two ways with one result: a part for each partition that got rows, which is not published yet.
 
-    driver      A small frame is fetched as Arrow, without a Spark job of its own and in a third of the time.
-                `limit(n + 1)` shows whether it is small, and then its rows are already here. Rows of less than
-                `inline.max.bytes` for a partition go into the commit itself; the rest becomes a file for each
+    driver      A small frame is fetched as Arrow, without a Spark job of its own and in a third of the time. Unless
+                Spark's plan shows whether it is small, `limit(n + 1)` does, and then its rows are already here. Rows of
+                less than `inline.max.bytes` for a partition go into the commit itself; the rest becomes a file for each
                 partition.
     executors   Spark's Parquet writer fills a folder of the transaction with `partitionBy("_partition")`, without a
                 shuffle. Then txlog reads the footers of the files that Spark's committer left, and names them in place.
@@ -44,6 +44,8 @@ ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
 
 SMALL_ROWS = 10_000
 """The driver writes frames of up to this many rows."""
+LARGE_BYTES = 64 * 2**20
+"""A frame of all rows of files of this size is not small, however many rows that is."""
 
 _FIELD_ID = "parquet.field.id"
 """Spark's name, in a column's metadata, for Parquet's field id."""
@@ -64,6 +66,8 @@ _SESSION_SETTINGS = {
     # Keep days and instants before 1582 unchanged, without conversion to another calendar.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.sources.partitionOverwriteMode": "static",
+    # A task sorts its rows by partition only from its second partition on. Without a key it has one partition.
+    "spark.sql.maxConcurrentOutputFileWriters": "1",
 }
 """Committers are not included: a cluster's own committer for its object store also commits tasks and jobs correctly."""
 _WRITER_SETTINGS = {
@@ -118,6 +122,8 @@ def write_frame(
     """
     session = frame.sparkSession
     what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
+    if road == "auto":
+        road = _known_road(frame, small_rows)
     if road != "executors":
         with described(
             session, f"txlog: {what}" + ("" if road == "driver" else f", if they are at most {small_rows:,}")
@@ -129,6 +135,31 @@ def write_frame(
     check_connect(frame, route.topic.topic, "executors")
     with described(session, f"txlog: {what}, by Spark's own writer"):
         return _write_there(runtime, txn, frame, route, compression, batch)
+
+
+def _known_road(frame: DataFrame, small_rows: int) -> Road:
+    """Return the road if Spark knows without a job whether the frame is small; else "auto"."""
+    if is_over_connect(frame):
+        return "auto"
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    most = plan.maxRows()
+    if most.isDefined() and most.get() <= small_rows:
+        return "driver"
+    # A projection has as many rows as what it projects.
+    while plan.nodeName() == "Project":
+        plan = plan.child()
+    if plan.nodeName() == "InMemoryRelation" and plan.cacheBuilder().isCachedColumnBuffersLoaded():
+        return "driver" if plan.stats().rowCount().get() <= small_rows else "executors"
+    return "executors" if _file_bytes(plan) >= LARGE_BYTES else "auto"
+
+
+def _file_bytes(plan: Any) -> int:
+    """Return the size of the listed files that the plan reads without a filter; 0 for another plan."""
+    if plan.nodeName() != "LogicalRelation" or plan.relation().getClass().getSimpleName() != "HadoopFsRelation":
+        return 0
+    files = plan.relation().location()
+    # A catalog's index states a huge size if it does not know it.
+    return int(files.sizeInBytes()) if files.getClass().getSimpleName() == "InMemoryFileIndex" else 0
 
 
 # -- the driver's road ------------------------------------------------------------------------------------------------
@@ -180,8 +211,7 @@ def _write_there(
     codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
     url = f"{spark_folder(frame.sparkSession, runtime)}/{topic.topic}/{folder}"
-    prepared, target = _prepared(frame, route, batch or 0)
-    writer = _in_own_session(prepared, target).write.mode("append").partitionBy(PARTITION_COLUMN)
+    writer = _in_own_session(_prepared(frame, route, batch or 0)).write.mode("append").partitionBy(PARTITION_COLUMN)
     for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
         writer = writer.option(name, value)
     try:
@@ -194,19 +224,15 @@ def _write_there(
     return read_staged_folder(runtime, topic, folder)
 
 
-def _prepared(frame: DataFrame, route: TopicRoute, batch: int) -> tuple[DataFrame, spark.StructType]:
-    """Return the frame with exactly the topic's columns and types, followed by `_partition`; a bad row fails its task.
-
-    Also return these columns with their ids, because Spark drops the ids of a struct's fields when it changes a
-    nullable struct.
-    """
+def _prepared(frame: DataFrame, route: TopicRoute, batch: int) -> DataFrame:
+    """Return the frame with exactly the topic's columns, types and field ids, followed by `_partition`; a bad row fails
+    its task."""
     topic = route.topic
+    fields = [field for field in topic.schema if field.name in route.columns]
     columns: list[Column] = []
-    target: list[spark.StructField] = []
-    for field in topic.schema:
-        if field.name not in route.columns:
-            continue
-        own = frame.schema[field.name]
+    schema = frame.schema
+    for field in fields:
+        own = schema[field.name]
         column = _quoted(field.name)
         for test, what in (
             (_null, "is not nullable, and a value is null"),
@@ -217,25 +243,30 @@ def _prepared(frame: DataFrame, route: TopicRoute, batch: int) -> tuple[DataFram
                 refusal = _raise(SchemaMismatchError, f"topic {topic.topic!r}: column {field.name!r} {what}")
                 column = F.when(bad, refusal).otherwise(column)
         columns.append(column.alias(field.name))
-        target.append(_target(field))
     columns.append(_partition_of(route, batch).alias(PARTITION_COLUMN))
-    target.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
-    wanted = spark.StructType(target)
-    return frame.select(*columns).to(wanted), wanted
+    partition = spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True)
+    # This casts, and finds fields of structs by name. It must not add the ids: Spark drops those of a struct's fields if
+    # it changes a nullable struct, and takes a column that gains only metadata for unchanged.
+    typed = frame.select(*columns).to(spark.StructType([*(_target(field, ids=False) for field in fields), partition]))
+    target = [*(_target(field, ids=True) for field in fields), partition]
+    return typed.select(
+        *(_quoted(each.name).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in target)
+    )
 
 
-def _target(field: SchemaField) -> spark.StructField:
-    """Return the topic's column for Spark's writer: with its field id, and nullable, because nulls are refused before."""
-    return spark.StructField(field.name, _target_type(field), True, {_FIELD_ID: field.id})
+def _target(field: SchemaField, *, ids: bool) -> spark.StructField:
+    """Return the topic's column for Spark's writer. It is nullable, because nulls are refused before."""
+    return spark.StructField(field.name, _target_type(field, ids=ids), True, {_FIELD_ID: field.id} if ids else None)
 
 
-def _target_type(field: SchemaField) -> spark.DataType:
+def _target_type(field: SchemaField, *, ids: bool) -> spark.DataType:
     if field.type == "struct":
-        return spark.StructType([_target(child) for child in field.fields])
+        return spark.StructType([_target(child, ids=ids) for child in field.fields])
     if field.type == "list":
-        return spark.ArrayType(_target_type(field.fields[0]), True)
+        return spark.ArrayType(_target_type(field.fields[0], ids=ids), True)
     if field.type == "map":
-        return spark.MapType(_target_type(field.fields[0]), _target_type(field.fields[1]), True)
+        key, value = (_target_type(child, ids=ids) for child in field.fields)
+        return spark.MapType(key, value, True)
     return schemas.to_spark([field])[0].dataType
 
 
@@ -333,20 +364,14 @@ def hash_keys(keys: Sequence[pa.Array[Any]], partitions: int) -> pa.Array[Any]:
     return pa.array(found, pa.int32(), mask=found == NO_KEY)
 
 
-def _in_own_session(frame: DataFrame, columns: spark.StructType) -> DataFrame:
-    """Return the frame with `columns` in a copy of its session with our settings, so that no rule of Spark drops the
-    columns' ids."""
+def _in_own_session(frame: DataFrame) -> DataFrame:
+    """Return the frame in a copy of its session with our settings."""
     session = frame.sparkSession
     own = session._jsparkSession.cloneSession()
     for name, value in _SESSION_SETTINGS.items():
         own.conf().set(name, value)
     jvm: Any = session._jvm
-    planned = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, frame._jdf.logicalPlan())
-    # As foreachBatch itself does it: behind an RDD, Spark keeps the columns as given here. Otherwise
-    # FoldablePropagation, for example, drops the id of a constant column.
-    schema = jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
-    rows = own.internalCreateDataFrame(planned.queryExecution().toRdd(), schema, False)
-    return DataFrame(rows, session)
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, frame._jdf.logicalPlan()), session)
 
 
 def _raise(kind: type[TxlogError], message: str) -> Column:

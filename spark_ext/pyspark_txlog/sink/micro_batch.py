@@ -150,7 +150,8 @@ def add_hint(error: CommitFailedError, number: int) -> None:
 def check_scope(current: TransactionMetadata | None, query_id: str | None) -> None:
     """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message has the next steps.
 
-    `query_id` is None if Spark has not given the query an id yet, because its checkpoint is new.
+    `current` is the id's record, or None. `query_id` is None if Spark has not given the query an id yet, because its
+    checkpoint is new.
     """
     if current is None or current.txn_version < 0 or current.txn_scope == query_id:
         return
