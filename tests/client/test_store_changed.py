@@ -88,7 +88,8 @@ def daemon(store: Store) -> tuple[Calls, Calls]:
 
 CLIENTS = {
     "plain producer": plain,
-    "eager producer": transactional(),
+    "producer": transactional(),
+    "eager producer": transactional(staged=False),
     "staged producer": transactional(staged=True),
     "member of a group": member,
     "committer": committer,
@@ -162,6 +163,31 @@ def test_a_client_notices_that_the_store_was_put_back(world, living, copies, mak
     producer.init_transactions()
     transact(producer, 5)
     assert world.read() == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("staged", [None, False, True], ids=["held", "eager", "staged"])
+def test_an_owner_does_not_pass_over_markers_that_a_store_has_lost(world, living, copies, monkeypatch, staged):
+    """Put back to between a decision and its marker, the store needs the marker, which the owner has seen (W25)."""
+    living.create_topic("more", ORDERS)
+    producer = living.producer("loader", **({} if staged is None else {"staged": staged}))
+    producer.init_transactions()
+    copy: dict[str, Any] = {}
+    put = world.memory.put_if_absent
+
+    def watched(path: str, data: bytes) -> Any:
+        if path.startswith("orders/0/") and path.endswith(".batch"):
+            copy.clear()
+            copy.update(copies.take())
+        return put(path, data)
+
+    monkeypatch.setattr(world.memory, "put_if_absent", watched)
+    transact(producer, 3)
+    monkeypatch.undo()
+    copies.put_back(copy)
+    with pytest.raises((StoreChangedError, OutcomeUnknownError)), producer.transaction():
+        producer.send("more", orders(4))
+    world.open().producer("loader").init_transactions()
+    assert world.read() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("make", CLIENTS.values(), ids=CLIENTS.keys())

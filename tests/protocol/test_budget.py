@@ -276,13 +276,14 @@ def test_opening_a_partition_cold(tail: int) -> None:
 
 def test_a_cold_append_and_a_cold_staged_commit() -> None:
     cluster, process = warm(2)
+    cluster.run(transactions.complete(context(), process.views, process.identity))
     cold = Process(cluster)
     cold.__dict__.update({**process.__dict__, "views": {}})
     for tp in topic(2):
         cold.stage(tp, "s")
     total = cost(cluster, cold.commit())
-    # three partitions opened: the table (init, PREPARE: 2 records), and two with one record each
-    assert (total.puts, total.lists, total.gets) == (1 + 2, 3, 2 + 1 + 1)
+    # three partitions opened: the table (init, PREPARE, COMPLETE: 3 records), and two with one record each
+    assert (total.puts, total.lists, total.gets) == (1 + 2, 3, 3 + 1 + 1)
     assert total.rounds == 2 + 2 + 2
 
 

@@ -10,10 +10,12 @@ from tests.protocol.harness import A, B, Cluster, Died, Process, context, nth_pu
 from txlog.core.records import TransactionEntry
 from txlog.errors import InvalidProducerIdMappingError, OutcomeUnknownError, ProducerFencedError
 from txlog.protocol import expiry, snapshot, transactions
-from txlog.protocol.load import gather_fresh_views
+from txlog.protocol.context import PROOF_AGE_MS
+from txlog.protocol.load import gather_fresh_views, load
 from txlog.protocol.table import state_partition
 
 HOUR_MS = 3_600_000
+TABLE = state_partition(context(), "x")
 
 
 def states(cluster: Cluster, transactional_id: str = "x") -> list[str]:
@@ -81,7 +83,7 @@ def test_the_tombstone_of_a_drawn_id_follows_its_decision(sweeps: int) -> None:
     cluster, process = committed(staged=True)
     for _ in range(sweeps):
         assert cluster.run(expiry.expire(context(), {}))[1].rolled_forward == ("x",)
-    assert cluster.run(expiry.remove_own(context(), {}, process.identity))[1] is True
+    assert cluster.run(expiry.remove_own(context(), process.views, process.identity))[1] is True
     assert states(cluster) == ["EMPTY", "PREPARE_COMMIT", *["COMPLETE_COMMIT"] * sweeps, "gone"]
     with pytest.raises(InvalidProducerIdMappingError):
         process.do(process.send(A, "later"))
@@ -93,6 +95,17 @@ def test_an_operator_s_tombstone_follows_complete() -> None:
     assert cluster.run(expiry.remove(context(), {}, "x", force=True))[1] is False
     assert cluster.run(expiry.finish_and_remove(context(), {}, "x"))[1] is True
     assert states(cluster)[-3:] == ["PREPARE_COMMIT", "COMPLETE_COMMIT", "gone"]
+
+
+def test_an_owner_that_last_looked_long_ago_rolls_forward() -> None:
+    """A store that was put back meanwhile may lack the markers (W25, W47)."""
+    cluster, process = committed(staged=True)
+    cluster.pass_ms(PROOF_AGE_MS)
+    assert cluster.run(expiry.remove_own(context(), process.views, process.identity))[1] is False
+    process.stage(A, "next")
+    process.do(process.commit())
+    assert states(cluster) == ["EMPTY", "PREPARE_COMMIT", "COMPLETE_COMMIT", "PREPARE_COMMIT"]
+    cluster.check()
 
 
 def test_an_older_instance_removes_nothing() -> None:
@@ -114,8 +127,9 @@ def test_a_commit_that_hung_keeps_its_drawn_id_for_the_grace() -> None:
     cluster.pass_ms(context().constants.delete_grace_ms)
     task.run()
     owner = task.result.txn
-    assert cluster.run(expiry.remove_own(context(), {}, owner))[1] is False
-    cluster.run(transactions.complete(context(), {}, owner))
+    views = {TABLE: cluster.run(load(context(), TABLE))}
+    assert cluster.run(expiry.remove_own(context(), views, owner))[1] is False
+    cluster.run(transactions.complete(context(), views, owner))
     assert states(cluster) == ["EMPTY", "PREPARE_COMMIT", "COMPLETE_COMMIT"]
 
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from txlog.client.coordinator import Coordinator
 from txlog.client.session import Session
 from txlog.core.effects import Gather, Program
-from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.context import PROOF_AGE_MS, Context, PartitionView
 from txlog.protocol.seal import MAX_FINISHED_SEGMENTS, finished_segments, seal_quietly
 
-COMPLETE_AFTER_MS = 1000
-"""A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27)."""
+COMPLETE_AFTER_MS = PROOF_AGE_MS * 4 // 5
+"""A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27). It still
+knows then that all markers are in, and need not look for them (W47)."""
 
 
 class Chores:

@@ -25,7 +25,7 @@ from txlog.protocol.load import gather_fresh_views, get_fresh_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Stop, append_slot
 from txlog.protocol.table import list_transactions, partition_of_producer_id, put_tombstone
-from txlog.protocol.transactions import finish, roll_forward_current
+from txlog.protocol.transactions import finish, roll_forward_current, with_fresh_knowledge
 
 MAX_EXPIRED_PRODUCERS = 100_000
 """Ids that one `expire` record may name (W43): 2 MB of its 4 MiB. The next pass takes the rest."""
@@ -98,10 +98,11 @@ def remove_own(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[
 
     A newer instance or an open transaction keeps the id, and so does a commit that hung (W32).
     """
+    owner = yield from with_fresh_knowledge(ctx, views, txn)
 
     def may(current: TransactionMetadata, now_ms: int) -> bool:
         is_own = (current.producer_id, current.producer_epoch) == (txn.producer_id, txn.producer_epoch)
-        known = as_its_owner_knows(current, txn, now_ms)
+        known = as_its_owner_knows(current, owner, now_ms)
         return is_own and may_be_forgotten(known, now_ms, ctx.constants.delete_grace_ms)
 
     return (yield from put_tombstone(ctx, views, txn.transactional_id, may))

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from txlog.core import names
 from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_marker
-from txlog.core.effects import Gather, NewId, Program
+from txlog.core.effects import Gather, NewId, Program, ReadClocks
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
@@ -25,6 +27,7 @@ from txlog.core.records import (
 from txlog.core.staged_parts import merge_parts
 from txlog.core.state import PartitionState
 from txlog.core.transactions import (
+    COMPLETE,
     IDLE,
     PREPARED,
     AlreadyCommitted,
@@ -119,9 +122,10 @@ def add_partitions(
     TxnVersionScopeError.
     """
     wanted = tuple(partitions)
+    known = yield from with_fresh_knowledge(ctx, views, txn)
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
-        return judge_add_partitions(current, txn, wanted, now_ms=now_ms, write_id=write_id, version=version)
+        return judge_add_partitions(current, known, wanted, now_ms=now_ms, write_id=write_id, version=version)
 
     while True:
         views, result = yield from transit(ctx, views, txn.transactional_id, judge)
@@ -163,12 +167,13 @@ def end_transaction(
     """
     staged, staged_object = yield from store_parts(ctx, txn, _checked_parts(txn, staged if commit else ()))
     outcome: Outcome = "commit" if commit else "abort"
+    known = yield from with_fresh_knowledge(ctx, views, txn)
     decided = False
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
         judgement = judge_end(
             current,
-            txn,
+            known,
             outcome,
             now_ms=now_ms,
             write_id=write_id,
@@ -245,13 +250,29 @@ def complete(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[Vi
     """Write the COMPLETE_* `txn` that an end has returned, if `views` still show its PREPARE_* (W27).
 
     The owner calls this when it does not expect to write the id's next record soon. Without it the next record of the
-    owner implies the COMPLETE_*, or the next process rolls the PREPARE_* forward.
+    owner implies the COMPLETE_*, or the next process rolls the PREPARE_* forward. So does an owner that looks too late.
     """
+    known = yield from with_fresh_knowledge(ctx, views, txn)
     views, view = yield from get_view(ctx, views, state_partition(ctx, txn.transactional_id))
     row = view.state.transactions.get(txn.transactional_id)
     if row is None or not is_completed_by(row.value, txn):
         return views
+    if not is_completed_by(row.value, known):
+        return (yield from roll_forward(ctx, views, row))
     return (yield from _put_complete(ctx, views, txn))
+
+
+def with_fresh_knowledge(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[TransactionMetadata]:
+    """Return `txn` as its owner may be judged by; without its COMPLETE_* if that is known from too long ago (W25, W47).
+
+    A store that was put back since then may hold the PREPARE_* without its markers. Rolling forward looks for them.
+    """
+    if txn.state not in COMPLETE:
+        return txn
+    view = views.get(state_partition(ctx, txn.transactional_id))
+    if view is not None and not view.needs_proof((yield ReadClocks())):
+        return txn
+    return msgspec.structs.replace(txn, state="EMPTY")
 
 
 def _put_complete(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[Views]:
