@@ -50,6 +50,19 @@ def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypat
             wait_for(world, "COMPLETE_COMMIT")
 
 
+def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):
+    """A snapshot of the table holds the inline rows of a PREPARE_COMMIT until the COMPLETE_COMMIT."""
+    monkeypatch.setattr(chores, "LARGE_DECISION_BYTES", 4000)
+    with store.producer("loader") as producer:
+        transact(producer, 1)
+        assert state(world) == "PREPARE_COMMIT"
+        transact(producer, *range(2, 400))
+        wait_for(world, "COMPLETE_COMMIT")
+        transact(producer, 400)
+        assert state(world) == "PREPARE_COMMIT"
+    assert world.read() == list(range(1, 401))
+
+
 def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeypatch):
     monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 20)
     with store.producer("loader") as producer:

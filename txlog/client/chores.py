@@ -18,6 +18,9 @@ COMPLETE_AFTER_MS = PROOF_AGE_MS * 4 // 5
 """A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27). It still
 knows then that all markers are in, and need not look for them (W47)."""
 
+LARGE_DECISION_BYTES = 64 * 2**10
+"""Inline rows of a decision above which its COMPLETE_* follows at once: a snapshot of the table holds them until then."""
+
 
 class Chores:
     """The chores of one producer. The sender's lock guards `complete_later` and `take`, and its thread does the rest."""
@@ -26,10 +29,14 @@ class Chores:
         self._session = session
         self._complete_at_ms: int | None = None
 
-    def complete_later(self) -> bool:
-        """Note that a transaction has ended. Return whether the thread must be woken to learn of it."""
-        wakes = self._complete_at_ms is None
-        self._complete_at_ms = self._session.clock.monotonic_ms() + COMPLETE_AFTER_MS
+    def complete_later(self, inline_bytes: int) -> bool:
+        """Note that a transaction has ended. Return whether the thread must be woken to learn of it.
+
+        `inline_bytes`: the size of the rows that its decision carries.
+        """
+        at_once = inline_bytes > LARGE_DECISION_BYTES
+        wakes = at_once or self._complete_at_ms is None
+        self._complete_at_ms = self._session.clock.monotonic_ms() + (0 if at_once else COMPLETE_AFTER_MS)
         return wakes
 
     @property

@@ -149,7 +149,7 @@ class Sender:
 
     def complete_later(self) -> None:
         """Let the thread write the COMPLETE_* of the transaction that has just ended, unless another end comes soon."""
-        if self._chores.complete_later():
+        if self._chores.complete_later(sum(len(part.payload) for part in self.staged_parts)):
             self._start()
 
     @property
