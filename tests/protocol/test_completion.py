@@ -101,10 +101,12 @@ def test_an_owner_that_last_looked_long_ago_rolls_forward() -> None:
     """A store that was put back meanwhile may lack the markers (W25, W47)."""
     cluster, process = committed(staged=True)
     cluster.pass_ms(PROOF_AGE_MS)
-    assert cluster.run(expiry.remove_own(context(), process.views, process.identity))[1] is False
     process.stage(A, "next")
     process.do(process.commit())
     assert states(cluster) == ["EMPTY", "PREPARE_COMMIT", "COMPLETE_COMMIT", "PREPARE_COMMIT"]
+    cluster.pass_ms(PROOF_AGE_MS)
+    assert cluster.run(expiry.remove_own(context(), process.views, process.identity))[1] is True
+    assert states(cluster)[-3:] == ["PREPARE_COMMIT", "COMPLETE_COMMIT", "gone"]
     cluster.check()
 
 

@@ -99,6 +99,8 @@ def remove_own(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[
     A newer instance or an open transaction keeps the id, and so does a commit that hung (W32).
     """
     owner = yield from with_fresh_knowledge(ctx, views, txn)
+    if owner is not txn:
+        views = yield from roll_forward_current(ctx, views, txn.transactional_id)
 
     def may(current: TransactionMetadata, now_ms: int) -> bool:
         is_own = (current.producer_id, current.producer_epoch) == (txn.producer_id, txn.producer_epoch)
