@@ -338,17 +338,22 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
     return call
 
 
+def _finishing(client: Client, finish: Callable[[], Program[Views]]) -> Program[Client]:
+    """Finish a decided transaction; what becomes of it does not hang on this call."""
+    try:
+        views = yield from patiently(client, finish)
+    except (RetriableError, OutcomeUnknownError) as error:
+        return client.noted("unknown", text=str(error))
+    return replace(client, views=views).noted("done")
+
+
 def complete() -> Call:
     """Write the COMPLETE_* of the transaction that the client has ended, as an idle producer does."""
 
     def call(client: Client) -> Program[Client]:
         assert client.txn is not None
         txn = client.txn
-        try:
-            views = yield from patiently(client, lambda: transactions.complete(client.ctx, client.views, txn))
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error))
-        return replace(client, views=views).noted("done")
+        return (yield from _finishing(client, lambda: transactions.complete(client.ctx, client.views, txn)))
 
     return call
 
@@ -537,11 +542,7 @@ def roll_forward() -> Call:
     def call(client: Client) -> Program[Client]:
         assert client.prepare is not None
         prepare = client.prepare
-        try:
-            views = yield from patiently(client, lambda: transactions.roll_forward(client.ctx, client.views, prepare))
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error))
-        return replace(client, views=views).noted("done")
+        return (yield from _finishing(client, lambda: transactions.roll_forward(client.ctx, client.views, prepare)))
 
     return call
 
@@ -632,7 +633,7 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
 def look(*tps: TopicPartition, anew: bool = False) -> Call:
     """Take a snapshot of these partitions, and read its rows.
 
-    With `anew`, the views are loaded later, as in another process that received the cut.
+    `anew`: whether the views are loaded later, as in another process that received the cut.
     """
 
     def call(client: Client) -> Program[Client]:

@@ -154,29 +154,26 @@ def eager_abort(store: Store, note: Note) -> None:
         note("ok", "next")
 
 
+def rows_and_offsets(producer: Producer, note: Note) -> None:
+    note("begin", "txn")
+    producer.begin_transaction()
+    send(producer, A, 10, 11)
+    large(producer, B, 12)
+    send(producer, C, 13)
+    producer.send_offsets_to_transaction({A: 5, B: 3}, GROUP)
+    producer.commit_transaction(version=1)
+    note("ok", "txn")
+
+
 def staged_transaction(store: Store, note: Note) -> None:
     with store.producer(ID, staged=True) as producer:
-        note("begin", "txn")
-        producer.begin_transaction()
-        send(producer, A, 10, 11)
-        large(producer, B, 12)
-        send(producer, C, 13)
-        producer.send_offsets_to_transaction({A: 5, B: 3}, GROUP)
-        producer.commit_transaction(version=1)
-        note("ok", "txn")
+        rows_and_offsets(producer, note)
 
 
 def held_transaction(store: Store, note: Note) -> None:
     """Rows wait for their commit; those of B become a file."""
     with store.producer(ID) as producer:
-        note("begin", "txn")
-        producer.begin_transaction()
-        send(producer, A, 10, 11)
-        large(producer, B, 12)
-        send(producer, C, 13)
-        producer.send_offsets_to_transaction({A: 5, B: 3}, GROUP)
-        producer.commit_transaction(version=1)
-        note("ok", "txn")
+        rows_and_offsets(producer, note)
 
 
 def held_without_offsets(store: Store, note: Note) -> None:

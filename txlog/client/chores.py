@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from txlog.client.coordinator import Coordinator
 from txlog.client.session import Session
-from txlog.core.effects import Gather, Program
 from txlog.protocol.context import PROOF_AGE_MS, Context, PartitionView
-from txlog.protocol.seal import MAX_FINISHED_SEGMENTS, finished_segments, seal_quietly
+from txlog.protocol.seal import MAX_FINISHED_SEGMENTS, finished_segments, seal_all
 
 COMPLETE_AFTER_MS = PROOF_AGE_MS * 4 // 5
 """A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27). It still
@@ -66,13 +65,8 @@ class Chores:
         least = MAX_FINISHED_SEGMENTS if in_transaction else 1
         finished = [view for view in views if _began_segment(view) and len(finished_segments(view)) >= least]
         if finished:
-            for view in self._session.runtime.run(_sealed(ctx, finished)):
+            for view in self._session.runtime.run(seal_all(ctx, finished)):
                 self._session.keep_view(view)
-
-
-def _sealed(ctx: Context, views: Sequence[PartitionView]) -> Program[tuple[PartitionView, ...]]:
-    sealed: tuple[PartitionView, ...] = yield Gather(tuple(seal_quietly(ctx, view) for view in views))
-    return sealed
 
 
 def _began_segment(view: PartitionView) -> bool:

@@ -8,7 +8,7 @@ segment is sealed only after the one before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import msgspec
@@ -60,6 +60,12 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
         return view
 
 
+def seal_all(ctx: Context, views: Sequence[PartitionView]) -> Program[tuple[PartitionView, ...]]:
+    """Seal several partitions beside each other, as `seal_quietly`."""
+    sealed: tuple[PartitionView, ...] = yield Gather(tuple(seal_quietly(ctx, view) for view in views))
+    return sealed
+
+
 def seal_if_long(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """Seal, as `seal_quietly`, only if MAX_FINISHED_SEGMENTS wait for it. Fewer of them wait for a better moment."""
     if len(finished_segments(view)) < MAX_FINISHED_SEGMENTS:
@@ -77,7 +83,7 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition]) -> Progr
     longest = max(finished, key=lambda tp: sum(len(records) for records in finished[tp]), default=None)
     due = [tp for tp, segments in finished.items() if len(segments) >= (1 if tp == longest else MAX_FINISHED_SEGMENTS)]
     if due:
-        for view in (yield Gather(tuple(seal_quietly(ctx, views[tp]) for tp in due))):
+        for view in (yield from seal_all(ctx, [views[tp] for tp in due])):
             views = with_view(views, view)
     return views
 
