@@ -60,7 +60,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Cli:
                 loader.commit_transaction()
             else:
                 loader.abort_transaction()
-        staged = store.producer("stager", staged=True)
+        staged = store.producer("stager", staged=True, inline_max_bytes=0)
         staged.init_transactions()
         with staged.transaction():
             staged.send("orders", order_rows(50, 4), partition=1)

@@ -46,16 +46,18 @@ def test_eager_transaction(world, store, partitions):
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_staged_transaction(world, store, partitions):
-    with waits_for_all(store, staged=True) as producer:
+@pytest.mark.parametrize("files", [0, 1])
+def test_staged_transaction(world, store, partitions, files):
+    settings = {"inline_max_bytes": 0} if files else {}
+    with waits_for_all(store, staged=True, **settings) as producer:
         for warm in (False, True):
             with world.counting.counting() as cost, producer.transaction():
                 for partition in range(partitions):
                     producer.send("orders", orders(partition), partition=partition)
-            assert (cost.put_if_absent, cost.write_file) == (partitions + 1, partitions)
+            assert (cost.put_if_absent, cost.write_file) == (partitions + 1, partitions * files)
             if warm:
                 # ... and one GET to see whether the topic still exists
-                assert (cost.get, cost.total) == (1, 2 * partitions + 2)
+                assert (cost.get, cost.total) == (1, partitions * (1 + files) + 2)
 
 
 def test_offsets_of_one_group_in_a_staged_transaction(world, store):
@@ -65,7 +67,7 @@ def test_offsets_of_one_group_in_a_staged_transaction(world, store):
                 producer.send("orders", orders(1), partition=0)
                 producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
     # The registration, the offsets and their marker come on top of the cost of a transaction in one partition.
-    assert (cost.put_if_absent, cost.write_file, cost.get, cost.total) == (1 + 2 + 2, 1, 1, 7)
+    assert (cost.put_if_absent, cost.write_file, cost.get, cost.total) == (1 + 2 + 2, 0, 1, 6)
 
 
 def test_conditional_offsets_of_a_staged_transaction(world, store):

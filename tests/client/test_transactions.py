@@ -152,7 +152,7 @@ def test_a_skipped_transaction_does_not_ask_for_its_topics(world, store):
 
 def test_staged_sends_of_a_partition_are_few_files_and_one_batch(world, store):
     with (
-        store.producer("loader", staged=True) as producer,
+        store.producer("loader", staged=True, inline_max_bytes=0) as producer,
         world.counting.counting() as cost,
         producer.transaction(),
     ):
@@ -534,7 +534,7 @@ def test_context_manager_aborts_when_a_send_failed(world, store, staged):
     _, other = world.failing(Fault(action="fail", match=verb, times=10**6))
     with other.producer("loader", delivery_timeout_ms=1000, staged=staged) as producer:
         with pytest.raises(TransactionAbortableError, match="orders-1"), producer.transaction():
-            producer.send("orders", orders(1), partition=1)
+            producer.send("orders", orders(1), partition=1).exception()
         producer.begin_transaction()
         producer.abort_transaction()
     assert world.read(isolation="read_uncommitted") == []

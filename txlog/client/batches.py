@@ -19,7 +19,7 @@ import pyarrow as pa
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
-from txlog.core.records import DataFile, TopicMetadata
+from txlog.core.records import TopicMetadata
 
 NO_PARTITION = -1
 NO_OFFSET = -1
@@ -215,15 +215,6 @@ def fail_all(batches: Iterable[Batch], error: BaseException) -> None:
     """Fail the futures of `batches`. Call it without a lock, because callbacks of futures run here."""
     for batch in batches:
         batch.failed(error)
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A file of a staged batch, which becomes part of the log with the commit."""
-
-    tp: TopicPartition
-    schema_id: int
-    file: DataFile
 
 
 class Accumulator:

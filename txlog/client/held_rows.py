@@ -3,7 +3,7 @@
 The decision, PREPARE_COMMIT, carries them, and the COMMIT marker of each partition holds its rows (PROTOCOL.md,
 "Staged"). The rows of a partition that are too large to be inline are written to a file first. Until the decision
 nothing is in the store, so a producer that dies holds no reader back. `txlog.client.sender` says when a transaction
-gives this up and sends its rows at once.
+gives this up and sends its rows at once, or writes them to files.
 """
 
 from __future__ import annotations

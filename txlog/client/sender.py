@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
+from txlog.client.batches import NO_OFFSET, Accumulator, Batch, fail_all
 from txlog.client.chores import Chores
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
@@ -58,7 +58,7 @@ class _Appended:
 @dataclass(frozen=True, slots=True)
 class _Staged:
     batch: Batch
-    file: StagedFile
+    part: StagedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,8 @@ class Sender:
         """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
         self._must_abort = False
         """Whether the open transaction can only be aborted."""
+        self._way_of_many: _Way = "staged" if config.staged else "eager"
+        """What becomes of rows that cannot wait for the commit."""
         self._way: _Way = "eager"
         """What becomes of the rows of the open transaction: they are appended, written to files, or wait for the commit."""
         self._settling: threading.Thread | None = None
@@ -130,11 +132,11 @@ class Sender:
         if self._way != "held":
             self._start()
         elif self._waiting.bytes > MAX_HELD_BYTES:
-            self._turn_eager()
+            self._stop_holding()
 
-    def _turn_eager(self) -> None:
-        """Send the rows that wait for the commit, and those that follow, because something needs them in the log now."""
-        self._way = "eager"
+    def _stop_holding(self) -> None:
+        """Send the rows that wait for the commit, and those that follow, to the log or, with `staged`, to files."""
+        self._way = self._way_of_many
         self._waiting.restart(self._session.clock.monotonic_ms())
         self._start()
 
@@ -207,13 +209,13 @@ class Sender:
         with self.lock:
             self._was_asked |= self._committing
             if self._way == "held" and self._waiting and not self._committing:
-                self._turn_eager()
+                self._stop_holding()
 
     def hold(self) -> HeldRows:
         """Return the rows that the commit is to publish. Until `release` they are not sent."""
         with self.lock:
             if self._way == "held" and not have_one_schema(self._waiting):
-                self._turn_eager()
+                self._stop_holding()
             self._committing = self._way == "held" and bool(self._waiting)
             batches = list(self._waiting) if self._committing else []
         identity = self._drafts.identity(self.coordinator)
@@ -223,7 +225,7 @@ class Sender:
         # Few rows can be large inline: each partition's rows carry their schema, and each column is padded.
         with self.lock:
             self._committing = False
-            self._turn_eager()
+            self._stop_holding()
         return HeldRows([], self._row_writer, *identity)
 
     def decide(self, held: HeldRows) -> None:
@@ -270,8 +272,8 @@ class Sender:
 
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
-        held = self._config.staged is None and may_hold(self._session.runtime)
-        self._way = "staged" if self._config.staged else "held" if held else "eager"
+        holds = self._config.staged is not False and may_hold(self._session.runtime)
+        self._way = "held" if holds else self._way_of_many
         self.attempted = False
         self._must_abort = False
         self.staged_parts = []
@@ -400,10 +402,12 @@ class Sender:
         yield from ()
         try:
             pid, epoch = self._drafts.identity(self.coordinator)
-            file = self._row_writer.file(batch.table(), batch.topic, batch.tp.partition, pid, epoch)
+            tp, topic = batch.tp, batch.topic
+            file = self._row_writer.file(batch.table(), topic, tp.partition, pid, epoch)
         except Exception as error:
             return _Failed(batch, error)
-        return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
+        part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=topic.schema_id, files=(file,))
+        return _Staged(batch, part)
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
@@ -421,12 +425,7 @@ class Sender:
             self.last_error = None
             self._waiting.remove(batch)
             if isinstance(outcome, _Staged):
-                made = outcome.file
-                self.staged_parts.append(
-                    StagedPart(
-                        topic=made.tp.topic, partition=made.tp.partition, schema_id=made.schema_id, files=(made.file,)
-                    )
-                )
+                self.staged_parts.append(outcome.part)
             else:
                 self._session.keep_view(outcome.view)
                 self._drafts.appended(batch, self.coordinator)
