@@ -53,7 +53,7 @@ def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypat
 def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):
     """A snapshot of the table holds the inline rows of a PREPARE_COMMIT until the COMPLETE_COMMIT."""
     monkeypatch.setattr(chores, "LARGE_DECISION_BYTES", 4000)
-    with store.producer("loader") as producer:
+    with store.producer("loader", compression_type="none") as producer:
         transact(producer, 1)
         assert state(world) == "PREPARE_COMMIT"
         transact(producer, *range(2, 400))

@@ -252,7 +252,7 @@ def test_rows_that_are_larger_inline_than_a_decision_may_carry_are_sent(world, s
     schema = pa.schema([(f"column_{number}", pa.int8()) for number in range(100)])
     row = pa.table([pa.array([1], pa.int8())] * 100, schema=schema)
     store.create_topic("wide", schema, partitions=128)
-    producer = begun(store)
+    producer = begun(store, compression_type="none")
     futures = [producer.send("wide", row, partition=number) for number in range(128)]
     assert 128 * row.nbytes < MAX_HELD_BYTES
     producer.commit_transaction()

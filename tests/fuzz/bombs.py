@@ -154,6 +154,15 @@ def compressed_stream() -> bytes:
 
 
 @bomb(rows_of(NUMBERS))
+def zstd_frame() -> bytes:
+    """An Arrow stream of zeros in one frame, 30,000 to 1."""
+    rows = BOMB_BYTES // 8
+    schema = pa.schema([pa.field("id", pa.int64(), metadata=ID)])
+    column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(bytes(rows * 8))])
+    return record(rows, pa.compress(stream(pa.record_batch([column], schema=schema)), codec="zstd", asbytes=True))
+
+
+@bomb(rows_of(NUMBERS))
 def claimed_buffer() -> bytes:
     """A compressed stream with a buffer that claims 2^60 bytes."""
     schema = pa.schema([pa.field("id", pa.int64(), metadata=ID)])

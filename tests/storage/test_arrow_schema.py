@@ -18,7 +18,7 @@ from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
 from txlog.storage.arrow_schema import KAFKA_SHAPE, check_stored, field_id, stored_fields, to_arrow, to_fields
 from txlog.storage.conform import conform
-from txlog.storage.inline_rows import encode_ipc, read_ipc, select_fields
+from txlog.storage.inline_rows import MAX_STREAM_BYTES, compressed, encode_ipc, read_ipc, select_fields
 
 
 def fields_of(**types: pa.DataType) -> tuple:
@@ -539,6 +539,32 @@ def test_ipc_there_and_back():
     assert stored_fields(read_ipc(payload, "x").schema, "x") == FIELDS
     assert decoded(encode_ipc(rows_table().slice(1, 1)), FIELDS).to_pylist() == rows_table().slice(1, 1).to_pylist()
     assert decoded(encode_ipc(rows_table([])), FIELDS).num_rows == 0
+
+
+def test_a_compressed_stream_there_and_back():
+    stream = encode_ipc(rows_table())
+    frame = compressed(stream)
+    assert len(frame) < len(stream)
+    assert decoded(frame, FIELDS).equals(rows_table())
+    # What does not become smaller stays as it is.
+    assert compressed(frame) == frame
+
+
+@pytest.mark.parametrize("damaged", [lambda frame: frame[:-5], lambda frame: frame[:5], lambda frame: frame + b"x"])
+def test_a_damaged_frame(damaged):
+    with pytest.raises(CorruptRecordError, match=r"orders-0 7\.batch: \d+ bytes are not a"):
+        read_ipc(damaged(compressed(encode_ipc(rows_table()))), "orders-0 7.batch")
+
+
+def test_a_frame_expands_to_so_many_bytes_and_no_more():
+    zeros = pa.table({"a": [bytes(MAX_STREAM_BYTES - 1000)]})
+    fits = compressed(encode_ipc(zeros))
+    assert len(fits) < 1000
+    assert read_ipc(fits, "x").equals(zeros)
+    large = encode_ipc(pa.table({"a": [bytes(MAX_STREAM_BYTES)]}))
+    assert compressed(large) == large
+    with pytest.raises(CorruptRecordError, match=r"x: \d+ compressed bytes expand to more than 3145728"):
+        read_ipc(pa.compress(large, codec="zstd", asbytes=True), "x")
 
 
 def test_older_rows_get_nulls_for_newer_columns():

@@ -10,9 +10,10 @@ from txlog.client.keys import key_columns_of
 from txlog.client.runtime import Runtime
 from txlog.config import Layer
 from txlog.core.append_rules import RollPolicy
+from txlog.core.features import INLINE_ZSTD
 from txlog.core.names import rows_file_path
 from txlog.core.records import DataFile, TopicMetadata
-from txlog.storage.inline_rows import encode_ipc
+from txlog.storage.inline_rows import compressed, encode_ipc
 from txlog.storage.parquet_writer import ROW_GROUP_ROWS, write_rows_file
 
 
@@ -51,13 +52,17 @@ class RowWriter:
         return found
 
     def inline(self, table: pa.Table, topic: TopicMetadata) -> bytes | None:
-        """Return the rows as an Arrow IPC stream for the commit record, or None if they are too large for that."""
-        limit = self.settings(topic).inline_max_bytes
+        """Return the rows in the form for the commit record, or None if they are too large for that."""
+        settings = self.settings(topic)
+        limit = settings.inline_max_bytes
         # The stream is larger than the table, because buffers are padded and framed.
         if table.nbytes > limit:
             return None
-        payload = encode_ipc(table)
-        return payload if len(payload) < limit else None
+        stream = encode_ipc(table)
+        if len(stream) >= limit:
+            return None
+        compress = settings.compression != "none" and INLINE_ZSTD in self._runtime.require_store().features
+        return compressed(stream) if compress else stream
 
     def file(self, table: pa.Table, topic: TopicMetadata, partition: int, pid: int, epoch: int) -> DataFile:
         """Write the rows to a new Parquet file, whose name contains the producer id. Raises StorageError."""

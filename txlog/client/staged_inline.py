@@ -16,7 +16,7 @@ from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows, TransactionMetadata
-from txlog.storage.inline_rows import encode_ipc, read_ipc, select_fields
+from txlog.storage.inline_rows import read_ipc, select_fields
 
 
 def settle_inline(
@@ -62,9 +62,8 @@ class _Settler:
         topic = self._runtime.topic(group[0].topic, 0)
         rows = self._rows(inline)
         whole = msgspec.structs.replace(group[0], schema_id=topic.schema_id)
-        limit = self._row_writer.settings(topic).inline_max_bytes
-        payload = encode_ipc(rows) if rows.nbytes <= limit else b""
-        if payload and len(payload) < limit:
+        payload = self._row_writer.inline(rows, topic)
+        if payload is not None:
             return [msgspec.structs.replace(whole, inline=StagedRows(rows=rows.num_rows, payload=payload))]
         return [self._file(whole, rows)]
 

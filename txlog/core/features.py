@@ -27,7 +27,10 @@ SORTED_RUNS = "sorted-runs"
 """Rows of a cleaned run may be in another order than that of offsets within a row group. A store made without this
 feature has no such run."""
 
-STORE_FEATURES = (SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
+INLINE_ZSTD = "inline-zstd"
+"""Inline rows may be compressed as a whole. A store made without this feature has none that are."""
+
+STORE_FEATURES = (INLINE_ZSTD, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
 """The features of a new store, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 

@@ -1,4 +1,4 @@
-"""How are rows stored inside a commit record, as one Arrow IPC stream, and read from it?"""
+"""How are rows stored inside a commit record, as one Arrow IPC stream that may be compressed, and read from it?"""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ from txlog.storage.arrow_schema import (
     wanted_fields,
 )
 
+MAX_STREAM_BYTES = 3 * 2**20
+"""To how many bytes compressed inline rows may expand (PROTOCOL.md, "Parquet files")."""
+_ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
+"""How a zstd frame begins. An Arrow stream begins with four bytes 0xFF."""
+
+
+def compressed(stream: bytes) -> bytes:
+    """Return an Arrow IPC stream as a zstd frame, or itself if that is not smaller."""
+    frame: bytes = pa.compress(stream, codec="zstd", asbytes=True)
+    return frame if len(frame) < len(stream) <= MAX_STREAM_BYTES else stream
+
 
 def encode_ipc(table: pa.Table) -> bytes:
     """Return `table` as one Arrow IPC stream of one batch: the form of inline rows."""
@@ -34,9 +45,12 @@ def encode_ipc(table: pa.Table) -> bytes:
 def read_ipc(payload: bytes, where: str) -> pa.Table:
     """Return the rows of `payload` with their own schema. Raises CorruptRecordError, beginning with `where`.
 
-    This takes no more memory than the payload has, whatever it claims. Compressed buffers and dictionaries, which txlog
-    never writes, are refused before they are opened. So are more rows than the payload has bits.
+    This takes no more memory than the payload has, or than a zstd frame may expand to, whatever they claim. Compressed
+    buffers and dictionaries, which txlog never writes, are refused before they are opened. So are more rows than the
+    stream has bits.
     """
+    if payload.startswith(_ZSTD_FRAME):
+        payload = _expanded(payload, where)
     try:
         _check_messages(payload, where)
         with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
@@ -108,6 +122,17 @@ def with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int
     if not table.num_columns:
         return pa.table([offsets, stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
     return table.append_column(OFFSET_FIELD, offsets).append_column(TIMESTAMP_FIELD, stamps)
+
+
+def _expanded(frame: bytes, where: str) -> bytes:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as source:
+            stream: bytes = source.read(MAX_STREAM_BYTES + 1)
+    except OSError as error:
+        raise CorruptRecordError(f"{where}: {len(frame)} bytes are not a zstd frame: {error}") from error
+    if len(stream) > MAX_STREAM_BYTES:
+        raise CorruptRecordError(f"{where}: {len(frame)} compressed bytes expand to more than {MAX_STREAM_BYTES}")
+    return stream
 
 
 def _check_messages(payload: bytes, where: str) -> None:
