@@ -137,8 +137,8 @@ bench-spark: ## Rows P7 to P13: txlog on Spark beside Delta, Iceberg and Parquet
 bench-maintenance: ## Row P14: merge of many small commits
 	@$(MAKE) --no-print-directory bench ARGS='P14 $(ARGS)'
 
-bench-long-run: $(STAMP) ## Row long-run: 20,000 transactions with and without maintenance; fails if a store with it grows
-	$(BIN)/python -m benchmarks long-run --scale 2 --check $(ARGS)
+bench-long-run: $(STAMP) ## Rows long-run and longest-run: 10,000 and 100,000 transactions with maintenance; fails if the store grows
+	$(BIN)/python -m benchmarks long-run longest-run --check $(ARGS)
 
 bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions and months of running, at n and at 4 n; fails if it grows too fast
 	$(BIN)/python -m benchmarks growth --check $(ARGS)

@@ -24,7 +24,7 @@ CACHE = Path.home() / ".cache" / "txlog" / "bench"
 
 
 def main(
-    rows: Annotated[list[str] | None, typer.Argument(help="Rows such as P3 (default: all).")] = None,
+    rows: Annotated[list[str] | None, typer.Argument(help="Rows such as P3 (default: all but longest-run).")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds that count.", min=1)] = 5,
     scale: Annotated[float, typer.Option(help="Multiplies the sizes of all works; 1 is what the goals mean.")] = 1.0,
     quick: Annotated[bool, typer.Option("--quick", help="The same as --rounds 3 --scale 0.1.")] = False,
@@ -69,11 +69,11 @@ def main(
 
 
 def choose(specs: tuple[Spec, ...], rows: list[str]) -> tuple[Spec, ...]:
-    """Return the specs of these rows, all if none is named. Exits if a name is unknown."""
+    """Return the specs of these rows; if none is named, all that do not run apart. Exits if a name is unknown."""
     known = list(dict.fromkeys(spec.row for spec in specs))
     if unknown := [row for row in rows if row not in known]:
         raise typer.BadParameter(f"{', '.join(unknown)} is not a row; the rows are {', '.join(known)}")
-    return tuple(spec for spec in specs if not rows or spec.row in rows)
+    return tuple(spec for spec in specs if (spec.row in rows if rows else not spec.apart))
 
 
 def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]:

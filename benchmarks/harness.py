@@ -96,6 +96,10 @@ class Spec:
     """Overrides the rounds of the run, if a turn takes minutes."""
     once: bool = False
     """One round without a warm-up, and each ratio is given: for counts, and for works that repeat themselves."""
+    apart: bool = False
+    """Whether it runs only if its row is named, because it takes very long."""
+    floor: str = ""
+    """For goals that are not met: what was tried, and what the floor is. The page shows it then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,21 @@ def transactions(
 
 @contextmanager
 def crew_of_transactions(
-    place: Place, *, processes: int, rows: int, partitions: int, seconds: float, fsync: bool = False, **settings: Any
+    place: Place,
+    *,
+    processes: int,
+    rows: int,
+    partitions: int,
+    seconds: float,
+    fsync: bool = False,
+    latency_ms: int = 0,
+    **settings: Any,
 ) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of several processes. Process i writes to partition i modulo `partitions`."""
     create(place.folder, inputs.RECORDS, partitions)
+    open_store = partial(opened, place.folder, fsync=fsync, latency_ms=latency_ms)
     prepare: Prepare = partial(
-        _member, place.folder, rows=rows, partitions=partitions, fsync=fsync, seed=place.seed, settings=settings
+        _member, open_store, rows=rows, partitions=partitions, seed=place.seed, settings=settings
     )
     with crew(prepare, processes, max(seconds * place.scale, 0.5)) as turn:
         yield turn
@@ -80,9 +89,15 @@ def crew_of_transactions(
 
 @contextmanager
 def _member(
-    folder: Path, number: int, *, rows: int, partitions: int, fsync: bool, seed: int, settings: dict[str, Any]
+    open_store: Callable[[], AbstractContextManager[tuple[Store, CountingStore]]],
+    number: int,
+    *,
+    rows: int,
+    partitions: int,
+    seed: int,
+    settings: dict[str, Any],
 ) -> Iterator[tuple[Call, Callable[[], int]]]:
-    with opened(folder, fsync=fsync) as (store, counting):
+    with open_store() as (store, counting):
         table = inputs.records(rows, seed + number)
         mine = range(number % partitions, number % partitions + 1)
         if settings.pop("plain", False):

@@ -97,6 +97,21 @@ def goals_table(found: Iterable[Measured]) -> str:
     return _table(("row", "work", "side", "figure", "value", "beside it", "ratio (quartiles)", "goal", "result"), lines)
 
 
+def floors(found: Iterable[Measured]) -> str:
+    """Return what stands behind the goals that were measured and are not met, as a list."""
+    missed = [
+        measured.spec
+        for measured in found
+        if measured.spec.floor and any("not met" in outcome(measured, goal)[1] for goal in measured.spec.goals)
+    ]
+    return "\n".join(
+        ["Goals that are not met: what was tried, and what the floor is.", ""]
+        + [f"- {spec.row}, {spec.title}: {spec.floor}" for spec in missed]
+        if missed
+        else []
+    )
+
+
 def figures_table(found: Iterable[Measured]) -> str:
     """Return one line for each figure of each contestant."""
     lines = []
@@ -133,12 +148,13 @@ def publish(page: Path, found: Sequence[tuple[Measured, dict[str, Any]]], specs:
         conditions_text([about for _, about in found]),
         f"These rows have no published result: {', '.join(without)}." if without else "Every row has a result.",
         goals_table(measured),
+        floors(measured),
         f"![How far each figure is from its goal]({plot.name})",
         "### All figures",
         figures_table(measured),
     )
     text = page.read_text(encoding="utf-8")
-    made = "\n\n".join((BEGIN, *parts, END))
+    made = "\n\n".join(part for part in (BEGIN, *parts, END) if part)
     page.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: made, text, flags=re.DOTALL), encoding="utf-8")
 
 

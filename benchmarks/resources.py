@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pyarrow import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,17 +35,22 @@ class Resources:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def lineitem(self) -> Path:
-        """Return the Parquet file of TPC-H's table lineitem; `tpchgen-cli` (extra `bench`) makes it once."""
-        folder = self._cache / f"tpch-{self._scale_factor:g}"
-        file = folder / "lineitem.parquet"
+    def table(self, name: str) -> Path:
+        """Return the Parquet file of an input, which is made once: `lineitem`, `lineitem x10` or `flights`."""
+        if name == "flights":
+            return self._made("flights", name, _write_flights)
+        name, _, times = name.partition(" x")
+        factor = f"{self._scale_factor * int(times or 1):g}"
+        return self._made(f"tpch-{factor}", name, lambda folder: _generate(folder, name, factor))
+
+    def _made(self, key: str, name: str, make: Callable[[Path], None]) -> Path:
+        folder = self._cache / key
+        file = folder / f"{name}.parquet"
         if not file.exists():
-            program = Path(sys.executable).with_name("tpchgen-cli")
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            command = [str(program), "parquet", "-s", f"{self._scale_factor:g}", "--tables", "lineitem"]
-            subprocess.run([*command, "--output-dir", str(partial)], check=True, capture_output=True)
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            partial.mkdir(parents=True)
+            make(partial)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
         return file
@@ -65,3 +73,17 @@ class Resources:
             config = {**DEFAULTS, **table_formats.Iceberg.config(Path(warehouse))}
             self._iceberg = self._open.enter_context(iceberg.start(config))
         return self._iceberg
+
+
+def _generate(folder: Path, table: str, factor: str) -> None:
+    """Let TPC-H's generator (`tpchgen-cli`, extra `bench`) write a table."""
+    program = Path(sys.executable).with_name("tpchgen-cli")
+    command = [str(program), "parquet", "-s", factor, "--tables", table, "--output-dir", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _write_flights(folder: Path) -> None:
+    """Write the 336,776 flights of the demo (extra `demo`)."""
+    from pyspark_txlog.demo.data import flights
+
+    parquet.write_table(flights(), folder / "flights.parquet")

@@ -10,18 +10,18 @@ from benchmarks.harness import Contestant, NotAvailable, Place, Samples
 
 
 def spark_sides(
-    work: str, names: Sequence[str], *, lineitem: bool = False, warm_up: int = 0, **sizes: int
+    work: str, names: Sequence[str], *, table: str = "", warm_up: int = 0, **sizes: int
 ) -> tuple[Contestant, ...]:
-    """Return contestants of a work of benchmarks/spark_works.py. `sizes` are those at scale 1."""
+    """Return contestants of a work of benchmarks/spark_works.py. `table` is its input; `sizes` are those at scale 1."""
     return tuple(
-        Contestant(name=name, start=partial(_start, name, work, lineitem=lineitem, warm_up=warm_up, sizes=sizes))
+        Contestant(name=name, start=partial(_start, name, work, table=table, warm_up=warm_up, sizes=sizes))
         for name in names
     )
 
 
 @contextmanager
 def _start(
-    name: str, work: str, place: Place, *, lineitem: bool, warm_up: int, sizes: dict[str, int]
+    name: str, work: str, place: Place, *, table: str, warm_up: int, sizes: dict[str, int]
 ) -> Iterator[Callable[[], Samples]]:
     try:
         import pyspark  # noqa: F401
@@ -32,7 +32,8 @@ def _start(
 
     # Rows of a commit are a part of what is measured. Only the number of commits follows the scale.
     scaled = {size: number if size == "rows" else place.sized(number, least=3) for size, number in sizes.items()}
-    given = Work(name=work, lineitem=str(place.resources.lineitem()) if lineitem else "", warm_up=warm_up, **scaled)
+    file = str(place.resources.table(table)) if table else ""
+    given = Work(name=work, table=table, file=file, warm_up=warm_up, **scaled)
     if name == "Iceberg":
         with place.resources.iceberg().running(place.folder, given) as turn:
             yield turn

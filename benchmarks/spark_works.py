@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from benchmarks.harness import Samples
 from benchmarks.rivals.table_formats import TableFormat
-from benchmarks.timing import seconds, timed
+from benchmarks.timing import peaks, seconds, timed
 
 STREAM_S = 600
 
@@ -28,7 +28,9 @@ class Work:
     """What a work needs, as plain values that travel to another process."""
 
     name: str
-    lineitem: str = ""
+    table: str = ""
+    """The input's name, and its Parquet file."""
+    file: str = ""
     rows: int = 0
     times: int = 0
     commits: int = 0
@@ -45,8 +47,8 @@ def appends(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
 
 @contextmanager
 def bulk_write(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
-    """All rows of lineitem in one commit, to a new table each time."""
-    rows = form.spark.read.parquet(work.lineitem)
+    """All rows of the input in one commit, to a new table each time."""
+    rows = form.spark.read.parquet(work.file)
     numbers = itertools.count()
 
     def turn() -> Samples:
@@ -62,15 +64,32 @@ def bulk_write(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]
 
 
 @contextmanager
+def bulk_peak(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """The highest memory while all rows of the input are written in one commit and read again."""
+    rows = form.spark.read.parquet(work.file)
+
+    def turn() -> Samples:
+        form.create("peak", rows)
+        with peaks() as found:
+            form.append(rows, "peak")
+            form.read("peak").write.format("noop").mode("overwrite").save()
+        form.drop("peak")
+        return {f"{program} MiB": [peak] for program, peak in found.items()}
+
+    yield turn
+
+
+@contextmanager
 def scans(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
-    """Scans of lineitem. The time includes the creation of the frame."""
-    rows = form.spark.read.parquet(work.lineitem)
-    form.create("lineitem", rows)
-    form.append(rows, "lineitem")
+    """Scans of the input. The time includes the creation of the frame."""
+    rows = form.spark.read.parquet(work.file)
+    form.create(work.table, rows)
+    form.append(rows, work.table)
 
     def turn() -> Samples:
         return {
-            f"{name} s": seconds(lambda scan=scan: scan(form.read("lineitem")))["s"] for name, scan in SCANS.items()
+            f"{name} s": seconds(lambda scan=scan: scan(form.read(work.table)))["s"]
+            for name, scan in SCANS[work.table].items()
         }
 
     yield turn
@@ -157,14 +176,20 @@ def stream_source(form: TableFormat, work: Work) -> Iterator[Callable[[], Sample
 
 WORKS: dict[str, Callable[[TableFormat, Work], AbstractContextManager[Callable[[], Samples]]]] = {
     work.__name__: work
-    for work in (appends, bulk_write, scans, many_commits, bytes_after, micro_batches, stream_source)
+    for work in (appends, bulk_write, bulk_peak, scans, many_commits, bytes_after, micro_batches, stream_source)
 }
-SCANS: dict[str, Callable[[DataFrame], Any]] = {
-    "count": lambda frame: frame.count(),
-    "sum": lambda frame: frame.agg(functions.sum("l_quantity")).first(),
-    "filter": lambda frame: frame.where("l_orderkey < 60000").agg(functions.sum("l_quantity")).first(),
-    "all columns": lambda frame: frame.write.format("noop").mode("overwrite").save(),
-}
+
+
+def _scans(column: str, condition: str) -> dict[str, Callable[[DataFrame], Any]]:
+    return {
+        "count": lambda frame: frame.count(),
+        "sum": lambda frame: frame.agg(functions.sum(column)).first(),
+        "filter": lambda frame: frame.where(condition).agg(functions.sum(column)).first(),
+        "all columns": lambda frame: frame.write.format("noop").mode("overwrite").save(),
+    }
+
+
+SCANS = {"lineitem": _scans("l_quantity", "l_orderkey < 60000"), "flights": _scans("distance", "month = 1")}
 
 
 @contextmanager

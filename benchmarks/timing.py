@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from benchmarks.harness import Samples
 
@@ -45,6 +47,30 @@ def seconds(call: Call) -> Samples:
     started = time.perf_counter()
     call()
     return {"s": [time.perf_counter() - started]}
+
+
+@contextmanager
+def peaks() -> Iterator[dict[str, float]]:
+    """Yield what has, after the block, the highest resident memory of this process and its children, in MiB by program.
+
+    (`getrusage` would count that of the parent process.)
+    """
+    for process in _family(os.getpid()):
+        # 5 lets Linux forget the highest value so far.
+        Path(f"/proc/{process}/clear_refs").write_text("5")
+    found: dict[str, float] = {}
+    yield found
+    for process in _family(os.getpid()):
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+        program = status["Name"].strip().partition("3")[0]
+        found[program] = found.get(program, 0) + int(status["VmHWM"].split()[0]) / 1024
+
+
+def _family(process: int) -> list[int]:
+    children = [
+        int(child) for file in Path(f"/proc/{process}/task").glob("*/children") for child in file.read_text().split()
+    ]
+    return [process, *(each for child in children for each in _family(child))]
 
 
 @dataclass(slots=True)

@@ -191,11 +191,11 @@ def _objects(store: MemoryObjectStore, prefix: str = "") -> Iterator[tuple[str, 
 
 
 @contextmanager
-def one_run(place: Place, *, maintained: bool) -> Iterator[Callable[[], Samples]]:
+def one_run(place: Place, *, maintained: bool, transactions: int = TRANSACTIONS) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of a whole run: the figures at its end, and how much they grew."""
 
     def turn() -> Samples:
-        done = run(place.sized(TRANSACTIONS, least=SAMPLES), maintained=maintained)
+        done = run(place.sized(transactions, least=SAMPLES), maintained=maintained)
         last = done.samples[-1]
         found: dict[str, list[float]] = {"rows": [done.rows], "ms until planned": [last.plan_ms]}
         for name in FIGURES:
@@ -206,6 +206,7 @@ def one_run(place: Place, *, maintained: bool) -> Iterator[Callable[[], Samples]
     yield turn
 
 
+GOALS = tuple(Goal(of="maintained", figure=f"{name.replace('_', ' ')}, growth", at_most=FLAT) for name in FIGURES)
 SPECS = (
     Spec(
         row="long-run",
@@ -215,9 +216,19 @@ SPECS = (
             Contestant(name="not maintained", start=partial(one_run, maintained=False)),
         ),
         goals=(
-            *(Goal(of="maintained", figure=f"{name.replace('_', ' ')}, growth", at_most=FLAT) for name in FIGURES),
+            *GOALS,
             Goal(of="maintained", figure="rows", versus="not maintained", at_most=1, at_least=1),
         ),
         once=True,
+    ),
+    Spec(
+        row="longest-run",
+        title="100,000 transactions, 1,200 of them in a grace",
+        contestants=(
+            Contestant(name="maintained", start=partial(one_run, maintained=True, transactions=10 * TRANSACTIONS)),
+        ),
+        goals=GOALS,
+        once=True,
+        apart=True,
     ),
 )

@@ -13,7 +13,7 @@ from functools import partial
 import txlog
 from benchmarks import inputs, log
 from benchmarks.harness import Contestant, Place, Samples, Spec
-from benchmarks.rivals import delta_rs
+from benchmarks.rivals import delta_rs, pyiceberg
 from benchmarks.specs.p15_requests import ROWS, s3_options, served
 
 PUT_USD, GET_USD = 5.0, 0.4
@@ -68,6 +68,14 @@ def rival(place: Place) -> Iterator[Callable[[], Samples]]:
         yield partial(bill, lines, lambda: deltalake.write_deltalake(table, rows, mode="append"))
 
 
+@contextmanager
+def iceberg(place: Place) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of pyiceberg, with an open table. Its catalog in SQLite has no price here."""
+    rows = inputs.records(ROWS, place.seed)
+    with served() as (server, lines), pyiceberg.table(place.folder, server, rows.schema) as table:
+        yield partial(bill, lines, lambda: table.append(rows))
+
+
 SPECS = (
     Spec(
         row="money",
@@ -77,6 +85,7 @@ SPECS = (
             Contestant(name="txlog", start=txlog_side),
             Contestant(name="txlog, eager", start=partial(txlog_side, staged=False)),
             Contestant(name="delta-rs", start=rival),
+            Contestant(name="pyiceberg", start=iceberg),
         ),
         once=True,
     ),
