@@ -85,6 +85,13 @@ def test_a_row_that_does_not_exist_is_refused() -> None:
         program.choose(all_specs(), ["P99"])
 
 
+def test_a_row_that_takes_long_runs_only_if_it_is_named() -> None:
+    assert {spec.row for spec in all_specs()} - {spec.row for spec in program.choose(all_specs(), [])} == {
+        "longest-run"
+    }
+    assert [spec.row for spec in program.choose(all_specs(), ["longest-run"])] == ["longest-run"]
+
+
 def test_the_rows_are_in_order() -> None:
     rows = list(dict.fromkeys(spec.row for spec in all_specs()))
     assert rows[:17] == [f"P{number}" for number in range(1, 18)]
@@ -113,7 +120,7 @@ def absent(place: Place) -> Iterator[Callable[[], Samples]]:
 
 
 def _measured(
-    tmp_path: Path, mine: list[float], theirs: list[float], *, once: bool = False
+    tmp_path: Path, mine: list[float], theirs: list[float], *, once: bool = False, floor: str = ""
 ) -> tuple[Measured, list[str]]:
     log: list[str] = []
     spec = Spec(
@@ -127,6 +134,7 @@ def _measured(
         goals=(Goal(of="mine", figure="ms", versus="theirs", at_most=0.5),),
         warm_up=0,
         once=once,
+        floor=floor,
     )
     with Resources(tmp_path / "cache") as resources:
         return measure(spec, resources, tmp_path / "work", rounds=4, seed=1), log
@@ -151,6 +159,13 @@ def test_a_wide_spread_gives_no_ratio(tmp_path: Path) -> None:
     assert measured.ratio(goal) is None
     assert report.outcome(measured, goal) == (None, "spread too wide")
     assert "| spread too wide |" in report.goals_table([measured])
+
+
+def test_what_stands_behind_a_goal_is_said_if_it_is_not_met(tmp_path: Path) -> None:
+    missed, _ = _measured(tmp_path / "missed", [3], [4], once=True, floor="Two were tried.")
+    met, _ = _measured(tmp_path / "met", [1], [4], once=True, floor="One was tried.")
+    assert report.floors([missed, met]).splitlines()[2:] == ["- P0, known: Two were tried."]
+    assert not report.floors([met])
 
 
 def test_a_goal_that_is_not_met_is_shown_with_its_figure(tmp_path: Path) -> None:
