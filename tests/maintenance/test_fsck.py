@@ -299,7 +299,7 @@ def test_memory_is_bounded_by_a_segment() -> None:
     world = World()
     store = world.open()
     store.create_topic("orders", ORDERS, config={"segment.batches": 10_000})
-    with store.producer() as producer:
+    with store.producer(compression_type="none") as producer:
         for number in range(600):
             producer.send("orders", [{"id": number, "name": "x" * 40_000}]).result()
     world.close()

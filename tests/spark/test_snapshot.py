@@ -30,7 +30,8 @@ def opened(spark: SparkSession, log: Log) -> Iterator[TxLog]:
 
 
 def commit(log: Log, number: int, *, staged: bool, rows: int = 1) -> None:
-    with log.store.producer(f"writer-{staged}", staged=staged) as producer, producer.transaction():
+    settings = {"staged": True, "inline_max_bytes": 0} if staged else {"staged": False}
+    with log.store.producer(f"writer-{staged}", **settings) as producer, producer.transaction():
         for topic in TOPICS:
             for partition in (0, 1):
                 producer.send(topic, [{"n": number}] * rows, partition=partition)

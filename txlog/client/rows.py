@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.core.effects import Gather, Program
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import SchemaField
@@ -29,6 +30,11 @@ JOINED_ROWS = 65_536
 JOINED_BATCHES = 512
 """Joining stops after JOINED_ROWS rows or this many batches, so that the first rows do not wait for the last."""
 
+SMALL_FILE_BYTES = 256 * 2**10
+FILES_AT_ONCE = 32
+"""So many neighbouring files of at most SMALL_FILE_BYTES are read at once."""
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+
 METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
     OFFSET_COLUMN: OFFSET_FIELD,
     TIMESTAMP_COLUMN: TIMESTAMP_FIELD,
@@ -45,40 +51,85 @@ def read_pieces(
     columns: Sequence[str] | None,
     *,
     digests: bool = False,
+    run: Callable[[Program[list[Batches]]], list[Batches]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
 
-    With `digests` every byte of the files is read and compared with its digest in the log. Raises MissingObjectError if
-    maintenance has deleted a file, CorruptRecordError with the name of the object.
+    With `digests` every byte of the files is read and compared with its digest in the log. With `run`, a driver's,
+    several small files are read at once. Raises MissingObjectError if maintenance has deleted a file, CorruptRecordError
+    with the name of the object.
     """
     checked: set[str] = set()
-    for piece in pieces:
-        tp = piece.topic_partition
+
+    def read(piece: Piece) -> Batches:
         if isinstance(piece, InlinePiece):
-            where = tp.folder + batch_name(piece.range.base_offset - piece.range.first_row)
-            yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where, rows=piece.rows)
+            where = piece.topic_partition.folder + batch_name(piece.range.base_offset - piece.range.first_row)
+            return iter([read_inline_rows(piece.payload, piece.range, fields, columns, where=where, rows=piece.rows)])
+        # A file whose rows lie between those of other files is opened several times, but compared only once.
+        whole = digests and piece.file.path not in checked
+        checked.add(piece.file.path)
+        return _read_file(store, piece, fields, columns, whole=whole)
+
+    for group in _at_once(pieces) if run is not None else ([piece] for piece in pieces):
+        if run is None or len(group) == 1:
+            yield from read(group[0])
         else:
-            # A file whose rows lie between those of other files is opened several times, but compared only once.
-            whole = digests and piece.file.path not in checked
-            checked.add(piece.file.path)
-            try:
-                yield from read_ranges(
-                    store,
-                    tp.topic,
-                    piece.file,
-                    piece.ranges,
-                    fields,
-                    columns,
-                    start=piece.start,
-                    end=piece.end,
-                    whole=whole,
-                )
-            except MissingObjectError as error:
-                raise MissingObjectError(
-                    f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing ({error.problem}). If it stays "
-                    f"missing, another program than txlog deleted it. hint: run `txlog fsck`, which lists the missing objects; restore the "
-                    f"file from a copy, or start to read after these offsets"
-                ) from error
+            for batches in run(_gathered([_held(read(piece)) for piece in group])):
+                yield from batches
+
+
+def _read_file(
+    store: ObjectStore,
+    piece: FilePiece,
+    fields: Sequence[SchemaField],
+    columns: Sequence[str] | None,
+    *,
+    whole: bool,
+) -> Batches:
+    tp = piece.topic_partition
+    try:
+        yield from read_ranges(
+            store,
+            tp.topic,
+            piece.file,
+            piece.ranges,
+            fields,
+            columns,
+            start=piece.start,
+            end=piece.end,
+            whole=whole,
+        )
+    except MissingObjectError as error:
+        raise MissingObjectError(
+            f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing ({error.problem}). If it stays "
+            f"missing, another program than txlog deleted it. hint: run `txlog fsck`, which lists the missing objects; restore the "
+            f"file from a copy, or start to read after these offsets"
+        ) from error
+
+
+def _at_once(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield the pieces in groups: neighbours that are small files are together."""
+    group: list[Piece] = []
+    for piece in pieces:
+        small = isinstance(piece, FilePiece) and piece.file.bytes <= SMALL_FILE_BYTES
+        if group and (not small or len(group) == FILES_AT_ONCE):
+            yield group
+            group = []
+        group.append(piece)
+        if not small:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _held(batches: Batches) -> Program[Batches]:
+    yield from ()
+    return iter(list(batches))
+
+
+def _gathered(programs: Sequence[Program[Batches]]) -> Program[list[Batches]]:
+    return list((yield Gather(tuple(programs))))
 
 
 def sorted_within(

@@ -350,7 +350,8 @@ class _Pass:
 
         # A copy fetches all columns, so the digest of the whole file is checked. Keys alone are checked page by page.
         whole = columns is None
-        read = rows.read_pieces(self._runtime.store, pieces, self._topic.schema, columns, digests=whole)
+        runtime, fields = self._runtime, self._topic.schema
+        read = rows.read_pieces(runtime.store, pieces, fields, columns, digests=whole, run=runtime.run)
         for batch in rows.joined(read):
             yield batch
             self._read += batch.num_rows

@@ -160,7 +160,8 @@ def copy_rows(
 
     def batches() -> Iterator[pa.RecordBatch]:
         copied = 0
-        for batch in rows.joined(rows.read_pieces(runtime.store, merge.pieces, topic.schema, None, digests=True)):
+        read = rows.read_pieces(runtime.store, merge.pieces, topic.schema, None, digests=True, run=runtime.run)
+        for batch in rows.joined(read):
             yield batch
             copied += batch.num_rows
             if on_progress is not None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from txlog.core.fetch_plan import RowRange
 from txlog.core.records import SchemaField
 from txlog.errors import CorruptRecordError
-from txlog.storage.arrow_cast import stored_column
+from txlog.storage.arrow_cast import own_columns, stored_column
 from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
@@ -117,8 +117,9 @@ def with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int
 
     `rows` is its length, also if it has no columns.
     """
-    offsets = pa.array(np.arange(base_offset, base_offset + rows, dtype=np.int64), pa.int64())
-    stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).view(TIMESTAMP_FIELD.type)
+    offsets, stamps = own_columns(
+        np.arange(base_offset, base_offset + rows, dtype=np.int64), np.full(rows, timestamp_ms * 1000, dtype=np.int64)
+    )
     if not table.num_columns:
         return pa.table([offsets, stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
     return table.append_column(OFFSET_FIELD, offsets).append_column(TIMESTAMP_FIELD, stamps)

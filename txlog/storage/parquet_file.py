@@ -115,10 +115,11 @@ class OpenedFile:
                 f"{path}: the digest of its footer is {digest_text(self.digest)}, and the log says {digest_text(expected.footer_digest)}; the file is "
                 f"damaged or was replaced"
             )
+        # Arrow reads from memory faster than it calls a reader in Python.
+        whole = len(tail) == size
+        source = pa.BufferReader(tail) if whole else pa.PythonFile(cast(Any, self._reader), mode="r")
         try:
-            self.parquet: Any = pq.ParquetFile(
-                pa.PythonFile(cast(Any, self._reader), mode="r"), page_checksum_verification=True
-            )
+            self.parquet: Any = pq.ParquetFile(source, page_checksum_verification=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             self._reader.raise_failure()
             raise CorruptRecordError(f"{path}: its footer cannot be read: {error}") from error

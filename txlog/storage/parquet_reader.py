@@ -17,7 +17,7 @@ from txlog.core.names import MAX_OFFSET
 from txlog.core.records import DataFile, IndexedFile, SchemaField
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptRecordError
-from txlog.storage.arrow_cast import stored_column
+from txlog.storage.arrow_cast import own_columns, stored_column
 from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
@@ -174,7 +174,7 @@ def _trim(
         )
         for field, arrow_field, at in zip(fields, arrow_fields, positions, strict=True)
     ]  # fmt: skip
-    columns += [pa.array(offsets, pa.int64()), pa.array(stamps, pa.int64()).cast(TIMESTAMP_FIELD.type)]
+    columns += own_columns(offsets, stamps)
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*arrow_fields, OFFSET_FIELD, TIMESTAMP_FIELD]))
 
 
