@@ -248,3 +248,23 @@ def test_what_stays_gone_is_an_error_that_names_it(world, filled):
     world.memory.delete(f"mixed/0/rows/{name}")
     with pytest.raises(MissingObjectError, match=name):
         ids(task, world.memory)
+
+
+@pytest.mark.parametrize(("small_bytes", "at_once"), [(2**20, 2), (2**20, 32), (0, 32)])
+def test_files_that_are_read_at_once_come_in_their_order(world, store, monkeypatch, small_bytes, at_once):
+    monkeypatch.setattr(rows, "SMALL_FILE_BYTES", small_bytes)
+    monkeypatch.setattr(rows, "FILES_AT_ONCE", at_once)
+    store.create_topic("files", pa.schema([("id", pa.int64())]), config={"inline.max.bytes": 200})
+    with store.producer() as producer:
+        for number in range(40):
+            # Every seventh batch rides inline, between files.
+            ids = [number] if number % 7 == 0 else list(range(number * 100, number * 100 + 100))
+            producer.send("files", [{"id": each} for each in ids]).result()
+    plan = reading.plan(store.runtime, "files", 0, 0, None)
+    schema = store.runtime.topic("files").schema
+    one, many = (
+        list(rows.read_pieces(world.memory, plan.pieces, schema, None, digests=True, run=run))
+        for run in (None, store.runtime.run)
+    )
+    assert len(one) == 40
+    assert [batch.to_pylist() for batch in many] == [batch.to_pylist() for batch in one]
