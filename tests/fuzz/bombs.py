@@ -162,6 +162,18 @@ def zstd_frame() -> bytes:
     return record(rows, pa.compress(stream(pa.record_batch([column], schema=schema)), codec="zstd", asbytes=True))
 
 
+MORE = tuple(SchemaField(id=number, name=f"n{number}", type="int64") for number in range(1, 13))
+
+
+@bomb(rows_of(MORE))
+def rows_of_missing_columns() -> bytes:
+    """A frame of 25 million bits. The topic has 11 columns that the rows lack."""
+    rows = 25_000_000
+    schema = pa.schema([pa.field("n1", pa.bool_(), metadata=ID)])
+    bits = pa.record_batch([pa.nulls(rows, pa.bool_())], schema=schema)
+    return record(rows, pa.compress(stream(bits), codec="zstd", asbytes=True))
+
+
 @bomb(rows_of(NUMBERS))
 def claimed_buffer() -> bytes:
     """A compressed stream with a buffer that claims 2^60 bytes."""

@@ -18,7 +18,7 @@ from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
 from txlog.storage.arrow_schema import KAFKA_SHAPE, check_stored, field_id, stored_fields, to_arrow, to_fields
 from txlog.storage.conform import conform
-from txlog.storage.inline_rows import MAX_STREAM_BYTES, compressed, encode_ipc, read_ipc, select_fields
+from txlog.storage.inline_rows import MAX_STREAM_BYTES, MAX_STREAM_ROWS, compressed, encode_ipc, read_ipc, select_fields
 
 
 def fields_of(**types: pa.DataType) -> tuple:
@@ -543,28 +543,37 @@ def test_ipc_there_and_back():
 
 def test_a_compressed_stream_there_and_back():
     stream = encode_ipc(rows_table())
-    frame = compressed(stream)
+    frame = compressed(stream, rows_table().num_rows)
     assert len(frame) < len(stream)
     assert decoded(frame, FIELDS).equals(rows_table())
     # What does not become smaller stays as it is.
-    assert compressed(frame) == frame
+    assert compressed(frame, 1) == frame
 
 
 @pytest.mark.parametrize("damaged", [lambda frame: frame[:-5], lambda frame: frame[:5], lambda frame: frame + b"x"])
 def test_a_damaged_frame(damaged):
     with pytest.raises(CorruptRecordError, match=r"orders-0 7\.batch: \d+ bytes are not a"):
-        read_ipc(damaged(compressed(encode_ipc(rows_table()))), "orders-0 7.batch")
+        read_ipc(damaged(compressed(encode_ipc(rows_table()), 3)), "orders-0 7.batch")
 
 
 def test_a_frame_expands_to_so_many_bytes_and_no_more():
     zeros = pa.table({"a": [bytes(MAX_STREAM_BYTES - 1000)]})
-    fits = compressed(encode_ipc(zeros))
+    fits = compressed(encode_ipc(zeros), 1)
     assert len(fits) < 1000
     assert read_ipc(fits, "x").equals(zeros)
     large = encode_ipc(pa.table({"a": [bytes(MAX_STREAM_BYTES)]}))
-    assert compressed(large) == large
+    assert compressed(large, 1) == large
     with pytest.raises(CorruptRecordError, match=r"x: \d+ compressed bytes expand to more than 3145728"):
         read_ipc(pa.compress(large, codec="zstd", asbytes=True), "x")
+
+
+def test_a_frame_has_so_many_rows_and_no_more():
+    bits = encode_ipc(pa.table({"a": pa.nulls(MAX_STREAM_ROWS, pa.bool_())}))
+    assert read_ipc(compressed(bits, MAX_STREAM_ROWS), "x").num_rows == MAX_STREAM_ROWS
+    many = encode_ipc(pa.table({"a": pa.nulls(MAX_STREAM_ROWS + 1, pa.bool_())}))
+    assert compressed(many, MAX_STREAM_ROWS + 1) == many
+    with pytest.raises(CorruptRecordError, match="cannot hold 65537 rows"):
+        read_ipc(pa.compress(many, codec="zstd", asbytes=True), "x")
 
 
 def test_older_rows_get_nulls_for_newer_columns():

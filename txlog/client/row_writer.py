@@ -62,7 +62,7 @@ class RowWriter:
         if len(stream) >= limit:
             return None
         compress = settings.compression != "none" and INLINE_ZSTD in self._runtime.require_store().features
-        return compressed(stream) if compress else stream
+        return compressed(stream, table.num_rows) if compress else stream
 
     def file(self, table: pa.Table, topic: TopicMetadata, partition: int, pid: int, epoch: int) -> DataFile:
         """Write the rows to a new Parquet file, whose name contains the producer id. Raises StorageError."""

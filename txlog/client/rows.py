@@ -31,8 +31,9 @@ JOINED_BATCHES = 512
 """Joining stops after JOINED_ROWS rows or this many batches, so that the first rows do not wait for the last."""
 
 SMALL_FILE_BYTES = 256 * 2**10
-FILES_AT_ONCE = 32
-"""So many neighbouring files of at most SMALL_FILE_BYTES are read at once."""
+FILES_AT_ONCE = 8
+"""So many neighbouring files are read at once, if each has at most SMALL_FILE_BYTES and SMALL_ROWS. A small file can hold
+many rows that repeat a value, which are large in memory."""
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
@@ -111,7 +112,7 @@ def _at_once(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Yield the pieces in groups: neighbours that are small files are together."""
     group: list[Piece] = []
     for piece in pieces:
-        small = isinstance(piece, FilePiece) and piece.file.bytes <= SMALL_FILE_BYTES
+        small = isinstance(piece, FilePiece) and piece.file.bytes <= SMALL_FILE_BYTES and piece.file.rows <= SMALL_ROWS
         if group and (not small or len(group) == FILES_AT_ONCE):
             yield group
             group = []

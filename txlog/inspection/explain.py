@@ -94,7 +94,7 @@ def _explain_batch(name: ObjectName, value: CommitRecord) -> tuple[str, ...]:
         size_bytes = sum(file.bytes for file in value.files)
         words.append(f"Its rows lie in {count_text(len(value.files), 'Parquet file')}, {bytes_text(size_bytes)}.")
     if value.payload_bytes:
-        words.append(f"Its rows ride inline, {bytes_text(value.payload_bytes)} of Arrow IPC after the line of JSON.")
+        words.append(f"Its rows ride inline, {bytes_text(value.payload_bytes)} after the line of JSON.")
     if value.coordinator_epoch >= 0:
         words.append(
             f"It rolls forward the decision at offset {value.coordinator_epoch} of its transaction-state partition."

@@ -21,16 +21,19 @@ from txlog.storage.arrow_schema import (
     wanted_fields,
 )
 
-MAX_STREAM_BYTES = 3 * 2**20
-"""To how many bytes compressed inline rows may expand (PROTOCOL.md, "Parquet files")."""
+MAX_STREAM_BYTES, MAX_STREAM_ROWS = 3 * 2**20, 65_536
+"""To how many bytes and rows compressed inline rows may expand (PROTOCOL.md, R14). A column that was added later takes
+memory for each row, and none in the stream."""
 _ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 """How a zstd frame begins. An Arrow stream begins with four bytes 0xFF."""
 
 
-def compressed(stream: bytes) -> bytes:
-    """Return an Arrow IPC stream as a zstd frame, or itself if that is not smaller."""
+def compressed(stream: bytes, rows: int) -> bytes:
+    """Return an Arrow IPC stream of so many rows compressed, or itself if it is not smaller then, or too large for that."""
+    if len(stream) > MAX_STREAM_BYTES or rows > MAX_STREAM_ROWS:
+        return stream
     frame: bytes = pa.compress(stream, codec="zstd", asbytes=True)
-    return frame if len(frame) < len(stream) <= MAX_STREAM_BYTES else stream
+    return frame if len(frame) < len(stream) else stream
 
 
 def encode_ipc(table: pa.Table) -> bytes:
@@ -49,8 +52,9 @@ def read_ipc(payload: bytes, where: str) -> pa.Table:
     buffers and dictionaries, which txlog never writes, are refused before they are opened. So are more rows than the
     stream has bits.
     """
+    most_rows = 8 * len(payload)
     if payload.startswith(_ZSTD_FRAME):
-        payload = _expanded(payload, where)
+        payload, most_rows = _expanded(payload, where), MAX_STREAM_ROWS
     try:
         _check_messages(payload, where)
         with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
@@ -58,7 +62,7 @@ def read_ipc(payload: bytes, where: str) -> pa.Table:
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise CorruptRecordError(f"{where}: {len(payload)} bytes are not an Arrow stream: {error}") from error
-    if table.num_rows > 8 * len(payload):
+    if table.num_rows > min(most_rows, 8 * len(payload)):
         raise CorruptRecordError(f"{where}: {len(payload)} bytes cannot hold {table.num_rows} rows")
     return table
 
