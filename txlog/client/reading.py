@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime, check_columns
@@ -27,6 +27,7 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, get_view, load, refresh
 from txlog.protocol.read import ReadIndexes, ReadPlan, plan_read
 from txlog.protocol.snapshot import take_snapshot
+from txlog.storage.backends import backend_of
 from txlog.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -246,6 +247,15 @@ def read_task(
             if relists > MAX_RELISTS or not task.relist:
                 raise
         task = _plan_again(task, at, on_lost)
+
+
+def run_many(runtime: Runtime) -> Callable[[Program[Any]], Any] | None:
+    """Return how to read several small files at once; None if the store is a folder.
+
+    Each request to an object store takes long. Files of a folder are read faster one after the other: threads of Python
+    wait for each other.
+    """
+    return None if backend_of(runtime.url) is None else runtime.run
 
 
 def piece_rows(pieces: Sequence[Piece]) -> int:

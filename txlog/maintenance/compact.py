@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txlog.client.reading import piece_rows
+from txlog.client.reading import piece_rows, run_many
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.cleaning import Kept
@@ -351,7 +351,7 @@ class _Pass:
         # A copy fetches all columns, so the digest of the whole file is checked. Keys alone are checked page by page.
         whole = columns is None
         runtime, fields = self._runtime, self._topic.schema
-        read = rows.read_pieces(runtime.store, pieces, fields, columns, digests=whole, run=runtime.run)
+        read = rows.read_pieces(runtime.store, pieces, fields, columns, digests=whole, run=run_many(runtime))
         for batch in rows.joined(read):
             yield batch
             self._read += batch.num_rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from txlog.client.reading import piece_rows, topic_of_rows
+from txlog.client.reading import piece_rows, run_many, topic_of_rows
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
@@ -160,7 +160,7 @@ def copy_rows(
 
     def batches() -> Iterator[pa.RecordBatch]:
         copied = 0
-        read = rows.read_pieces(runtime.store, merge.pieces, topic.schema, None, digests=True, run=runtime.run)
+        read = rows.read_pieces(runtime.store, merge.pieces, topic.schema, None, digests=True, run=run_many(runtime))
         for batch in rows.joined(read):
             yield batch
             copied += batch.num_rows
