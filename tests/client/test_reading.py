@@ -268,3 +268,20 @@ def test_files_that_are_read_at_once_come_in_their_order(world, store, monkeypat
     )
     assert len(one) == 40
     assert [batch.to_pylist() for batch in many] == [batch.to_pylist() for batch in one]
+
+
+def test_files_of_many_rows_are_not_read_at_once(world, store):
+    """A small file can hold many rows that repeat a value. In memory they are large."""
+    store.create_topic("files", pa.schema([("text", pa.string())]), config={"inline.max.bytes": 0})
+    with store.producer() as producer:
+        for _ in range(3):
+            producer.send("files", pa.table({"text": ["x" * 1000] * (rows.SMALL_ROWS + 1)})).result()
+    plan = reading.plan(store.runtime, "files", 0, 0, None)
+    assert all(piece.file.bytes < rows.SMALL_FILE_BYTES for piece in plan.pieces)
+
+    def run(program):
+        raise AssertionError("several files are read at once")
+
+    schema = store.runtime.topic("files").schema
+    read = rows.read_pieces(world.memory, plan.pieces, schema, None, run=run)
+    assert sum(batch.num_rows for batch in read) == 3 * (rows.SMALL_ROWS + 1)
