@@ -29,7 +29,7 @@ def main(
     scale: Annotated[float, typer.Option(help="Multiplies the sizes of all works; 1 is what the goals mean.")] = 1.0,
     quick: Annotated[bool, typer.Option("--quick", help="The same as --rounds 3 --scale 0.1.")] = False,
     scale_factor: Annotated[float, typer.Option(help="TPC-H's scale factor of the input.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the rows and of the order of the contestants.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the rows, and of the order of the contestants.")] = 1,
     beside: Annotated[bool, typer.Option("--beside", help="The machine has other work: say so in the page.")] = False,
     publish: Annotated[
         bool, typer.Option("--publish", help="Measure nothing; write the kept results into docs/benchmarks.md.")

@@ -1,4 +1,4 @@
-"""Who takes part in a work on Spark? Specs name the sides, and need no Spark until one of them starts."""
+"""Which sides take part in a work on Spark? Specs name the sides, and need no Spark until one of them starts."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.core.effects import Gather, Program
+from txlog.core.effects import Program, gathered
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import SchemaField
@@ -52,7 +52,7 @@ def read_pieces(
     columns: Sequence[str] | None,
     *,
     digests: bool = False,
-    run: Callable[[Program[list[Batches]]], list[Batches]] | None = None,
+    run: Callable[[Program[tuple[Batches, ...]]], tuple[Batches, ...]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
 
@@ -75,7 +75,7 @@ def read_pieces(
         if run is None or len(group) == 1:
             yield from read(group[0])
         else:
-            for batches in run(_gathered([_held(read(piece)) for piece in group])):
+            for batches in run(gathered(_held(read(piece)) for piece in group)):
                 yield from batches
 
 
@@ -127,10 +127,6 @@ def _at_once(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 def _held(batches: Batches) -> Program[Batches]:
     yield from ()
     return iter(list(batches))
-
-
-def _gathered(programs: Sequence[Program[Batches]]) -> Program[list[Batches]]:
-    return list((yield Gather(tuple(programs))))
 
 
 def sorted_within(

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, fail_all
 from txlog.client.chores import Chores
@@ -25,7 +25,7 @@ from txlog.client.retry import Limit, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
-from txlog.core.effects import Gather, Program
+from txlog.core.effects import Program, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
 from txlog.errors import (
@@ -69,7 +69,6 @@ class _Failed:
 
 _Outcome: TypeAlias = _Appended | _Staged | _Failed
 _Way: TypeAlias = Literal["eager", "staged", "held"]
-T = TypeVar("T")
 
 
 class Sender:
@@ -355,7 +354,7 @@ class Sender:
         views, ctx = self._session.views, self._session.context()
         append = self._stage_one if self._way == "staged" else self._append_one
         outcomes: tuple[_Outcome, ...] = self._session.runtime.run(
-            _gathered(tuple(append(ctx, views, batch) for batch in batches))
+            gathered(append(ctx, views, batch) for batch in batches)
         )
         for outcome in outcomes:
             self._settle(outcome)
@@ -492,8 +491,3 @@ class Sender:
             self._on_error(error)
             self.condition.notify_all()
         fail_all(dropped, error)
-
-
-def _gathered(programs: tuple[Program[T], ...]) -> Program[tuple[T, ...]]:
-    answers: tuple[T, ...] = yield Gather(programs)
-    return answers

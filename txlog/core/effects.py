@@ -7,7 +7,7 @@ driver throws a failed read, list, put or delete into it as `StorageError`. Path
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
@@ -167,3 +167,9 @@ Effect: TypeAlias = (
 )
 
 Program: TypeAlias = Generator[Effect, Any, T]
+
+
+def gathered(programs: Iterable[Program[T]]) -> Program[tuple[T, ...]]:
+    """Return the results of the programs, in their order. They run as `Gather` says."""
+    results: tuple[T, ...] = yield Gather(tuple(programs))
+    return results

@@ -14,7 +14,7 @@ from itertools import groupby
 import msgspec
 
 from txlog.core import names, segments
-from txlog.core.effects import Gather, Get, InlineRows, NewId, Program, ReadClocks, WriteRows
+from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows, gathered
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
 from txlog.core.snapshot_state import to_snapshot
@@ -62,8 +62,7 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 def seal_all(ctx: Context, views: Sequence[PartitionView]) -> Program[tuple[PartitionView, ...]]:
     """Seal several partitions beside each other, as `seal_quietly`."""
-    sealed: tuple[PartitionView, ...] = yield Gather(tuple(seal_quietly(ctx, view) for view in views))
-    return sealed
+    return gathered(seal_quietly(ctx, view) for view in views)
 
 
 def seal_if_long(ctx: Context, view: PartitionView) -> Program[PartitionView]:
