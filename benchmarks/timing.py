@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,21 +56,31 @@ def peaks() -> Iterator[dict[str, float]]:
     (`getrusage` would count that of the parent process.)
     """
     for process in _family(os.getpid()):
-        # 5 lets Linux forget the highest value so far.
-        Path(f"/proc/{process}/clear_refs").write_text("5")
+        # 5 lets Linux forget the highest value so far. The process may have ended since it was listed.
+        with suppress(OSError):
+            Path(f"/proc/{process}/clear_refs").write_text("5")
     found: dict[str, float] = {}
     yield found
     for process in _family(os.getpid()):
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
-        program = status["Name"].strip().partition("3")[0]
-        found[program] = found.get(program, 0) + int(status["VmHWM"].split()[0]) / 1024
+        status = dict(line.split(":", 1) for line in _lines(f"/proc/{process}/status"))
+        # A process that has ended, and waits for its parent, has no memory.
+        if "VmHWM" in status:
+            program = status["Name"].strip().partition("3")[0]
+            found[program] = found.get(program, 0) + int(status["VmHWM"].split()[0]) / 1024
 
 
 def _family(process: int) -> list[int]:
-    children = [
-        int(child) for file in Path(f"/proc/{process}/task").glob("*/children") for child in file.read_text().split()
-    ]
+    files = Path(f"/proc/{process}/task").glob("*/children")
+    children = [int(child) for file in files for line in _lines(file) for child in line.split()]
     return [process, *(each for child in children for each in _family(child))]
+
+
+def _lines(file: str | Path) -> list[str]:
+    """Return the lines of a file of /proc; none if its process has ended."""
+    try:
+        return Path(file).read_text().splitlines()
+    except OSError:
+        return []
 
 
 @dataclass(slots=True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +19,7 @@ from benchmarks import report
 from benchmarks.harness import Contestant, Goal, Measured, NotAvailable, Place, Samples, Spec, measure
 from benchmarks.resources import Resources
 from benchmarks.specs import all_specs
+from benchmarks.timing import peaks
 
 CHEAP = ("P1", "P3", "P16")
 
@@ -172,3 +177,17 @@ def test_a_goal_that_is_not_met_is_shown_with_its_figure(tmp_path: Path) -> None
     measured, _ = _measured(tmp_path, [3], [4], once=True)
     (line,) = report.goals_table([measured]).splitlines()[2:]
     assert line == "| P0 | known | mine | p50 ms | 3 | theirs 4 | 0.75 (0.75 to 0.75) | ≤ 0.5 × theirs | **not met** |"
+
+
+def test_peaks_are_of_the_block_and_of_children_that_live() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+    time.sleep(1)
+    with peaks() as found:
+        held = bytearray(os.urandom(2**20)) * 100
+    # `ended` is a zombie here: it has no memory, and its parent has not waited for it.
+    ended.communicate()
+    assert found["python"] >= len(held) / 2**20
+    del held
+    with peaks() as later:
+        pass
+    assert later["python"] < found["python"] - 50
