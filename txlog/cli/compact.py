@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from txlog.cli.documents import CompactDocument
+from txlog.cli.documents import CompactDocument, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, argument, option
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
@@ -29,32 +27,25 @@ def compact(
     session: Session,
     topic: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC",
-            help="Topics, or partitions as in orders/0 (default: every topic with cleanup.policy=compact).",
-            show_default=False,
-        ),
+        argument("TOPIC", "Topics, or partitions as in orders/0 (default: every topic with cleanup.policy=compact)."),
     ] = None,
     topic_option: TopicsOption = None,
     partitions: Partitions = None,
     min_cleanable_dirty_ratio: Annotated[
         float | None,
-        typer.Option(
-            "--min-cleanable-dirty-ratio",
-            metavar="0…1",
+        option(
+            "--min-cleanable-dirty-ratio 0…1",
+            "Compact a partition if at least this part of its bytes is new (default: the topic's setting). 0: if anything is new.",
             min=0,
             max=1,
-            help="Compact a partition if at least this part of its bytes is new (default: the topic's setting). 0: if anything is new.",
-            show_default=False,
         ),
     ] = None,
     max_keys: Annotated[
         int,
-        typer.Option(
-            "--max-keys",
-            metavar="KEYS",
+        option(
+            "--max-keys KEYS",
+            "Keys to hold in memory, 24 bytes each. A log with more keys takes several passes.",
             min=1,
-            help="Keys to hold in memory, 24 bytes each. A log with more keys takes several passes.",
         ),
     ] = DEFAULT_MAX_KEYS,
     execute: Execute = False,
@@ -158,27 +149,8 @@ def planned_document(tp: TopicPartition, found: Cleanable) -> CompactDocument:
 
 def compact_document(done: Compacted) -> CompactDocument:
     """Return a pass that was made."""
-    return CompactDocument(
-        topic=done.topic_partition.topic,
-        partition=done.topic_partition.partition,
-        outcome="compacted" if done.took_effect else "lost",
-        base_offset=done.base_offset,
-        end_offset=done.end_offset,
-        segments_before=done.segments_before,
-        bytes_before=done.bytes_before,
-        expired_tombstones=done.expired_tombstones,
-        generation=done.generation,
-        compacted_to=done.compacted_to,
-        files_before=done.files_before,
-        rows_before=done.rows_before,
-        superseded=done.superseded,
-        tombstones=done.tombstones,
-        keyless=done.keyless,
-        keys=done.keys,
-        rows=done.rows,
-        files=done.files,
-        bytes=done.bytes,
-    )
+    outcome = "compacted" if done.took_effect else "lost"
+    return document_of(CompactDocument, done, done.topic_partition, outcome=outcome)
 
 
 def show_compactions(
@@ -220,8 +192,7 @@ def show_compactions(
                     each.outcome,
                 )
                 for each in documents
-            ],
-            empty="",
+            ]
         )  # fmt: skip
         out.line()
     elif not failed:
@@ -259,7 +230,6 @@ def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
             )
             for each in documents
         ],
-        empty="",
     )
     due = sum(each.outcome == "planned" for each in documents)
     reasons = Counter(each.waits_for for each in documents if each.waits_for is not None)

@@ -9,7 +9,7 @@ import typer
 
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import write_lines
-from txlog.cli.options import Session, TopicsOption, parse_pairs
+from txlog.cli.options import Session, TopicsOption, argument, option, parse_pairs
 from txlog.cli.partitions import parse_partitions
 from txlog.cli.rows import encode_row
 from txlog.clock import Clock
@@ -31,59 +31,34 @@ _PRINT_ROWS = 1000
 
 def consume(
     session: Session,
-    topic: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="The topics.", show_default=False)] = None,
+    topic: Annotated[list[str] | None, argument("TOPIC", "The topics.")] = None,
     topic_option: TopicsOption = None,
     from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning", metavar="", help="Start at the log start instead of the end if no offset is committed."
-        ),
+        bool, option("--from-beginning", "Start at the log start instead of the end if no offset is committed.")
     ] = False,
-    partition: Annotated[
-        str | None,
-        typer.Option("--partition", metavar="0,1,…", help="Only these partitions of one topic.", show_default=False),
-    ] = None,
-    offset: Annotated[
-        int | None,
-        typer.Option("--offset", metavar="N", help="Start at this offset in each --partition.", show_default=False),
-    ] = None,
+    partition: Annotated[str | None, option("--partition 0,1,…", "Only these partitions of one topic.")] = None,
+    offset: Annotated[int | None, option("--offset N", "Start at this offset in each --partition.")] = None,
     group_id: Annotated[
         str | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            help="Continue from the committed offsets of this consumer group, and commit the rows that are printed.",
-            show_default=False,
+        option(
+            "--group GROUP",
+            "Continue from the committed offsets of this consumer group, and commit the rows that are printed.",
         ),
     ] = None,
     isolation_level: Annotated[
         str | None,
-        typer.Option(
-            "--isolation-level",
-            metavar="LEVEL",
-            help="read_committed, or read_uncommitted: rows of open and aborted transactions too. (default: read_committed)",
-            show_default=False,
+        option(
+            "--isolation-level LEVEL",
+            "read_committed, or read_uncommitted: rows of open and aborted transactions too. (default: read_committed)",
         ),
     ] = None,
-    max_messages: Annotated[
-        int | None,
-        typer.Option("--max-messages", metavar="N", help="End after this number of rows.", show_default=False),
-    ] = None,
-    timeout_ms: Annotated[
-        int | None,
-        typer.Option("--timeout-ms", metavar="MS", help="End if no row arrives for this long.", show_default=False),
-    ] = None,
+    max_messages: Annotated[int | None, option("--max-messages N", "End after this number of rows.")] = None,
+    timeout_ms: Annotated[int | None, option("--timeout-ms MS", "End if no row arrives for this long.")] = None,
     metadata: Annotated[
-        bool,
-        typer.Option(
-            "--metadata", metavar="", help="Also show _topic, _partition, _offset and _timestamp of each row."
-        ),
+        bool, option("--metadata", "Also show _topic, _partition, _offset and _timestamp of each row.")
     ] = False,
     properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property", metavar="KEY=VALUE", help="A setting of the consumer; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--property KEY=VALUE", "A setting of the consumer; may be repeated.")
     ] = None,
 ) -> None:
     """Print rows as lines of JSON, one object for each row, until Ctrl-C or SIGTERM.

@@ -29,11 +29,25 @@ Times are milliseconds since 1970, sizes bytes. Fields may be added, but are nev
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from txlog.core.records import SchemaField
+
+if TYPE_CHECKING:
+    from txlog.client.descriptions import OffsetReset
+
+D = TypeVar("D", bound=msgspec.Struct)
+
+
+def document_of(kind: type[D], *sources: object, **more: Any) -> D:
+    """Return a struct whose fields are `more`, and otherwise the attributes of the same name of the first source with one."""
+    for source in sources:
+        for name in kind.__struct_fields__:
+            if name not in more and hasattr(source, name):
+                more[name] = getattr(source, name)
+    return kind(**more)
 
 
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,23 +143,12 @@ class ExpireDocument(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
 
 
-class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a group's offset."""
-
-    topic: str
-    partition: int
-    before: int | None
-    after: int
-    asked: int | None
-    """The requested offset, if it is outside of the log: then `after` is the nearer end of the log."""
-
-
 class ResetDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A group's offsets that were changed, or would be."""
 
     group: str
     executed: bool
-    offsets: tuple[ResetOffset, ...]
+    offsets: tuple[OffsetReset, ...]
     removed_members: tuple[str, ...]
     """Members of the group, which --force removes first."""
     refusal: str | None

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
-from txlog.cli.options import Session
+from txlog.cli.options import Session, argument, option
 from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_table, tabulate
 from txlog.cli.rows import json_value
 from txlog.core import names
@@ -29,32 +28,19 @@ def dump_log(
     session: Session,
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH",
-            help="An object, as in orders/0/00000000000000000000.batch, or a partition, as in orders/0, to see its whole chain.",
-            show_default=False,
+        argument(
+            "PATH",
+            "An object, as in orders/0/00000000000000000000.batch, or a partition, as in orders/0, to see its whole chain.",
         ),
     ],
     rows: Annotated[
-        bool,
-        typer.Option(
-            "--rows",
-            "--print-data-log",
-            metavar="",
-            help="Also show the rows of the partition or of the .batch.",
-        ),
+        bool, option("--rows", "Also show the rows of the partition or of the .batch.", "--print-data-log")
     ] = False,
     start_offset: Annotated[
-        int,
-        typer.Option(
-            "--start-offset", metavar="N", help="Show batches of a partition from this offset on.", show_default=False
-        ),
+        int, option("--start-offset N", "Show batches of a partition from this offset on.", show_default=False)
     ] = 0,
     end_offset: Annotated[
-        int | None,
-        typer.Option(
-            "--end-offset", metavar="N", help="Show batches of a partition before this offset.", show_default=False
-        ),
+        int | None, option("--end-offset N", "Show batches of a partition before this offset.")
     ] = None,
 ) -> None:
     """Explain what is stored: any object of the store, or the chain of a partition.
@@ -141,7 +127,7 @@ def _show_tables(out: Output, tables: Mapping[str, Sequence[msgspec.Struct]], ab
             continue
         columns, rows = struct_table(structs)
         shown = [[_short(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
-        out.table(columns, shown, empty="")
+        out.table(columns, shown)
 
 
 def _readable_cell(name: str, cell: Cell) -> Cell:
@@ -175,7 +161,6 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
                 (s.base_offset, s.end_offset, s.generation, s.batches, s.records, s.aborted_txns, s.name)
                 for s in chain.segments
             ],
-            empty="",
         )
     if chain.open_transactions:
         out.heading("Open transactions, which hold the last stable offset back")
@@ -185,14 +170,12 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
                 (t.producer_id, t.producer_epoch, t.txn_first_offset, time_text(t.last_timestamp))
                 for t in chain.open_transactions
             ],
-            empty="",
         )
     if chain.aborted:
         out.heading("Aborted transactions")
         out.table(
             ("producer", "from", "to marker", "last stable after"),
             [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted],
-            empty="",
         )
     out.heading("Batches")
     out.table(

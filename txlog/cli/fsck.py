@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Session, Topics, TopicsOption
+from txlog.cli.options import Session, Topics, TopicsOption, option
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
 from txlog.errors import TxlogError
@@ -32,19 +32,14 @@ def fsck(
     topic_option: TopicsOption = None,
     metadata_only: Annotated[
         bool,
-        typer.Option(
+        option(
             "--metadata-only",
-            metavar="",
-            help="Only check the length of Parquet files. This is faster, but does not find damage inside them.",
+            "Only check the length of Parquet files. This is faster, but does not find damage inside them.",
         ),
     ] = False,
     repair: Annotated[
         bool,
-        typer.Option(
-            "--repair",
-            metavar="",
-            help="Recreate snapshots and indexes of sealed segments from the log. Nothing else is changed.",
-        ),
+        option("--repair", "Recreate snapshots and indexes of sealed segments from the log. Nothing else is changed."),
     ] = False,
 ) -> None:
     """Verify every object of the store, and that the objects agree. Without --repair nothing is changed.
@@ -115,17 +110,17 @@ def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> Non
         )
     if report.repaired:
         out.heading("Recreated")
-        out.table(("object", "because"), _repairs(report.repaired, True), empty="")
+        out.table(("object", "because"), _repairs(report.repaired, True))
     if any(each.is_made for each in report.repairable):
         out.heading("`txlog fsck --repair` can recreate these, without any loss")
-        out.table(("object", "because"), _repairs(report.repairable, True), empty="")
+        out.table(("object", "because"), _repairs(report.repairable, True))
     cannot = _repairs((*report.repaired, *report.repairable), False)
     if cannot:
         out.heading("Cannot be recreated")
-        out.table(("object", "because"), cannot, empty="")
+        out.table(("object", "because"), cannot)
     if report.findings:
         out.heading("Findings")
-        out.table(("kind", "object", "found"), [(f.kind, f.path or "/", f.found) for f in report.findings], empty="")
+        out.table(("kind", "object", "found"), [(f.kind, f.path or "/", f.found) for f in report.findings])
     for finding in report.findings:
         if finding.kind != "note":
             out.heading(f"{finding.path} is {finding.kind}")

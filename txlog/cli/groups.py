@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txlog.cli.documents import GroupDeletionDocument, ResetDocument, ResetOffset
+from txlog.cli.documents import GroupDeletionDocument, ResetDocument
 from txlog.cli.errors import raise_first
 from txlog.cli.offsets import parse_spec
-from txlog.cli.options import Execute, Session, command, group, one_of
+from txlog.cli.options import Execute, Session, argument, command, group, one_of, option
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import parse_partitions
 from txlog.core.names import TopicPartition, is_reserved
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 app = group("consumer-groups", "List and describe consumer groups, move their offsets, delete them.")
 
-_Group = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group.id.", show_default=False)]
+_Group = Annotated[str | None, argument("GROUP", "The group.id.")]
 _GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
-_Force = Annotated[
-    bool, typer.Option("--force", metavar="", help="Remove the member first. If it still runs, its next commit fails.")
-]
+_Force = Annotated[bool, option("--force", "Remove the member first. If it still runs, its next commit fails.")]
 
 
 @command(app, "list")
@@ -70,29 +68,19 @@ def reset_offsets(
     group_option: _GroupOption = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC[:0,1,…]",
-            help="Only this topic, or these partitions of it; may be repeated (default: all for which the group has offsets).",
-            show_default=False,
+        option(
+            "--topic TOPIC[:0,1,…]",
+            "Only this topic, or these partitions of it; may be repeated (default: all for which the group has offsets).",
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", metavar="", help="To the log start.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", metavar="", help="To the last stable offset.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", help="To this offset.", show_default=False)
-    ] = None,
+    to_earliest: Annotated[bool, option("--to-earliest", "To the log start.")] = False,
+    to_latest: Annotated[bool, option("--to-latest", "To the last stable offset.")] = False,
+    to_offset: Annotated[int | None, option("--to-offset N", "To this offset.")] = None,
     to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime", metavar="TIME", help="To the first offset at or after a moment.", show_default=False
-        ),
+        str | None, option("--to-datetime TIME", "To the first offset at or after a moment.")
     ] = None,
     shift_by: Annotated[
-        int | None,
-        typer.Option(
-            "--shift-by", metavar="N", help="Move by this number of offsets; backward if negative.", show_default=False
-        ),
+        int | None, option("--shift-by N", "Move by this number of offsets; backward if negative.")
     ] = None,
     force: _Force = False,
     execute: Execute = False,
@@ -119,16 +107,7 @@ def reset_offsets(
     else:
         plan = admin.plan_reset(name, partitions, "earliest" if to_earliest else "latest")
     removed, refusal = _try(lambda: admin.reset_offsets(name, plan, force=force, dry_run=not execute), execute)
-    document = ResetDocument(
-        group=name,
-        executed=execute,
-        offsets=tuple(
-            ResetOffset(topic=r.topic, partition=r.partition, before=r.before, after=r.after, asked=r.asked)
-            for r in plan
-        ),
-        removed_members=removed,
-        refusal=refusal,
-    )
+    document = ResetDocument(group=name, executed=execute, offsets=plan, removed_members=removed, refusal=refusal)
 
     def text(out: Output) -> None:
         _show_moves(out, document)
@@ -181,7 +160,7 @@ def _show_moves(out: Output, document: ResetDocument) -> None:
     out.table(columns, rows, empty=f"Group {document.group!r} has no offsets; name topics with --topic.")
 
 
-def _why_moved(row: ResetOffset) -> str | None:
+def _why_moved(row: OffsetReset) -> str | None:
     if row.asked is None:
         return None
     return f"the log has no offset {row.asked}: this is its {'start' if row.asked < row.after else 'end'}"

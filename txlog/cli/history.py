@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from txlog.cli.options import Session, Topics, TopicsOption
+from txlog.cli.options import Session, Topics, TopicsOption, option
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError
 from txlog.text import bytes_text, duration_text, time_text
@@ -17,15 +15,9 @@ def history(
     topic: Topics = None,
     topic_option: TopicsOption = None,
     job: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--job",
-            metavar="JOB",
-            help="Only merge, compact, retention, vacuum or repair; may be repeated.",
-            show_default=False,
-        ),
+        list[str] | None, option("--job JOB", "Only merge, compact, retention, vacuum or repair; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Only the newest N.")] = 100,
+    limit: Annotated[int, option("--limit N", "Only the newest N.")] = 100,
 ) -> None:
     """Show what maintenance jobs did, newest first.
 

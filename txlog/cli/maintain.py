@@ -10,7 +10,7 @@ import typer
 
 from txlog.cli.errors import exit_status
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session
+from txlog.cli.options import Session, option
 from txlog.cli.output import Output, encode_line, write
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.errors import InvalidRequestError, RetriableError
@@ -26,70 +26,41 @@ _JITTER_MS = 10_000
 
 def maintain(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", metavar="", help="Run one round, then end.")] = False,
-    daemon: Annotated[
-        bool, typer.Option("--daemon", metavar="", help="Repeat rounds until a signal ends the program.")
-    ] = False,
+    once: Annotated[bool, option("--once", "Run one round, then end.")] = False,
+    daemon: Annotated[bool, option("--daemon", "Repeat rounds until a signal ends the program.")] = False,
     interval_ms: Annotated[
-        int, typer.Option("--interval-ms", metavar="MS", help="With --daemon: the pause between two rounds.")
+        int, option("--interval-ms MS", "With --daemon: the pause between two rounds.")
     ] = _INTERVAL_MS,
     jitter_ms: Annotated[
         int,
-        typer.Option(
-            "--jitter-ms",
-            metavar="MS",
-            help="With --daemon: a random extra pause up to this, so that several daemons take turns.",
-        ),
+        option("--jitter-ms MS", "With --daemon: a random extra pause up to this, so that several daemons take turns."),
     ] = _JITTER_MS,
     target_bytes: Annotated[
-        int, typer.Option("--target-bytes", metavar="BYTES", min=1, help="Target size of a merged file.")
+        int, option("--target-bytes BYTES", "Target size of a merged file.", min=1)
     ] = DEFAULT_TARGET_BYTES,
     merge_min_segments: Annotated[
-        int,
-        typer.Option(
-            "--merge-min-segments",
-            metavar="N",
-            help="Merge a partition if it has at least this number of sealed segments.",
-        ),
+        int, option("--merge-min-segments N", "Merge a partition if it has at least this number of sealed segments.")
     ] = DEFAULT_MIN_SEGMENTS,
     offsets_retention_ms: Annotated[
         int,
-        typer.Option(
-            "--offsets-retention-ms",
-            metavar="MS",
-            help="Forget consumer groups that have no member and committed nothing for this long. -1: never.",
+        option(
+            "--offsets-retention-ms MS",
+            "Forget consumer groups that have no member and committed nothing for this long. -1: never.",
         ),
     ] = -1,
     vacuum_interval_ms: Annotated[
         int | None,
-        typer.Option(
-            "--vacuum-interval-ms",
-            metavar="MS",
-            help="With --daemon: the time between two vacuums (default: an hour, or a fourth of delete.grace.ms if that is less).",
-            show_default=False,
+        option(
+            "--vacuum-interval-ms MS",
+            "With --daemon: the time between two vacuums (default: an hour, or a fourth of delete.grace.ms if that is less).",
         ),
     ] = None,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option("--skip", metavar="STEP", help="Leave out this step; may be repeated.", show_default=False),
-    ] = None,
+    skip: Annotated[list[str] | None, option("--skip STEP", "Leave out this step; may be repeated.")] = None,
     metrics_file: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-file",
-            metavar="PATH",
-            help="Write Prometheus metrics to this file after each round.",
-            show_default=False,
-        ),
+        str | None, option("--metrics-file PATH", "Write Prometheus metrics to this file after each round.")
     ] = None,
     metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="PORT",
-            help="With --daemon: serve Prometheus metrics there, at /metrics.",
-            show_default=False,
-        ),
+        int | None, option("--metrics-port PORT", "With --daemon: serve Prometheus metrics there, at /metrics.")
     ] = None,
 ) -> None:
     """Do all maintenance that is due, and report what was done, what was left and why.
@@ -234,7 +205,7 @@ def show_round(out: Output, report: MaintainReport) -> None:
         unnamed = sum(step.counts.get(kind, 0) for step in report.steps) - len(rows)
         if rows:
             out.heading(title)
-            out.table(("step", "topic", "partition", "what"), rows, empty="")
+            out.table(("step", "topic", "partition", "what"), rows)
         elif kind == "done":
             out.line()
             out.line("Nothing was due.")

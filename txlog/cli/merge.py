@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from txlog.cli.documents import MergeDocument
+from txlog.cli.documents import MergeDocument, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, option
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
@@ -28,30 +26,25 @@ def merge(
     partitions: Partitions = None,
     target_bytes: Annotated[
         int,
-        typer.Option(
-            "--target-bytes",
-            metavar="BYTES",
+        option(
+            "--target-bytes BYTES",
+            "Target size of a merged file. Files of at least half that size are not rewritten.",
             min=1,
-            help="Target size of a merged file. Files of at least half that size are not rewritten.",
         ),
     ] = DEFAULT_TARGET_BYTES,
     sort: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sort",
-            metavar="COLUMN",
-            help="Sort the rows of each row group by this column, for smaller files and readers that skip pages; may be repeated. "
+        option(
+            "--sort COLUMN",
+            "Sort the rows of each row group by this column, for smaller files and readers that skip pages; may be repeated. "
             "Offsets, and the order that txlog's readers return, stay.",
-            show_default=False,
         ),
     ] = None,
     bloom: Annotated[
         list[str] | None,
-        typer.Option(
-            "--bloom",
-            metavar="COLUMN",
-            help="Write Bloom filters of this column, by which Spark skips row groups unless the topic has floats; may be repeated.",
-            show_default=False,
+        option(
+            "--bloom COLUMN",
+            "Write Bloom filters of this column, by which Spark skips row groups unless the topic has floats; may be repeated.",
         ),
     ] = None,
     execute: Execute = False,
@@ -90,35 +83,14 @@ def merge(
 
 def planned_document(merge: Merge) -> MergeDocument:
     """Return a run that would be made."""
-    return MergeDocument(
-        topic=merge.topic_partition.topic,
-        partition=merge.topic_partition.partition,
-        base_offset=merge.run.base_offset,
-        end_offset=merge.run.end_offset,
-        generation=merge.run.generation,
-        outcome="planned",
-        segments_before=len(merge.inputs),
-        files_before=merge.files_before,
-        bytes_before=merge.bytes_before,
-    )
+    sources = (merge, merge.run, merge.topic_partition)
+    return document_of(MergeDocument, *sources, outcome="planned", segments_before=len(merge.inputs))
 
 
 def merge_document(merged: Merged) -> MergeDocument:
     """Return a run that was made."""
-    return MergeDocument(
-        topic=merged.topic_partition.topic,
-        partition=merged.topic_partition.partition,
-        base_offset=merged.base_offset,
-        end_offset=merged.end_offset,
-        generation=merged.generation,
-        outcome="merged" if merged.took_effect else "lost",
-        segments_before=merged.segments_before,
-        files_before=merged.files_before,
-        bytes_before=merged.bytes_before,
-        rows=merged.rows,
-        files=merged.files,
-        bytes=merged.bytes,
-    )
+    outcome = "merged" if merged.took_effect else "lost"
+    return document_of(MergeDocument, merged, merged.topic_partition, outcome=outcome)
 
 
 def show_merges(out: Output, documents: Sequence[MergeDocument], *, executed: bool, failed: int) -> None:
@@ -140,7 +112,6 @@ def show_merges(out: Output, documents: Sequence[MergeDocument], *, executed: bo
                 )
                 for each in documents
             ],
-            empty="",
         )
         out.line()
     elif not failed:

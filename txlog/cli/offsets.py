@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions
+from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, option
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
 from txlog.config import DEFAULT_ISOLATION
@@ -24,18 +22,13 @@ def get_offsets(
     partitions: Partitions = None,
     time: Annotated[
         str | None,
-        typer.Option(
-            "--time",
-            metavar="TIME",
-            help="Also show the first offset at or after a time: 2013-01-31T05:17:00Z, milliseconds since 1970, earliest, latest.",
-            show_default=False,
+        option(
+            "--time TIME",
+            "Also show the first offset at or after a time: 2013-01-31T05:17:00Z, milliseconds since 1970, earliest, latest.",
         ),
     ] = None,
     isolation_level: Annotated[
-        str,
-        typer.Option(
-            "--isolation-level", metavar="LEVEL", help="Rows that --time looks at: read_committed or read_uncommitted."
-        ),
+        str, option("--isolation-level LEVEL", "Rows that --time looks at: read_committed or read_uncommitted.")
     ] = DEFAULT_ISOLATION,
 ) -> None:
     """Show the log start, last stable and log end offset of each partition.

@@ -36,79 +36,63 @@ PANEL = "Store and output"
 STORE_ENV = "TXLOG_STORE"
 CONFIG_ENV = "TXLOG_CONFIG"
 
-_StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help=f"The store: a path, or a URL such as s3://bucket/log (environment: {STORE_ENV}).",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
-_ConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help=f"Settings, as in conf/txlog.toml (environment: {CONFIG_ENV}).",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
-_StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
-        metavar="KEY=VALUE",
-        help="An option of the store's driver; may be repeated.",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
-_OutputOption = Annotated[
-    OutputFormat | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="text|json",
-        help="Tables for people, or JSON for programs. (default: text)",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.", show_default=False),
-]
+def option(spelled: str, text: str, *others: str, **more: Any) -> Any:
+    """Return an option for a parameter's annotation, as in `option("--limit N", "Only the newest N.")`.
+
+    Without a second word it is a flag. `others` are more names, `more` are further arguments of `typer.Option`.
+    """
+    name, _, metavar = spelled.partition(" ")
+    return typer.Option(name, *others, metavar=metavar, help=text, **more)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument for a parameter's annotation."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+_SHARED: dict[str, Any] = {
+    "store": Annotated[
+        str | None,
+        option(
+            "--store URL",
+            f"The store: a path, or a URL such as s3://bucket/log (environment: {STORE_ENV}).",
+            rich_help_panel=PANEL,
+        ),
+    ],
+    "config": Annotated[
+        str | None,
+        option("--config FILE", f"Settings, as in conf/txlog.toml (environment: {CONFIG_ENV}).", rich_help_panel=PANEL),
+    ],
+    "storage_option": Annotated[
+        list[str] | None,
+        option(
+            "--storage-option KEY=VALUE", "An option of the store's driver; may be repeated.", rich_help_panel=PANEL
+        ),
+    ],
+    "output": Annotated[
+        OutputFormat | None,
+        option(
+            "--output text|json",
+            "Tables for people, or JSON for programs. (default: text)",
+            "-o",
+            rich_help_panel=PANEL,
+        ),
+    ],
+}
+
+TopicName = Annotated[str | None, argument("TOPIC", "The topic's name.")]
+TopicNameOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
+Topics = Annotated[list[str] | None, argument("TOPIC", "Only these topics; all if none is named.")]
 TopicsOrPartitions = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="TOPIC",
-        help="Only these topics, or partitions as in orders/0; all if none is named.",
-        show_default=False,
-    ),
+    list[str] | None, argument("TOPIC", "Only these topics, or partitions as in orders/0; all if none is named.")
 ]
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", hidden=True)]
 """The same as an option, for users of Kafka's tools."""
-Partitions = Annotated[
-    str | None,
-    typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
-]
+Partitions = Annotated[str | None, option("--partitions 0,1,…", "Only these partitions.", "--partition")]
 
-Execute = Annotated[
-    bool,
-    typer.Option("--execute", metavar="", help="Do it. Without this option the command only shows what it would do."),
-]
+Execute = Annotated[bool, option("--execute", "Do it. Without this option the command only shows what it would do.")]
 """Everything that deletes or overwrites is a dry run without it."""
-
-_SHARED: dict[str, Any] = {
-    "store": _StoreOption,
-    "config": _ConfigOption,
-    "storage_option": _StorageOption,
-    "output": _OutputOption,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,25 +208,22 @@ class Session:
             error.add_note(f"closing the store failed too: {failure}")
 
 
-class Command(TyperCommand):
-    """A command whose help does not show that `--help` takes a bool."""
+class _PlainHelp:
+    """Does not show in the help that `--help` takes a bool."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        return without_metavar(super().get_help_option(ctx))
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
 
 
-class Group(TyperGroup):
-    """A group of commands with the same help."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return without_metavar(super().get_help_option(ctx))
+class Command(_PlainHelp, TyperCommand):
+    """A command of txlog."""
 
 
-def without_metavar(option: Any) -> Any:
-    """Return an option of typer's own, shown as a flag."""
-    if option is not None:
-        option.metavar = ""
-    return option
+class Group(_PlainHelp, TyperGroup):
+    """A group of commands of txlog."""
 
 
 def command(

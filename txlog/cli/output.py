@@ -106,7 +106,7 @@ class Output:
             else:
                 write(f"{name:<{width}}  {value}\n")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Row], *, empty: str) -> None:
+    def table(self, columns: Sequence[str], rows: Iterable[Row], *, empty: str = "") -> None:
         """Write rows under upper-case headings, numbers aligned right, or the sentence `empty` if there are none."""
         listed = list(rows)
         if not listed:

@@ -12,7 +12,7 @@ import typer
 from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines
-from txlog.cli.options import Session, one_of, parse_pairs
+from txlog.cli.options import Session, TopicName, TopicNameOption, one_of, option, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.rows import decode_rows
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
@@ -28,50 +28,32 @@ _LINGER_MS = 1000
 _TYPED_LINGER_MS = 50
 """The same at a terminal: just long enough to paste many lines."""
 
-_Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
-_TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
-
 
 def produce(
     session: Session,
-    topic: _Topic = None,
-    topic_option: _TopicOption = None,
+    topic: TopicName = None,
+    topic_option: TopicNameOption = None,
     transactional_id: Annotated[
         str | None,
-        typer.Option(
-            "--transactional-id",
-            metavar="ID",
-            help="Write all rows in one transaction of this id: either all of them become visible, or none.",
-            show_default=False,
+        option(
+            "--transactional-id ID",
+            "Write all rows in one transaction of this id: either all of them become visible, or none.",
         ),
     ] = None,
     txn_version: Annotated[
         int | None,
-        typer.Option(
-            "--txn-version",
-            metavar="N",
-            help="Number of the transaction: if the id has committed this or a higher one, the run is skipped.",
-            show_default=False,
+        option(
+            "--txn-version N",
+            "Number of the transaction: if the id has committed this or a higher one, the run is skipped.",
         ),
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            metavar="COLUMN,…",
-            help="Columns that decide the partition (default: key.columns).",
-            show_default=False,
-        ),
+        str | None, option("--key COLUMN,…", "Columns that decide the partition (default: key.columns).")
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", help="The partition for all rows.", show_default=False)
-    ] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="ROWS", help="How many rows are sent at a time.")] = 10_000,
+    partition: Annotated[int | None, option("--partition N", "The partition for all rows.")] = None,
+    batch: Annotated[int, option("--batch ROWS", "How many rows are sent at a time.")] = 10_000,
     properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property", metavar="KEY=VALUE", help="A setting of the producer; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--property KEY=VALUE", "A setting of the producer; may be repeated.")
     ] = None,
 ) -> None:
     """Append rows from the standard input, one JSON object on each line.
@@ -281,7 +263,6 @@ def _show_produced(out: Output, document: ProduceDocument, txn_version: int | No
         out.table(
             ("topic", "partition", "rows", "first offset", "last offset"),
             [(document.topic, p.partition, p.records, p.first_offset, p.last_offset) for p in document.partitions],
-            empty="",
         )
         out.line()
     committed = f", committed as one transaction of {document.transactional_id!r}" if document.transactional_id else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from txlog.cli.documents import RetentionDocument
+from txlog.cli.documents import RetentionDocument, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions
 from txlog.cli.output import Output
@@ -49,19 +49,8 @@ def retention(
 
 def retention_document(retained: Retained, *, executed: bool) -> RetentionDocument:
     """Return what was removed from one partition."""
-    return RetentionDocument(
-        topic=retained.topic_partition.topic,
-        partition=retained.topic_partition.partition,
-        executed=executed,
-        log_start_before=retained.log_start_before,
-        log_start_after=retained.log_start_after,
-        segments=retained.segments,
-        rows=retained.rows,
-        bytes=retained.bytes,
-        setting=retained.setting,
-        held_by=retained.held_by,
-        held_until=retained.held_until_ms,
-    )
+    sources = (retained, retained.topic_partition)
+    return document_of(RetentionDocument, *sources, executed=executed, held_until=retained.held_until_ms)
 
 
 def show_retention(out: Output, documents: Sequence[RetentionDocument], partitions: int, *, executed: bool) -> None:
@@ -89,7 +78,6 @@ def show_retention(out: Output, documents: Sequence[RetentionDocument], partitio
                 )
                 for each in documents
             ],
-            empty="",
         )
     looked = count_text(partitions, "partition")
     rows, size = sum(each.rows for each in documents), sum(each.bytes for each in documents)

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from txlog.cli.columns import parse_columns, to_schema
-from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary
+from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Session, command, group, one_of, parse_pairs
+from txlog.cli.options import (
+    Execute,
+    Session,
+    TopicName,
+    TopicNameOption,
+    command,
+    group,
+    one_of,
+    option,
+    parse_pairs,
+)
 from txlog.cli.output import Output
 from txlog.config import keys_of
 from txlog.core.names import TopicPartition
@@ -26,53 +35,36 @@ if TYPE_CHECKING:
 
 app = group("topics", "Create, list, describe, alter and delete topics.")
 
-_Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
-_TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
 _Columns = Annotated[
     list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="NAME:TYPE[:not-null]",
-        help="A column; may be repeated. Types: bool, int8 to int64, float32, float64, string, binary, date, timestamp, "
+    option(
+        "--column NAME:TYPE[:not-null]",
+        "A column; may be repeated. Types: bool, int8 to int64, float32, float64, string, binary, date, timestamp, "
         "timestamp_ntz, decimal(p,s), and list<…>, map<…>, struct<name type, …> of them.",
-        show_default=False,
     ),
 ]
 _Schema = Annotated[
-    str | None,
-    typer.Option(
-        "--schema",
-        metavar="FILE",
-        help="The columns, as a JSON list of {name, type, nullable, fields}.",
-        show_default=False,
-    ),
+    str | None, option("--schema FILE", "The columns, as a JSON list of {name, type, nullable, fields}.")
 ]
 _Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A setting of the topic, as in retention.ms=-1; may be repeated.",
-        show_default=False,
-    ),
+    list[str] | None, option("--set KEY=VALUE", "A setting of the topic, as in retention.ms=-1; may be repeated.")
 ]
 
 
 @command(app, "create")
 def create(
     session: Session,
-    topic: _Topic = None,
-    topic_option: _TopicOption = None,
-    partitions: Annotated[int, typer.Option("--partitions", metavar="N", help="How many partitions.")] = 1,
+    topic: TopicName = None,
+    topic_option: TopicNameOption = None,
+    partitions: Annotated[int, option("--partitions N", "How many partitions.")] = 1,
     column: _Columns = None,
     schema: _Schema = None,
     settings: _Set = None,
     if_not_exists: Annotated[
         bool,
-        typer.Option(
+        option(
             "--if-not-exists",
-            metavar="",
-            help="Do nothing if the topic exists already and has these columns, with these types; more only if they take null. "
+            "Do nothing if the topic exists already and has these columns, with these types; more only if they take null. "
             "Partitions and settings are not compared.",
         ),
     ] = False,
@@ -101,15 +93,7 @@ def create(
 def list_topics(session: Session) -> None:
     """List all topics."""
     topics = [
-        TopicSummary(
-            topic=found.name,
-            topic_id=found.topic_id,
-            version=found.version,
-            partitions=found.partitions,
-            columns=len(found.fields),
-            config=dict(found.config),
-            changed_at=found.created_at,
-        )
+        document_of(TopicSummary, found, topic=found.name, columns=len(found.fields), changed_at=found.created_at)
         for found in session.store.topics()
     ]
 
@@ -136,15 +120,10 @@ def list_topics(session: Session) -> None:
 @command(app, "describe")
 def describe(
     session: Session,
-    topic: _Topic = None,
-    topic_option: _TopicOption = None,
+    topic: TopicName = None,
+    topic_option: TopicNameOption = None,
     size: Annotated[
-        bool,
-        typer.Option(
-            "--size",
-            metavar="",
-            help="Also show files, bytes, small files, aborted rows, and what a merge would gain.",
-        ),
+        bool, option("--size", "Also show files, bytes, small files, aborted rows, and what a merge would gain.")
     ] = False,
 ) -> None:
     """Show the columns, settings and partitions of one topic or of all topics."""
@@ -176,30 +155,20 @@ def describe(
 @command(app, "alter")
 def alter(
     session: Session,
-    topic: _Topic = None,
-    topic_option: _TopicOption = None,
+    topic: TopicName = None,
+    topic_option: TopicNameOption = None,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            metavar="N",
-            help="The new number of partitions. It cannot become smaller.",
-            show_default=False,
-        ),
+        int | None, option("--partitions N", "The new number of partitions. It cannot become smaller.")
     ] = None,
     column: _Columns = None,
     schema: _Schema = None,
     settings: _Set = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option("--unset", metavar="KEY", help="A setting to remove; may be repeated.", show_default=False),
-    ] = None,
+    unset: Annotated[list[str] | None, option("--unset KEY", "A setting to remove; may be repeated.")] = None,
     allow_key_movement: Annotated[
         bool,
-        typer.Option(
+        option(
             "--allow-key-movement",
-            metavar="",
-            help="Add partitions, or set other key.columns, although new rows of a key then go to another partition than its older ones.",
+            "Add partitions, or set other key.columns, although new rows of a key then go to another partition than its older ones.",
         ),
     ] = False,
 ) -> None:
@@ -236,8 +205,8 @@ def alter(
 @command(app, "delete")
 def delete(
     session: Session,
-    topic: _Topic = None,
-    topic_option: _TopicOption = None,
+    topic: TopicName = None,
+    topic_option: TopicNameOption = None,
     execute: Execute = False,
 ) -> None:
     """Delete a topic and all its rows. A dry run, unless --execute is given."""
@@ -259,24 +228,13 @@ def _document(session: Session, topic: TopicDescription, damaged: list[CorruptLo
     With a list `damaged`, damaged partitions are left out and their errors are appended to the list.
     """
     ends = session.admin.list_offsets(topic.name, damaged=damaged)
-    return TopicDocument(
+    return document_of(
+        TopicDocument,
+        topic,
         topic=topic.name,
-        topic_id=topic.topic_id,
-        version=topic.version,
-        partitions=topic.partitions,
-        config=dict(topic.config),
-        schema_id=topic.schema_id,
         columns=topic.fields,
         changed_at=topic.created_at,
-        ends=tuple(
-            PartitionEnds(
-                partition=tp.partition,
-                log_start_offset=found.log_start_offset,
-                last_stable_offset=found.last_stable_offset,
-                log_end_offset=found.log_end_offset,
-            )
-            for tp, found in sorted(ends.items())
-        ),
+        ends=tuple(document_of(PartitionEnds, ends[tp]) for tp in sorted(ends)),
     )
 
 
@@ -291,7 +249,7 @@ def _describe(out: Output, document: TopicDocument) -> None:
         ]
     )
     out.heading("Columns")
-    out.table(("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns], empty="")
+    out.table(("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns])
     out.heading("Settings")
     out.table(
         ("key", "value", "from"),
@@ -303,13 +261,11 @@ def _describe(out: Output, document: TopicDocument) -> None:
             )
             for key in keys_of("topic")
         ],
-        empty="",
     )
     out.heading("Partitions")
     out.table(
         ("partition", "log start", "last stable", "log end"),
         [(e.partition, e.log_start_offset, e.last_stable_offset, e.log_end_offset) for e in document.ends],
-        empty="",
     )
 
 
@@ -345,7 +301,6 @@ def _describe_sizes(out: Output, sizes: Sequence[PartitionSize]) -> None:
             )
             for each in sizes
         ],
-        empty="",
     )
     files, runs = sum(each.merge_files for each in sizes), sum(each.merge_runs for each in sizes)
     if not runs:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txlog.cli.documents import AbortDocument, ExpireDocument
-from txlog.cli.options import Execute, Session, command, group, one_of
+from txlog.cli.documents import AbortDocument, ExpireDocument, document_of
+from txlog.cli.options import Execute, Session, argument, command, group, one_of, option
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError
 from txlog.text import duration_text, time_text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = group("transactions", "List and describe transactions, find hanging ones, abort and expire them.")
 
-_Id = Annotated[str | None, typer.Argument(metavar="ID", help="The transactional.id.", show_default=False)]
+_Id = Annotated[str | None, argument("ID", "The transactional.id.")]
 _IdOption = Annotated[str | None, typer.Option("--transactional-id", hidden=True)]
 
 
@@ -25,20 +25,13 @@ _IdOption = Annotated[str | None, typer.Option("--transactional-id", hidden=True
 def list_transactions(
     session: Session,
     state: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--state", metavar="STATE", help="Only this state, as in ONGOING; may be repeated.", show_default=False
-        ),
+        list[str] | None, option("--state STATE", "Only this state, as in ONGOING; may be repeated.")
     ] = None,
     producer_id: Annotated[
-        list[int] | None,
-        typer.Option("--producer-id", metavar="PID", help="Only this producer; may be repeated.", show_default=False),
+        list[int] | None, option("--producer-id PID", "Only this producer; may be repeated.")
     ] = None,
     duration_filter: Annotated[
-        int,
-        typer.Option(
-            "--duration-filter", metavar="MS", help="Only transactions open for longer than this.", show_default=False
-        ),
+        int, option("--duration-filter MS", "Only transactions open for longer than this.", show_default=False)
     ] = -1,
 ) -> None:
     """List all transactional.ids with their last transaction."""
@@ -84,18 +77,13 @@ def describe(session: Session, transactional_id: _Id = None, id_option: _IdOptio
 @command(app, "find-hanging")
 def find_hanging(
     session: Session,
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.", show_default=False)
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", help="Only this partition of --topic.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, option("--topic TOPIC", "Only this topic.")] = None,
+    partition: Annotated[int | None, option("--partition N", "Only this partition of --topic.")] = None,
     max_transaction_timeout: Annotated[
         int,
-        typer.Option(
-            "--max-transaction-timeout",
-            metavar="MINUTES",
-            help="List transactions that have written nothing for longer than this; 0 lists every open one.",
+        option(
+            "--max-transaction-timeout MINUTES",
+            "List transactions that have written nothing for longer than this; 0 lists every open one.",
         ),
     ] = 15,
 ) -> None:
@@ -164,12 +152,8 @@ def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption =
     name = one_of(transactional_id, id_option, "transactional.id")
     ended = session.admin.abort_transaction(name)
     now = ended or session.admin.describe_transaction(name)
-    document = AbortDocument(
-        transactional_id=name,
-        result="nothing open" if ended is None else "committed" if ended.last_outcome == "commit" else "aborted",
-        producer_id=now.producer_id,
-        producer_epoch=now.producer_epoch,
-    )
+    result = "nothing open" if ended is None else "committed" if ended.last_outcome == "commit" else "aborted"
+    document = document_of(AbortDocument, now, result=result)
     words = {
         "nothing open": f"{name!r} has no open transaction; nothing was changed.",
         "committed": f"The transaction of {name!r} had been decided to commit; it was rolled forward and is visible.",
@@ -183,20 +167,13 @@ def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption =
 def expire(
     session: Session,
     transactional_id: Annotated[
-        str | None,
-        typer.Option(
-            "--transactional-id",
-            metavar="ID",
-            help="Forget only this id, if it is idle for long enough.",
-            show_default=False,
-        ),
+        str | None, option("--transactional-id ID", "Forget only this id, if it is idle for long enough.")
     ] = None,
     force: Annotated[
         bool,
-        typer.Option(
+        option(
             "--force",
-            metavar="",
-            help="Forget --transactional-id now, even if it holds a txn.version. A replay of that version is then not detected.",
+            "Forget --transactional-id now, even if it holds a txn.version. A replay of that version is then not detected.",
         ),
     ] = False,
     execute: Execute = False,
@@ -212,9 +189,7 @@ def expire(
         _expire_one(session, transactional_id, force=force, execute=execute)
         return
     done = session.admin.expire(dry_run=not execute)
-    document = ExpireDocument(
-        executed=execute, aborted=done.aborted, rolled_forward=done.rolled_forward, removed=done.removed
-    )
+    document = document_of(ExpireDocument, done, executed=execute)
 
     def text(out: Output) -> None:
         would = "" if execute else "would be "
@@ -282,4 +257,4 @@ def _describe(out: Output, found: TransactionDescription) -> None:
     )
     if found.partitions:
         out.heading("Partitions")
-        out.table(("topic", "partition"), found.partitions, empty="")
+        out.table(("topic", "partition"), found.partitions)

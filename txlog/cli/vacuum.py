@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry
+from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry, document_of
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Execute, Session, TopicsOption
+from txlog.cli.options import Execute, Session, TopicsOption, argument, option
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
 from txlog.text import bytes_text, count_text, time_text
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 def vacuum(
     session: Session,
     topic: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC", help="Only these topics (default: all, including internal ones).", show_default=False
-        ),
+        list[str] | None, argument("TOPIC", "Only these topics (default: all, including internal ones).")
     ] = None,
     topic_option: TopicsOption = None,
     execute: Execute = False,
-    objects: Annotated[bool, typer.Option("--objects", metavar="", help="Show every object, and the reason.")] = False,
+    objects: Annotated[bool, option("--objects", "Show every object, and the reason.")] = False,
 ) -> None:
     """Delete objects that no reader or writer can still use. A dry run, unless --execute is given.
 
@@ -59,38 +56,27 @@ def vacuum(
 
 def vacuum_document(where: str, report: VacuumReport) -> VacuumDocument:
     """Return the report of one vacuum."""
-    return VacuumDocument(
+    return document_of(
+        VacuumDocument,
+        report,
         store=where,
         executed=not report.dry_run,
-        topics=report.topics,
-        partitions=report.partitions,
         objects=len(report.deleted),
-        bytes=report.bytes,
-        kinds=tuple(
-            VacuumedKind(kind=each.kind, why=each.why, objects=each.objects, bytes=each.bytes)
-            for each in report.totals()
-        ),
-        deleted=tuple(
-            VacuumedEntry(path=each.path, kind=each.kind, why=each.why, bytes=each.bytes) for each in report.deleted
-        ),
-        waiting=tuple(
-            WaitingEntry(path=each.path, kind=each.kind, why=each.why, until=each.until_ms) for each in report.waiting
-        ),
-        failed=tuple(VacuumFailure(topic=each.topic, error=each.error) for each in report.failed),
+        kinds=tuple(document_of(VacuumedKind, each) for each in report.totals()),
+        deleted=tuple(document_of(VacuumedEntry, each) for each in report.deleted),
+        waiting=tuple(document_of(WaitingEntry, each, until=each.until_ms) for each in report.waiting),
+        failed=tuple(document_of(VacuumFailure, each) for each in report.failed),
     )
 
 
 def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None:
     """Show a table by kind and reason, or of every object, and sentences."""
     if objects and document.deleted:
-        out.table(
-            ("object", "bytes", "why"), [(each.path, each.bytes, each.why) for each in document.deleted], empty=""
-        )
+        out.table(("object", "bytes", "why"), [(each.path, each.bytes, each.why) for each in document.deleted])
     elif document.kinds:
         out.table(
             ("kind", "objects", "bytes", "why"),
             [(each.kind, each.objects, each.bytes, each.why) for each in document.kinds],
-            empty="",
         )
     looked = f"{count_text(len(document.topics), 'topic')} with {count_text(document.partitions, 'partition')}"
     if not document.objects:
