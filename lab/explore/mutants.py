@@ -32,8 +32,8 @@ from txlog.core.fetch_plan import plan_fetch
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name, boundary_name
 from txlog.core.records import NO_OFFSET, Boundary, Clean, TransactionEntry, TransactionState
+from txlog.core.segments import collect_aborted_txns
 from txlog.core.transactions import Done, Skipped, Transit, judge_end, judge_init
-from txlog.core.txn_index import collect_aborted_txns
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, StorageError
 from txlog.protocol import (

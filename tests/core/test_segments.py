@@ -19,8 +19,14 @@ from txlog.core.records import (
     OffsetEntry,
     SegmentIndex,
 )
-from txlog.core.segments import build_index, check_index, check_rows, first_at_or_after_timestamp, floor_entry
-from txlog.core.txn_index import check_txn_index
+from txlog.core.segments import (
+    build_index,
+    check_index,
+    check_rows,
+    check_txn_index,
+    first_at_or_after_timestamp,
+    floor_entry,
+)
 from txlog.errors import CorruptLogError, CorruptRecordError
 
 change = msgspec.structs.replace

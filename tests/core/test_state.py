@@ -27,9 +27,9 @@ from txlog.core.records import (
     TransactionMetadata,
     TransactionRow,
 )
+from txlog.core.segments import aborted_txn_of
 from txlog.core.snapshot_state import decode_snapshot, from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, replay
-from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptRecordError
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from txlog.core.names import SegmentName
 from txlog.core.records import AbortedTxn, BatchKind, CommitRecord, IndexEntry, TxnIndex
-from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
+from txlog.core.segments import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.errors import CorruptRecordError
 
 

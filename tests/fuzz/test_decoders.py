@@ -17,7 +17,7 @@ from tests.fuzz.hostile import VALUES, changed, closed, opened, places, sealed
 from tests.maintenance import damage as d
 from txlog.cli.columns import _parse_column, parse_columns
 from txlog.client.offsets import parse_offsets
-from txlog.core import chain, envelope, names, record_checks, records, segments, snapshot_state, state, txn_index
+from txlog.core import chain, envelope, names, record_checks, records, segments, snapshot_state, state
 from txlog.core.fetch_plan import RowRange, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError
@@ -127,7 +127,7 @@ def test_indexes(data: bytes, aborted: bytes) -> None:
         found = refused_or(envelope.decode, aborted, records.TxnIndex, path)
         listed = () if found is None else found[0].aborted
         refused_or(
-            txn_index.check_txn_index,
+            segments.check_txn_index,
             records.TxnIndex(partition=index.partition, aborted=listed), name, path, expected=index.aborted_txns, entries=index.entries,
         )  # fmt: skip
         for start in range(0, name.end_offset, 3):

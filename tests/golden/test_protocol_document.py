@@ -13,7 +13,7 @@ import pytest
 from tests.golden.examples import PROTOCOL, examples, rendered
 from txlog import errors
 from txlog.core import features, records, schema
-from txlog.core.records.base import Time
+from txlog.core.records import Time
 
 ROOT = PROTOCOL.parent
 DOCUMENT = PROTOCOL.read_text()

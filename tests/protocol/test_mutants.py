@@ -26,8 +26,8 @@ from txlog.core.append_rules import Proceed
 from txlog.core.effects import PutIfAbsent, PutOutcome
 from txlog.core.groups import check_commit
 from txlog.core.records import CommitRecord, TransactionState
+from txlog.core.segments import collect_aborted_txns
 from txlog.core.transactions import Done, Transit, judge_end, judge_init
-from txlog.core.txn_index import collect_aborted_txns
 from txlog.errors import StorageError
 from txlog.protocol import seal, slot
 from txlog.protocol.context import Context

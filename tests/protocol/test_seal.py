@@ -29,10 +29,9 @@ from txlog.core import envelope
 from txlog.core.effects import List, PutIfAbsent, WriteRows
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import SegmentIndex, TxnIndex
-from txlog.core.segments import check_index
+from txlog.core.segments import check_index, check_txn_index
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
-from txlog.core.txn_index import check_txn_index
 from txlog.errors import OutcomeUnknownError, StorageError
 from txlog.protocol.append import append_batch
 from txlog.protocol.load import load

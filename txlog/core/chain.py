@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from txlog.core import names
 from txlog.core.names import NumberedName, SegmentName, SegmentObject
@@ -164,9 +165,5 @@ def _segments_by_base(listing: PartitionListing) -> dict[int, list[SegmentName]]
 
 
 def _containing(ordered: Sequence[SegmentName], offset: int) -> SegmentName | None:
-    at = bisect_right(ordered, offset, key=_base_offset) - 1
+    at = bisect_right(ordered, offset, key=attrgetter("base_offset")) - 1
     return ordered[at] if at >= 0 and offset < ordered[at].end_offset else None
-
-
-def _base_offset(segment: SegmentName) -> int:
-    return segment.base_offset

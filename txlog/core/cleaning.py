@@ -16,7 +16,7 @@ import msgspec
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.chain import PartitionListing
 from txlog.core.fetch_plan import AbortedRanges
-from txlog.core.names import SegmentName, TopicPartition, segment_file_path
+from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -46,7 +46,14 @@ has."""
 COALESCED_MS = 3_600_000
 """All batches of one entry are of the same hour, however often they are merged: retention of a compacted run removes
 whole entries."""
-
+_SHARED = {
+    "kind": "data",
+    "producer_id": NO_PRODUCER_ID,
+    "producer_epoch": NO_PRODUCER_EPOCH,
+    "base_sequence": NO_SEQUENCE,
+    "transactional": False,
+}
+"""Fields of an entry that stands for many batches."""
 
 DEFAULT_MAX_KEYS = 5_000_000
 """Keys that one pass of a compaction can hold, at 24 bytes each: as many as Kafka's default
@@ -295,11 +302,6 @@ def next_clean(
     )
 
 
-def run_file_path(tp: TopicPartition, run: CleanedRun) -> str:
-    """Return the path of a run's rows, relative to the topic's folder."""
-    return segment_file_path(tp.partition, run.name)
-
-
 def _without_large(
     group: Sequence[SegmentName], indexes: Mapping[SegmentName, SegmentIndex], max_ratio: int
 ) -> list[Sequence[SegmentName]]:
@@ -361,7 +363,7 @@ def _merged_entries(
             if (
                 not distinct
                 and last is not None
-                and _is_coalesced(last)
+                and (last.kind, last.producer_id, last.transactional) == ("data", NO_PRODUCER_ID, False)
                 # An entry does not cross the compaction's end, so that compacted rows can be distinguished from the
                 # others later.
                 and not last.base_offset < clean_end <= entry.base_offset
@@ -375,25 +377,6 @@ def _merged_entries(
             elif distinct:
                 entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
             else:
-                entries.append(_coalesced(entry, row))
+                entries.append(msgspec.structs.replace(entry, **_SHARED, file=0, first_row=row))
             row += entry.records
     return entries, row
-
-
-def _is_coalesced(entry: IndexEntry) -> bool:
-    return entry.producer_id == NO_PRODUCER_ID and not entry.transactional and entry.kind == "data"
-
-
-def _coalesced(entry: IndexEntry, row: int) -> IndexEntry:
-    return IndexEntry(
-        base_offset=entry.base_offset,
-        records=entry.records,
-        kind="data",
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
-        transactional=False,
-        timestamp=entry.timestamp,
-        file=0,
-        first_row=row,
-    )

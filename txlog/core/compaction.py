@@ -22,7 +22,8 @@ from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import SegmentName
 from txlog.core.partitioning import Bytes, Offsets
 from txlog.core.records import Compaction, SchemaField, SegmentIndex, Tombstones
-from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.retention import rows_from
+from txlog.core.schema import begins_as_kafka
 from txlog.core.snapshots import SnapshotCut
 
 UNKNOWN = -1
@@ -121,7 +122,8 @@ def find_cleanable(
             waits_for = _OPEN
             break
         if name.end_offset > first_dirty:
-            if _is_young(index, now_ms, policy.min_compaction_lag_ms):
+            lag_ms = policy.min_compaction_lag_ms
+            if lag_ms > 0 and index.entries and index.entries[-1].timestamp > now_ms - lag_ms:
                 waits_for = _YOUNG
                 break
             if complete is not None and any(map(complete.hides, index.entries)):
@@ -130,10 +132,10 @@ def find_cleanable(
         names.append(name)
         its_bytes = sum(file.bytes for file in index.files)
         its_rows = sum(entry.records for entry in index.entries)
-        new = its_bytes * _rows_from(index, first_dirty) // max(its_rows, 1)
+        new = its_bytes * rows_from(index, first_dirty) // max(its_rows, 1)
         dirty, clean = dirty + new, clean + its_bytes - new
         # Rows of a run below the log start stay in its file until the next compaction rewrites it.
-        due_bytes += its_bytes * (its_rows - _rows_from(index, log_start_offset)) // max(its_rows, 1)
+        due_bytes += its_bytes * (its_rows - rows_from(index, log_start_offset)) // max(its_rows, 1)
         if index.compacted is not msgspec.UNSET and index.compacted.key == policy.key:
             due = sum(item.rows for item in index.compacted.tombstones if item.delete_at <= now_ms)
             due_rows += due
@@ -179,8 +181,7 @@ def value_columns(fields: Sequence[SchemaField], key_columns: Sequence[str]) -> 
     In a topic of Kafka's record shape this is `value`, otherwise all columns that are not in the key. Without such a
     column the result is empty, and no row is a tombstone.
     """
-    kafka = [(field.name, field.type) for field in KAFKA_FIELDS]
-    if tuple(key_columns) == ("key",) and [(field.name, field.type) for field in fields[: len(kafka)]] == kafka:
+    if tuple(key_columns) == ("key",) and begins_as_kafka(fields):
         return ("value",)
     return tuple(field.name for field in fields if field.name not in key_columns)
 
@@ -348,15 +349,3 @@ class _Table:
         digests = np.concatenate((self.digests, other.digests))
         order = np.argsort(digests, kind="stable")
         return _Table(digests[order], np.concatenate((self.offsets, other.offsets))[order])
-
-
-def _is_young(index: SegmentIndex, now_ms: int, lag_ms: int) -> bool:
-    return lag_ms > 0 and bool(index.entries) and index.entries[-1].timestamp > now_ms - lag_ms
-
-
-def _rows_from(index: SegmentIndex, offset: int) -> int:
-    """Count rows of the batches that reach `offset` or lie after it; a batch of a run reaches up to the next one."""
-    if index.end_offset <= offset:
-        return 0
-    ends = [entry.base_offset for entry in index.entries[1:]] + [index.end_offset]
-    return sum(entry.records for entry, end in zip(index.entries, ends, strict=False) if end > offset)

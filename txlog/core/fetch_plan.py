@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeAlias, TypeVar
 
 from txlog.core.names import SegmentObject, TopicPartition, parse_partition_object
@@ -149,7 +150,7 @@ class AbortedRanges:
         ranges = self._by_producer.get(producer_id)
         if ranges is None or kind != "data":
             return False
-        at = bisect_right(ranges, offset, key=_first) - 1
+        at = bisect_right(ranges, offset, key=itemgetter(0)) - 1
         return at >= 0 and offset <= ranges[at][1]
 
 
@@ -276,7 +277,3 @@ def _check_covered(tp: TopicPartition, at: int, end: int, found: int) -> None:
         raise CorruptLogError(
             f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}. hint: check the store with `txlog fsck`"
         )
-
-
-def _first(bounds: tuple[int, int]) -> int:
-    return bounds[0]

@@ -11,7 +11,6 @@ from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     CommitRecord,
-    DataFile,
     Entry,
     GroupEntry,
     OffsetEntry,
@@ -19,7 +18,7 @@ from txlog.core.records import (
     TransactionEntry,
     TransactionMetadata,
 )
-from txlog.core.segments import check_rows
+from txlog.core.segments import check_files, check_rows
 from txlog.errors import CorruptLogError, CorruptRecordError
 
 _ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
@@ -159,19 +158,3 @@ def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPa
         if sum(places) != 1 or not part.rows:
             raise CorruptRecordError(f"{path}: the staged part of {tp} has {part.rows} rows in {sum(places)} places")
         check_files(part.files, tp, path)
-
-
-def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> None:
-    """Raise CorruptRecordError, beginning with `path`, unless the files can be the partition's.
-
-    They must also have as many rows as their row groups.
-    """
-    for file in files:
-        try:
-            names.check_data_path(tp.topic, tp.partition, file.path)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"{path}: {error}") from None
-        if sum(file.row_groups) != file.rows:
-            raise CorruptRecordError(
-                f"{path}: {file.path}: {file.rows} rows, and its row groups hold {sum(file.row_groups)}"
-            )

@@ -119,6 +119,8 @@ def cut_of_run(
 
 def rows_from(index: SegmentIndex, offset: int) -> int:
     """Count the rows of the batches that reach beyond `offset`."""
+    if index.end_offset <= offset:
+        return 0
     return sum(entry.records for at, entry in enumerate(index.entries) if end_of_entry(index, at) > offset)
 
 

@@ -318,27 +318,17 @@ def _type_text(field: SchemaField) -> str:
     return field.type
 
 
+def _column(name: str, type_name: str, *children: SchemaField) -> SchemaField:
+    return SchemaField(id=1, name=name, type=type_name, fields=children)
+
+
+_HEADER = _column("element", "struct", _column("key", "string"), _column("value", "binary"))
 KAFKA_FIELDS = assign_ids(
     [
-        SchemaField(id=1, name="key", type="binary"),
-        SchemaField(id=1, name="value", type="binary"),
-        SchemaField(
-            id=1,
-            name="headers",
-            type="list",
-            fields=(
-                SchemaField(
-                    id=1,
-                    name="element",
-                    type="struct",
-                    fields=(
-                        SchemaField(id=1, name="key", type="string"),
-                        SchemaField(id=1, name="value", type="binary"),
-                    ),
-                ),
-            ),
-        ),
-        SchemaField(id=1, name="timestamp", type="timestamp"),
+        _column("key", "binary"),
+        _column("value", "binary"),
+        _column("headers", "list", _HEADER),
+        _column("timestamp", "timestamp"),
     ]
 )
 """The schema of a topic that is created without one: Kafka's record. Its `timestamp` is the user's own."""
@@ -349,5 +339,10 @@ def kafka_key(schema: Sequence[SchemaField]) -> tuple[str, ...]:
 
     It is `key` if the topic has Kafka's columns, otherwise no column.
     """
+    return ("key",) if len(schema) == len(KAFKA_FIELDS) and begins_as_kafka(schema) else ()
+
+
+def begins_as_kafka(schema: Sequence[SchemaField]) -> bool:
+    """Return whether the first columns of `schema` are Kafka's."""
     kafkas = [(field.name, field.type) for field in KAFKA_FIELDS]
-    return ("key",) if [(field.name, field.type) for field in schema] == kafkas else ()
+    return [(field.name, field.type) for field in schema[: len(kafkas)]] == kafkas

@@ -1,21 +1,29 @@
-"""How is a segment's index made and checked, and where in a segment is an offset or a timestamp?
+"""How are a segment's index and transaction index made and checked, and where in a segment is an offset or a timestamp?
 
 `build_index` is a pure function of the segment's commit records, except for the one file that takes the inline rows
 (W38). See PROTOCOL.md, "Segment index".
+
+Entries of a transaction index are in the order of their ABORT markers. An entry is in the index of the segment with the
+marker, not of the segment with the rows. So a search goes on into later segments until it is complete. See
+PROTOCOL.md, "Transaction index"; Kafka's TransactionIndex.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 
 import msgspec
 
 from txlog.core import names
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import (
+    NO_OFFSET,
     NO_PRODUCER_ID,
+    AbortedTxn,
     CommitRecord,
     DataFile,
     IndexedFile,
@@ -23,8 +31,8 @@ from txlog.core.records import (
     SegmentIndex,
     TxnIndex,
 )
-from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptLogError, CorruptRecordError
+from txlog.text import count_text
 
 
 def build_index(
@@ -69,7 +77,20 @@ def build_index(
         elif record.payload_bytes:
             file, first_row = inline_number, inline_row
             inline_row += record.records
-        entries.append(_entry(record, file, first_row))
+        entries.append(
+            IndexEntry(
+                base_offset=record.base_offset,
+                records=record.records,
+                kind=record.kind,
+                producer_id=record.producer_id,
+                producer_epoch=record.producer_epoch,
+                base_sequence=record.base_sequence,
+                transactional=record.transactional,
+                timestamp=record.timestamp,
+                file=file,
+                first_row=first_row,
+            )
+        )
     if inline_file is not None:
         # Rows of older schemas are written in the segment's newest schema, because columns are only ever added.
         files.append(indexed_file(inline_file, max(record.schema_id for record in inline), offset_column=True))
@@ -122,12 +143,28 @@ def check_rows(record: CommitRecord, where: str) -> None:
         )
 
 
+def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> None:
+    """Raise CorruptRecordError, beginning with `path`, unless the files can be the partition's.
+
+    They must also have as many rows as their row groups.
+    """
+    for file in files:
+        try:
+            names.check_data_path(tp.topic, tp.partition, file.path)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{path}: {error}") from None
+        if sum(file.row_groups) != file.rows:
+            raise CorruptRecordError(
+                f"{path}: {file.path}: {file.rows} rows, and its row groups hold {sum(file.row_groups)}"
+            )
+
+
 def floor_entry(index: SegmentIndex, offset: int) -> int:
     """Return the position of the last entry that begins at or below `offset`; -1 if there is no such entry.
 
     In generation 0 that entry contains the offset, if the segment does.
     """
-    return bisect_right(index.entries, offset, key=_base_offset) - 1
+    return bisect_right(index.entries, offset, key=attrgetter("base_offset")) - 1
 
 
 def end_of_entry(index: SegmentIndex, at: int) -> int:
@@ -151,7 +188,7 @@ def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | No
     Entries without rows do not count. Timestamps of a partition never decrease. A coalesced entry of a cleaned run has
     the timestamp of its last row, so the entry found contains the wanted row.
     """
-    at = bisect_left(index.entries, timestamp, key=_timestamp)
+    at = bisect_left(index.entries, timestamp, key=attrgetter("timestamp"))
     return next((position for position in range(at, len(index.entries)) if index.entries[position].records), None)
 
 
@@ -175,15 +212,7 @@ def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
     names.check_own(index.partition, path)
     topic, _, rest = path.partition("/")
     partition = rest.partition("/")[0]
-    for file in index.files:
-        if sum(file.row_groups) != file.rows:
-            raise CorruptRecordError(
-                f"{path}: {file.path}: {file.rows} rows, and its row groups hold {sum(file.row_groups)}"
-            )
-        try:
-            names.check_data_path(topic, int(partition) if partition.isdecimal() else -1, file.path)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"{path}: {error}") from None
+    check_files(index.files, TopicPartition(topic, int(partition) if partition.isdecimal() else -1), path)
     at, time = index.base_offset, -1
     for number, entry in enumerate(index.entries):
         if entry.base_offset < at or (index.generation == 0 and entry.base_offset != at):
@@ -307,24 +336,123 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
         raise CorruptRecordError(f"{path}: entry {number} uses {entry.file} and the next files only in part")
 
 
-def _entry(record: CommitRecord, file: int | None, first_row: int) -> IndexEntry:
-    return IndexEntry(
-        base_offset=record.base_offset,
-        records=record.records,
-        kind=record.kind,
+# -- transaction indexes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnIndexSearchResult:
+    """Aborted transactions that overlap the range. If `is_complete`, later entries cannot overlap it."""
+
+    aborted: tuple[AbortedTxn, ...]
+    is_complete: bool
+
+
+def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
+    """Return the index entry of a commit record: only an ABORT of a transaction with rows in this partition has one."""
+    if record.kind != "abort" or record.first_offset == NO_OFFSET:
+        return None
+    return AbortedTxn(
         producer_id=record.producer_id,
-        producer_epoch=record.producer_epoch,
-        base_sequence=record.base_sequence,
-        transactional=record.transactional,
-        timestamp=record.timestamp,
-        file=file,
-        first_row=first_row,
+        first_offset=record.first_offset,
+        last_offset=record.base_offset,
+        last_stable_offset=record.last_stable_offset,
     )
 
 
-def _base_offset(entry: IndexEntry) -> int:
-    return entry.base_offset
+def collect_aborted_txns(
+    txns: Iterable[AbortedTxn], *, fetch_offset: int, upper_bound_offset: int
+) -> TxnIndexSearchResult:
+    """Return the aborted transactions that overlap a range (R10), as Kafka's TransactionIndex does.
+
+    The range is `[fetch_offset, upper_bound_offset)`.
+    """
+    found = []
+    for txn in txns:
+        if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
+            found.append(txn)
+        # Every transaction that was open at that time had begun at or above the stable offset, so no later entry can
+        # overlap. This holds because the stored offset is the one just after this marker.
+        if txn.last_stable_offset >= upper_bound_offset:
+            return TxnIndexSearchResult(aborted=tuple(found), is_complete=True)
+    return TxnIndexSearchResult(aborted=tuple(found), is_complete=False)
 
 
-def _timestamp(entry: IndexEntry) -> int:
-    return entry.timestamp
+def check_txn_index(
+    txn_index: TxnIndex,
+    name: SegmentName,
+    path: str,
+    *,
+    expected: int | None = None,
+    entries: Sequence[IndexEntry] | None = None,
+) -> None:
+    """Raise CorruptRecordError naming `path` unless `txn_index` fits the segment `name` (R8).
+
+    `expected` is the number of entries that the segment's `.index` announces, `entries` its batches. In generation 0
+    the batches hold every ABORT marker. So a transaction index of another partition is detected even if all its offsets
+    fit.
+    """
+    names.check_own(txn_index.partition, path)
+    if expected is not None and len(txn_index.aborted) != expected:
+        raise CorruptRecordError(
+            f"{path}: holds {count_text(len(txn_index.aborted), 'aborted transaction')}, and the index announces {expected}"
+        )
+    last_offset = name.base_offset - 1
+    last_stable_offset = 0
+    for txn in txn_index.aborted:
+        if not last_offset < txn.last_offset < name.end_offset:
+            raise CorruptRecordError(
+                f"{path}: the ABORT marker at offset {txn.last_offset} of producer {txn.producer_id} is out of order or outside "
+                f"[{name.base_offset}, {name.end_offset})"
+            )
+        if not txn.first_offset < txn.last_offset:
+            raise CorruptRecordError(
+                f"{path}: producer {txn.producer_id}: first offset {txn.first_offset} is not below the marker's, {txn.last_offset}"
+            )
+        if not last_stable_offset <= txn.last_stable_offset <= txn.last_offset + 1:
+            raise CorruptRecordError(
+                f"{path}: last stable offset {txn.last_stable_offset} at the marker {txn.last_offset}: expected "
+                f"{last_stable_offset} to {txn.last_offset + 1}"
+            )
+        last_offset, last_stable_offset = txn.last_offset, txn.last_stable_offset
+    if entries is not None and not name.generation:
+        _check_markers(txn_index, entries, path)
+
+
+def _check_markers(txn_index: TxnIndex, entries: Sequence[IndexEntry], path: str) -> None:
+    listed = {txn.last_offset: txn for txn in txn_index.aborted}
+    opened: dict[int, list[int]] = {}
+    log_start_moved = -1
+    for entry in entries:
+        if entry.kind == "log_start":
+            log_start_moved = entry.base_offset
+        if entry.kind == "data":
+            if entry.transactional:
+                firsts = opened.setdefault(entry.producer_id, [])
+                # The log start may have moved, and the transaction's next rows may then have become its first.
+                if not firsts or firsts[-1] < log_start_moved:
+                    firsts.append(entry.base_offset)
+            continue
+        if entry.kind not in ("commit", "abort"):
+            continue
+        firsts = opened.pop(entry.producer_id, [])
+        txn = listed.pop(entry.base_offset, None)
+        if txn is None:
+            if entry.kind == "abort" and firsts:
+                raise CorruptRecordError(
+                    f"{path}: the transaction of producer {entry.producer_id} that the marker at offset {entry.base_offset} "
+                    f"aborted had rows from offset {firsts[0]} on, and is not in it"
+                )
+            continue
+        if (entry.kind, entry.producer_id) != ("abort", txn.producer_id):
+            raise CorruptRecordError(
+                f"{path}: the index has {entry.kind} of producer {entry.producer_id} at offset {entry.base_offset}, and it "
+                f"lists an ABORT of producer {txn.producer_id}; an object was swapped or copied"
+            )
+        # A transaction that began before the segment may have more rows here.
+        if txn.first_offset not in firsts and txn.first_offset >= entries[0].base_offset:
+            raise CorruptRecordError(
+                f"{path}: the transaction of producer {txn.producer_id} that the marker at offset {txn.last_offset} aborted begins at "
+                f"{firsts[0] if firsts else 'no offset'} in the index, and it says {txn.first_offset}; an object was swapped or copied"
+            )
+    for txn in listed.values():
+        raise CorruptRecordError(f"{path}: the index has no marker at offset {txn.last_offset}")

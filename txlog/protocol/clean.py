@@ -60,7 +60,7 @@ class Merge:
     @property
     def path(self) -> str:
         """Return the path of the run's Parquet file, relative to the topic's folder."""
-        return cleaning.run_file_path(self.topic_partition, self.run)
+        return names.segment_file_path(self.topic_partition.partition, self.run.name)
 
     @property
     def files_before(self) -> int:

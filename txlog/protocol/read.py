@@ -16,9 +16,16 @@ from txlog.core.effects import Gather, Get, Program, ReadClocks
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
-from txlog.core.segments import check_index, end_of_entry, first_at_or_after_timestamp, is_coalesced
+from txlog.core.segments import (
+    aborted_txn_of,
+    check_index,
+    check_txn_index,
+    collect_aborted_txns,
+    end_of_entry,
+    first_at_or_after_timestamp,
+    is_coalesced,
+)
 from txlog.core.snapshots import SnapshotCut
-from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.errors import CorruptRecordError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import present, relisting

@@ -19,10 +19,9 @@ from txlog.core.effects import Delete, Gather, Get, InlineRows, List, NewId, Pro
 from txlog.core.names import NumberedName, SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import Clean, DataFile, SegmentIndex, Snapshot, TxnIndex
-from txlog.core.segments import build_index
+from txlog.core.segments import aborted_txn_of, build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
-from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptLogError
 from txlog.protocol.context import Context
 from txlog.protocol.load import present

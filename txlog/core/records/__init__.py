@@ -5,15 +5,19 @@ See PROTOCOL.md, "Objects", for all fields in tables. Integers are int64; unknow
 
 import msgspec
 
-from txlog.core.records.base import *  # noqa: F403
 from txlog.core.records.commit import *  # noqa: F403
 from txlog.core.records.commit import CommitRecord, StagedList
-from txlog.core.records.segment import *  # noqa: F403
-from txlog.core.records.segment import Boundary, Clean, SegmentIndex, TxnIndex
-from txlog.core.records.snapshot import *  # noqa: F403
-from txlog.core.records.snapshot import Snapshot
-from txlog.core.records.store import *  # noqa: F403
-from txlog.core.records.store import CleanupRun, StoreDescriptor, TopicMetadata
+from txlog.core.records.objects import *  # noqa: F403
+from txlog.core.records.objects import (
+    Boundary,
+    Clean,
+    CleanupRun,
+    SegmentIndex,
+    Snapshot,
+    StoreDescriptor,
+    TopicMetadata,
+    TxnIndex,
+)
 
 STORED_OBJECTS = (
     StoreDescriptor,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from txlog.core import chain, names
 from txlog.core.names import INTERNAL_TOPICS, NumberedName, SegmentName, SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, SegmentIndex, Snapshot, TxnIndex
-from txlog.core.segments import check_index
+from txlog.core.segments import check_index, check_txn_index
 from txlog.core.snapshot_state import check_snapshot, from_snapshot
 from txlog.core.state import kept_lso
-from txlog.core.txn_index import check_txn_index
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.findings import Reader, reason
 from txlog.text import count_text
