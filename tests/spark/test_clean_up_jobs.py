@@ -34,7 +34,7 @@ def test_what_a_dead_writer_left_is_deleted_by_executors(small_files: Log, spark
     leave_a_dead_file(small_files)
     before, seen = rows(small_files), last_job(spark)
     report = vacuum_topics(spark, store, ["orders"])
-    assert [each.path.startswith("orders/1/rows/") for each in report.deleted] == [True]
+    assert [each.dead.path.startswith("orders/1/rows/") for each in report.deleted] == [True]
     assert report.bytes > 0
     assert rows(small_files) == before
     assert "txlog vacuum: orders-1, 1 object" in {said for said, _ in jobs(spark, seen)}

@@ -60,8 +60,7 @@ def compact(
     from txlog.client.reading import read_session
     from txlog.maintenance.compact import cleanable_part, compact_partitions
     from txlog.maintenance.history import record
-    from txlog.maintenance.partition_loop import gather, look_over
-    from txlog.maintenance.users_topics import refuse_internal
+    from txlog.maintenance.partition_loop import gather, look_over, refuse_internal
 
     names = [*(topic or ()), *(topic_option or ())]
     refuse_internal(names, "compacted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,17 +57,40 @@ def vacuum(
 
 def vacuum_document(where: str, report: VacuumReport) -> VacuumDocument:
     """Return the report of one vacuum."""
+    from txlog.core.vacuum import NOT_KNOWN_YET
+
+    deleted = tuple(
+        VacuumedEntry(path=each.dead.path, kind=each.dead.kind.value, why=each.dead.why.value, bytes=each.bytes)
+        for each in report.deleted
+    )
     return document_of(
         VacuumDocument,
         report,
         store=where,
         executed=not report.dry_run,
-        objects=len(report.deleted),
-        kinds=tuple(document_of(VacuumedKind, each) for each in report.totals()),
-        deleted=tuple(document_of(VacuumedEntry, each) for each in report.deleted),
-        waiting=tuple(document_of(WaitingEntry, each, until=each.until_ms) for each in report.waiting),
-        failed=tuple(document_of(VacuumFailure, each) for each in report.failed),
+        objects=len(deleted),
+        kinds=_kinds(deleted),
+        deleted=deleted,
+        waiting=tuple(
+            WaitingEntry(
+                path=each.path,
+                kind=each.kind.value,
+                why=each.why.value,
+                until=None if each.waits_until_ms == NOT_KNOWN_YET else each.waits_until_ms,
+            )
+            for each in report.waiting
+        ),
+        failed=tuple(VacuumFailure(topic=topic, error=error) for topic, error in report.failed),
     )
+
+
+def _kinds(deleted: Iterable[VacuumedEntry]) -> tuple[VacuumedKind, ...]:
+    """Return the totals by kind and reason, the most bytes first."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for each in deleted:
+        sizes.setdefault((each.kind, each.why), []).append(each.bytes or 0)
+    made = [VacuumedKind(kind=kind, why=why, objects=len(each), bytes=sum(each)) for (kind, why), each in sizes.items()]
+    return tuple(sorted(made, key=lambda each: (-each.bytes, each.kind, each.why)))
 
 
 def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None:

@@ -29,42 +29,30 @@ from txlog.core.compaction import (
     digest_keys,
     value_columns,
 )
-from txlog.core.effects import Program
 from txlog.core.fetch_plan import Piece
 from txlog.core.names import TopicPartition
 from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidConfigurationError
-from txlog.maintenance.merge import topic_of_inputs
-from txlog.maintenance.partition_loop import Outcome, over_partitions, results
-from txlog.maintenance.users_topics import refuse_internal
+from txlog.maintenance.merge import Merged, topic_of_inputs
+from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
-from txlog.protocol.clean import Merge, publish
+from txlog.protocol.clean import Merge
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
-from txlog.protocol.context import Context, Views
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class Compacted(Merged):
     """One pass of compaction over a partition, before and after."""
 
-    topic_partition: TopicPartition
-    base_offset: int
-    end_offset: int
-    generation: int
-    took_effect: bool
-    """False if another merge or compaction of the same offsets was published first."""
     compacted_to: int
     """Below this offset no two rows have the same key now."""
     keys: int
     """Distinct keys among the rows that no compaction had seen."""
-    segments_before: int
-    files_before: int
-    bytes_before: int
     rows_before: int
     """Committed rows from the log start on."""
     superseded: int
@@ -74,9 +62,6 @@ class Compacted:
     """Tombstones that are left until their `delete.retention.ms` has passed."""
     keyless: int
     """Rows without a key; a compaction keeps all of them."""
-    rows: int
-    files: int
-    bytes: int
 
 
 def compaction_policy(
@@ -113,11 +98,7 @@ def compaction_policy(
 
 def cleanable_part(session: Session, tp: TopicPartition, policy: CompactionPolicy) -> Cleanable:
     """Return which part of a partition can be compacted now, and whether that is due. Only indexes are read."""
-
-    def looked(ctx: Context, views: Views) -> Program[tuple[Views, Cleanable]]:
-        return look_at_dirt(ctx, views, tp, policy)
-
-    return session.call("looking for what to compact", looked)
+    return session.call("looking for what to compact", lambda ctx, views: look_at_dirt(ctx, views, tp, policy))
 
 
 def compact_partitions(
@@ -189,11 +170,7 @@ def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolic
     Raises InvalidRequestError for an internal topic.
     """
     refuse_internal([tp.topic], "compacted")
-
-    def planned(ctx: Context, views: Views) -> Program[tuple[Views, CompactionPlan | None]]:
-        return plan_compaction(ctx, views, tp, policy)
-
-    return session.call("planning a compaction", planned)
+    return session.call("planning a compaction", lambda ctx, views: plan_compaction(ctx, views, tp, policy))
 
 
 def copy_survivors(runtime: Runtime, plan: CompactionPlan, on_progress: Progress | None = None) -> Copied:
@@ -207,34 +184,19 @@ def copy_survivors(runtime: Runtime, plan: CompactionPlan, on_progress: Progress
 
 def publish_compaction(session: Session, plan: CompactionPlan, copied: Copied) -> Compacted:
     """Publish a pass whose rows were copied, unless another job published a run of the same offsets first."""
-    session.runtime.ensure_writable()
-    merge = copied.run_of(plan)
-
-    def published(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-        return views, (yield from publish(ctx, merge, copied.file, copied.kept))
-
-    took_effect = session.call("publishing a compaction", published)
     compaction = copied.kept.compaction
-    file = copied.file
-    return Compacted(
-        topic_partition=merge.topic_partition,
-        base_offset=merge.run.base_offset,
-        end_offset=merge.run.end_offset,
-        generation=merge.run.generation,
-        took_effect=took_effect,
+    return Compacted.publish_run(
+        session,
+        copied.run_of(plan),
+        copied.file,
+        copied.kept,
         compacted_to=compaction.end_offset,
         keys=copied.keys,
-        segments_before=len(merge.inputs),
-        files_before=merge.files_before,
-        bytes_before=merge.bytes_before,
         rows_before=copied.rows_before,
         superseded=copied.superseded,
         expired_tombstones=copied.expired_tombstones,
         tombstones=sum(item.rows for item in compaction.tombstones),
         keyless=copied.keyless,
-        rows=0 if file is None else file.rows,
-        files=0 if file is None else 1,
-        bytes=0 if file is None else file.bytes,
     )
 
 

@@ -27,7 +27,7 @@ from txlog.maintenance.partition_loop import Outcome
 from txlog.maintenance.retention import Retained
 from txlog.protocol import history as protocol
 
-D = TypeVar("D", bound=Merged | Compacted | Retained | None)
+D = TypeVar("D", bound=Merged | Retained | None)
 
 StepOutcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
 
@@ -85,20 +85,10 @@ class Recorder:
         tp: TopicPartition,
         outcome: StepOutcome,
         *,
-        base_offset: int = -1,
-        end_offset: int = -1,
-        generation: int = -1,
-        input_files: int = 0,
-        output_files: int = 0,
-        rows_read: int = 0,
-        rows_written: int = 0,
-        bytes_read: int = 0,
-        bytes_written: int = 0,
-        deleted_objects: int = 0,
-        deleted_bytes: int = 0,
         message: str = "",
+        **figures: int,
     ) -> None:
-        """Record a step on a partition, or that it failed."""
+        """Record a step on a partition, or that it failed. `figures` are the numbers of a CleanupStep."""
         now_ms = self._clock.now_ms()
         self.steps.append(
             CleanupStep(
@@ -108,31 +98,19 @@ class Recorder:
                 started_at=min(self._began_at, now_ms),
                 ended_at=now_ms,
                 outcome=outcome,
-                base_offset=base_offset,
-                end_offset=end_offset,
-                generation=generation,
-                input_files=input_files,
-                output_files=output_files,
-                rows_read=rows_read,
-                rows_written=rows_written,
-                bytes_read=bytes_read,
-                bytes_written=bytes_written,
-                deleted_objects=deleted_objects,
-                deleted_bytes=deleted_bytes,
                 message=message[:_MAX_MESSAGE],
+                **figures,
             )
         )
         self._began_at = now_ms
 
-    def add_outcome(self, tp: TopicPartition, outcome: Merged | Compacted | Retained | TxlogError | None) -> None:
+    def add_outcome(self, tp: TopicPartition, outcome: Merged | Retained | TxlogError | None) -> None:
         """Record what a verb did to a partition. What it left alone is not recorded."""
         match outcome:
             case TxlogError():
                 self.add(tp, "failed", message=str(outcome))
             case Merged():
                 self.add_merged(outcome)
-            case Compacted():
-                self.add_compacted(outcome)
             case Retained() if outcome.moves:
                 self.add_retained(outcome)
 
@@ -143,7 +121,7 @@ class Recorder:
             yield tp, outcome
 
     def add_merged(self, merged: Merged) -> None:
-        """Record a run that a merge made."""
+        """Record a run that a merge or a compaction made."""
         self.add(
             merged.topic_partition,
             "published" if merged.took_effect else "discarded",
@@ -152,26 +130,10 @@ class Recorder:
             generation=merged.generation,
             input_files=merged.files_before,
             output_files=merged.files,
-            rows_read=merged.rows,
+            rows_read=merged.rows_before if isinstance(merged, Compacted) else merged.rows,
             rows_written=merged.rows,
             bytes_read=merged.bytes_before,
             bytes_written=merged.bytes,
-        )
-
-    def add_compacted(self, compacted: Compacted) -> None:
-        """Record a pass of a compaction."""
-        self.add(
-            compacted.topic_partition,
-            "published" if compacted.took_effect else "discarded",
-            base_offset=compacted.base_offset,
-            end_offset=compacted.end_offset,
-            generation=compacted.generation,
-            input_files=compacted.files_before,
-            output_files=compacted.files,
-            rows_read=compacted.rows_before,
-            rows_written=compacted.rows,
-            bytes_read=compacted.bytes_before,
-            bytes_written=compacted.bytes,
         )
 
     def add_retained(self, retained: Retained) -> None:

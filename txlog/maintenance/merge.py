@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from txlog.client.reading import piece_rows, run_many, topic_of_rows
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
-from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
-from txlog.core.effects import Program
+from txlog.core.cleaning import PLAIN, FileLayout, Kept, MergePolicy
 from txlog.core.features import SORTED_RUNS
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.maintenance.partition_loop import Outcome, over_partitions, results
-from txlog.maintenance.users_topics import refuse_internal
+from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, plan_merges, publish
-from txlog.protocol.context import Context, Views
+from txlog.protocol.context import with_views
 from txlog.protocol.topics import refresh_topic_of_rows
 
 if TYPE_CHECKING:
@@ -52,6 +50,34 @@ class Merged:
     files: int
     """1, or 0 if no committed row was left."""
     bytes: int
+
+    @classmethod
+    def publish_run(
+        cls, session: Session, merge: Merge, file: IndexedFile | None, kept: Kept | None = None, **more: Any
+    ) -> Self:
+        """Publish a run whose rows were copied, unless another job published a run of the same offsets first.
+
+        `more` are the fields of a subclass.
+        """
+        session.runtime.ensure_writable()
+        took_effect = session.call(
+            f"publishing a {'merge' if kept is None else 'compaction'}",
+            lambda ctx, views: with_views(views, publish(ctx, merge, file, kept)),
+        )
+        return cls(
+            topic_partition=merge.topic_partition,
+            base_offset=merge.run.base_offset,
+            end_offset=merge.run.end_offset,
+            generation=merge.run.generation,
+            took_effect=took_effect,
+            segments_before=len(merge.inputs),
+            files_before=merge.files_before,
+            bytes_before=merge.bytes_before,
+            rows=0 if file is None else file.rows,
+            files=0 if file is None else 1,
+            bytes=0 if file is None else file.bytes,
+            **more,
+        )
 
 
 def merge_partitions(
@@ -128,10 +154,7 @@ def plan_partition(session: Session, tp: TopicPartition, policy: MergePolicy) ->
     """
     refuse_internal([tp.topic], "merged")
 
-    def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Merge, ...]]]:
-        return plan_merges(ctx, views, tp, policy)
-
-    return session.call("planning a merge", planned)
+    return session.call("planning a merge", lambda ctx, views: plan_merges(ctx, views, tp, policy))
 
 
 def copy_rows(
@@ -218,22 +241,4 @@ def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> 
 
 def publish_merge(session: Session, merge: Merge, file: IndexedFile | None) -> Merged:
     """Publish a run whose rows were copied, unless another job published a run of the same offsets first."""
-    session.runtime.ensure_writable()
-
-    def published(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-        return views, (yield from publish(ctx, merge, file))
-
-    took_effect = session.call("publishing a merge", published)
-    return Merged(
-        topic_partition=merge.topic_partition,
-        base_offset=merge.run.base_offset,
-        end_offset=merge.run.end_offset,
-        generation=merge.run.generation,
-        took_effect=took_effect,
-        segments_before=len(merge.inputs),
-        files_before=merge.files_before,
-        bytes_before=merge.bytes_before,
-        rows=0 if file is None else file.rows,
-        files=0 if file is None else 1,
-        bytes=0 if file is None else file.bytes,
-    )
+    return Merged.publish_run(session, merge, file)

@@ -15,9 +15,10 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
-from txlog.core.names import TopicPartition
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import (
     ClockSkewError,
+    InvalidRequestError,
     MissingObjectError,
     NotAStoreError,
     StorageError,
@@ -140,6 +141,16 @@ def look_over(
         session.forget([tp])
         if watch.is_down:
             return
+
+
+def refuse_internal(topics: Iterable[str], what: str) -> None:
+    """Raise InvalidRequestError if one of `topics` is txlog's own; `what` is the verb in the message ("merged")."""
+    for topic in topics:
+        if topic in INTERNAL_TOPICS:
+            raise InvalidRequestError(
+                f"{topic} is not {what}: the snapshots of an internal topic are its compaction, and are made whenever one of its "
+                "segments is sealed"
+            )
 
 
 def results(outcomes: Iterable[Outcome[D | None]]) -> tuple[D, ...]:

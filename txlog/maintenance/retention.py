@@ -14,12 +14,10 @@ from functools import partial
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.config import TopicConfig
-from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import InvalidRequestError
 from txlog.maintenance.partition_loop import Outcome, over_partitions
 from txlog.maintenance.workers import Progress, Task, Workers
-from txlog.protocol.context import Context, Views
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan, plan_retention
 
 
@@ -117,11 +115,7 @@ def _retain(
 
 def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy) -> RetentionPlan:
     """Return what `policy` would remove now. Nothing is written."""
-
-    def planned(ctx: Context, views: Views) -> Program[tuple[Views, RetentionPlan]]:
-        return (yield from plan_retention(ctx, views, tp, policy))
-
-    return session.call("planning retention", planned)
+    return session.call("planning retention", lambda ctx, views: plan_retention(ctx, views, tp, policy))
 
 
 def apply_partition(session: Session, plan: RetentionPlan) -> int:
@@ -130,11 +124,7 @@ def apply_partition(session: Session, plan: RetentionPlan) -> int:
     Raises ClockSkewError, because `retention.ms` uses this machine's clock (PROTOCOL.md, W45).
     """
     session.runtime.ensure_writable()
-
-    def applied(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
-        return (yield from apply_plan(ctx, views, plan))
-
-    return session.call("moving the log start", applied)
+    return session.call("moving the log start", lambda ctx, views: apply_plan(ctx, views, plan))
 
 
 def retained_of(plan: RetentionPlan) -> Retained:

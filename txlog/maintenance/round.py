@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from txlog.client.session import Call
 from txlog.core import names
+from txlog.core.effects import Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.errors import (
@@ -19,17 +20,16 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.maintenance.compact import Compacted
 from txlog.maintenance.history import Recorder
 from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
-from txlog.protocol.context import PartitionView
+from txlog.protocol.context import PartitionView, Views
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer
 
 T = TypeVar("T")
-D = TypeVar("D", bound=Merged | Compacted | None)
+D = TypeVar("D", bound=Merged | None)
 
 MAX_NAMED = 1_000
 """A report names this many actions and this many things that were left; further ones are only counted."""
@@ -170,14 +170,14 @@ class Round:
             self._internal[topic] = self.maintainer.internal_partitions(topic)
         return self._internal[topic]
 
-    def over_table(self, topic: str, step: Step, what: str, sweep: Callable[[Sequence[int]], Call[T]]) -> list[T]:
-        """Apply `sweep` to the partitions of an internal topic, and return its results.
+    def over_table(self, topic: str, step: Step, what: str, sweep: Callable[..., Program[tuple[Views, T]]]) -> list[T]:
+        """Apply `sweep` to the `partitions` of an internal topic, and return its results.
 
         It is applied to all partitions at once and, if that fails, to each one by itself.
         """
         partitions = self.internal(topic)
         try:
-            swept = [self.session.call(what, sweep([tp.partition for tp in partitions]))]
+            swept = [self.session.call(what, partial(sweep, partitions=[tp.partition for tp in partitions]))]
         except StoreChangedError:
             raise
         except TxlogError:
@@ -185,7 +185,7 @@ class Round:
             swept = []
             for tp in partitions:
                 with step.attempt(tp):
-                    swept.append(self.session.call(what, sweep([tp.partition])))
+                    swept.append(self.session.call(what, partial(sweep, partitions=[tp.partition])))
                     self.looked_at.add(tp)
         else:
             self.looked_at |= set(partitions)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
-from txlog.client.session import Call
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import TopicMetadata
+from txlog.core.vacuum import NOT_KNOWN_YET
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.maintenance.compact import Compacted, compact_partitions, compaction_policy
 from txlog.maintenance.merge import Merged, merge_partitions
+from txlog.maintenance.partition_loop import Outcome
 from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_from, retained_of
 from txlog.maintenance.round import Round, Step, candidates_of
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, Views
-from txlog.protocol.expiry import ExpireResult, expire, expire_producers, idle_producers
+from txlog.protocol.expiry import expire, expire_producers, idle_producers
 from txlog.protocol.groups import expire_groups
 from txlog.protocol.retention import RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
@@ -33,10 +35,7 @@ _MAX_EXPIRES = 100
 def _transactions(a_round: Round, step: Step) -> None:
     """Finish decided transactions, abort overdue ones, and delete idle ids."""
 
-    def expiring(numbers: Sequence[int]) -> Call[ExpireResult]:
-        return lambda ctx, views: expire(ctx, views, numbers)
-
-    for done in a_round.over_table(TRANSACTION_STATE_TOPIC, step, "ending transactions", expiring):
+    for done in a_round.over_table(TRANSACTION_STATE_TOPIC, step, "ending transactions", expire):
         for each in done.rolled_forward:
             step.did(f"rolled forward the transaction of {each!r}, which was decided", rolled_forward=1)
         for each in done.aborted:
@@ -60,10 +59,7 @@ def _groups(a_round: Round, step: Step) -> None:
     idle_ms = a_round.policy.offsets_retention_ms
     if idle_ms < 0:
         return
-
-    def forgetting(numbers: Sequence[int]) -> Call[tuple[str, ...]]:
-        return lambda ctx, views: expire_groups(ctx, views, idle_ms, numbers)
-
+    forgetting = partial(expire_groups, idle_ms=idle_ms)
     for gone in a_round.over_table(CONSUMER_OFFSETS_TOPIC, step, "forgetting groups", forgetting):
         for group in gone:
             step.did(f"forgot the consumer group {group!r}, idle for {duration_text(idle_ms)}", forgotten_groups=1)
@@ -74,10 +70,11 @@ def _deletions(a_round: Round, step: Step) -> None:
     for topic in a_round.topics(step):
         if not topic.deleted:
             continue
-        for tp in (TopicPartition(topic.topic, number) for number in range(topic.partitions)):
-            if tp in _opened(a_round, step) and a_round.view(tp).state.deleted_version < topic.number:
+        ending = partial(append_log_start, log_start_offset=None, deleted_version=topic.number)
+        for tp in a_round.partitions_of(topic, step):
+            if a_round.view(tp).state.deleted_version < topic.number:
                 with step.attempt(tp):
-                    a_round.session.call("finishing a deletion", _ending_log(tp, topic.number))
+                    a_round.session.call("finishing a deletion", partial(ending, tp=tp))
                     step.did("ended the log of a deleted topic", tp, ended_logs=1)
 
 
@@ -91,7 +88,7 @@ def _producers(a_round: Round, step: Step) -> None:
                 break
             ended: tuple[int, ...] = ()
             with step.attempt(tp):
-                ended = a_round.session.call("ending idle producers", _ending_producers(tp))
+                ended = a_round.session.call("ending idle producers", partial(expire_producers, tp=tp))
             gone += len(ended)
             if not ended:
                 break
@@ -141,15 +138,12 @@ def _merge(a_round: Round, step: Step) -> None:
     # Only a LIST shows what other processes have merged; without it their work would be done again and discarded.
     a_round.session.forget(due)
     merging = merge_partitions(a_round.session, a_round.until_stopped(due), policy, workers=maintainer.workers)
-    for tp, outcome in a_round.recorded("merge", merging):
-        if isinstance(outcome, TxlogError):
-            step.fail(outcome, tp)
-        elif outcome is not None:
-            _tell_merged(step, outcome)
-        else:
-            # Remember that no merge was due, so that the partition is looked at only after it has changed.
-            with step.attempt(tp):
-                maintainer.merged[tp] = candidates_of(a_round.view(tp))
+
+    def looked(tp: TopicPartition) -> None:
+        # Without this entry the partition would be looked at although it has not changed.
+        maintainer.merged[tp] = candidates_of(a_round.view(tp))
+
+    _follow(a_round, step, "merge", merging, looked)
 
 
 def _compact(a_round: Round, step: Step) -> None:
@@ -174,28 +168,47 @@ def _compact_keys(a_round: Round, step: Step) -> None:
                 due |= dict.fromkeys(wanted, policy)
     a_round.session.forget(list(due))
     compacting = compact_partitions(a_round.session, due, a_round.until_stopped(due), a_round.maintainer.workers)
-    for tp, outcome in a_round.recorded("compact", compacting):
+    _follow(a_round, step, "compact", compacting, partial(a_round.looked, "compact"))
+
+
+def _follow(
+    a_round: Round,
+    step: Step,
+    job: str,
+    outcomes: Iterable[Outcome[Merged | None]],
+    looked: Callable[[TopicPartition], None],
+) -> None:
+    """Report what a job did to each partition. `looked` remembers a partition in which no work was due."""
+    for tp, outcome in a_round.recorded(job, outcomes):
         if isinstance(outcome, TxlogError):
             step.fail(outcome, tp)
         elif outcome is not None:
-            _tell_compacted(step, outcome)
+            _tell_run(step, outcome)
         else:
             with step.attempt(tp):
-                a_round.looked("compact", tp)
+                looked(tp)
 
 
-def _tell_compacted(step: Step, done: Compacted) -> None:
-    before = f"{count_text(done.rows_before, 'row')}, {bytes_text(done.bytes_before)}"
-    if not done.took_effect:
-        step.leave(f"compacting {before}: another was faster", done.topic_partition)
+def _tell_run(step: Step, made: Merged) -> None:
+    if isinstance(made, Compacted):
+        doing, did = "compacting", "compacted"
+        before, after = count_text(made.rows_before, "row"), count_text(made.rows, "row")
+        figures = {"superseded_rows": made.superseded, "expired_tombstones": made.expired_tombstones}
+    else:
+        doing, did = "merging", "merged"
+        before = f"{count_text(made.segments_before, 'segment')}, {count_text(made.files_before, 'file')}"
+        after = count_text(made.files, "file")
+        figures = {"merged_segments": made.segments_before}
+    before += f", {bytes_text(made.bytes_before)}"
+    if not made.took_effect:
+        step.leave(f"{doing} {before}: another was faster", made.topic_partition)
         return
     step.did(
-        f"compacted {before} into {count_text(done.rows, 'row')}, {bytes_text(done.bytes)}",
-        done.topic_partition,
-        superseded_rows=done.superseded,
-        expired_tombstones=done.expired_tombstones,
-        bytes_before=done.bytes_before,
-        bytes_after=done.bytes,
+        f"{did} {before} into {after}, {bytes_text(made.bytes)}",
+        made.topic_partition,
+        **figures,
+        bytes_before=made.bytes_before,
+        bytes_after=made.bytes,
     )
 
 
@@ -283,40 +296,14 @@ def _vacuum(a_round: Round, step: Step) -> None:
                     deleted_bytes=size,
                 )
         if report.waiting:
-            known = [each.until_ms for each in report.waiting if each.until_ms is not None]
-            until = f" of {duration_text(grace_ms)}, the first until {time_text(min(known))}" if known else ""
+            first_ms = min(each.waits_until_ms or 0 for each in report.waiting)
+            is_known = first_ms != NOT_KNOWN_YET
+            until = f" of {duration_text(grace_ms)}, the first until {time_text(first_ms)}" if is_known else ""
             step.leave(
                 f"{count_text(len(report.waiting), 'object')} that nothing needs wait for the end of the grace{until}"
             )
-        for each in report.failed:
-            step.fail(CorruptLogError(f"{each.topic}: {each.error}"))
-
-
-def _tell_merged(step: Step, merged: Merged) -> None:
-    before = f"{count_text(merged.segments_before, 'segment')}, {count_text(merged.files_before, 'file')}, {bytes_text(merged.bytes_before)}"
-    if not merged.took_effect:
-        step.leave(f"merging {before}: another was faster", merged.topic_partition)
-        return
-    step.did(
-        f"merged {before} into {count_text(merged.files, 'file')}, {bytes_text(merged.bytes)}",
-        merged.topic_partition,
-        merged_segments=merged.segments_before,
-        bytes_before=merged.bytes_before,
-        bytes_after=merged.bytes,
-    )
-
-
-def _ending_log(tp: TopicPartition, deleted_version: int) -> Call[int]:
-    return lambda ctx, views: append_log_start(ctx, views, tp, None, deleted_version)
-
-
-def _ending_producers(tp: TopicPartition) -> Call[tuple[int, ...]]:
-    return lambda ctx, views: expire_producers(ctx, views, tp)
-
-
-def _opened(a_round: Round, step: Step) -> Iterable[TopicPartition]:
-    a_round.partitions(step)
-    return a_round.looked_at
+        for topic, error in report.failed:
+            step.fail(CorruptLogError(f"{topic}: {error}"))
 
 
 WORK: dict[str, Callable[[Round, Step], None]] = {

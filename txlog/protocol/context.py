@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
@@ -13,6 +13,8 @@ from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
 from txlog.core.records import StoreConstants
 from txlog.core.state import PartitionState, replay
+
+T = TypeVar("T")
 
 PROOF_AGE_MS = 1000
 """How long a look at a store proves that the store is still the same (W47). An operator should stop all writers before
@@ -150,3 +152,8 @@ Views: TypeAlias = Mapping[TopicPartition, PartitionView]
 def with_view(views: Views, view: PartitionView) -> Views:
     """Return `views` with `view` in place of an older one of its partition."""
     return {**views, view.topic_partition: view}
+
+
+def with_views(views: Views, program: Program[T]) -> Program[tuple[Views, T]]:
+    """Return `views`, and the result of a program that does not use them."""
+    return views, (yield from program)
