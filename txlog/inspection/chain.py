@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -15,7 +14,7 @@ from txlog.client.runtime import Runtime
 from txlog.core import names
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, BatchKind, DataFile, IndexEntry, SegmentIndex
+from txlog.core.records import AbortedTxn, BatchKind, CommitRecord, IndexEntry, SegmentIndex
 from txlog.core.schema import OFFSET_COLUMN
 from txlog.core.segments import end_of_entry
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
@@ -136,51 +135,44 @@ def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[Aborte
             return "aborted"
         return "open" if offset >= first_open.get(producer_id, offset + 1) else "committed"
 
+    def described(
+        batch: IndexEntry | CommitRecord, end_offset: int, object_name: str, rows_in: tuple[str, ...]
+    ) -> ChainBatch:
+        return ChainBatch(
+            base_offset=batch.base_offset,
+            last_offset=end_offset - 1,
+            records=batch.records,
+            kind=batch.kind,
+            fate=fate(batch.kind, batch.transactional, batch.producer_id, batch.base_offset),
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            timestamp=batch.timestamp,
+            object=object_name,
+            rows_in=rows_in,
+        )
+
     for name, read in indexes.items():
         for at, entry in enumerate(read.index.entries):
             # A batch of a cleaned run may have gaps between its remaining rows.
             end_offset = end_of_entry(read.index, at)
             if end_offset > view.state.log_start_offset:
-                yield ChainBatch(
-                    base_offset=entry.base_offset,
-                    last_offset=end_offset - 1,
-                    records=entry.records,
-                    kind=entry.kind,
-                    fate=fate(entry.kind, entry.transactional, entry.producer_id, entry.base_offset),
-                    producer_id=entry.producer_id,
-                    producer_epoch=entry.producer_epoch,
-                    base_sequence=entry.base_sequence,
-                    timestamp=entry.timestamp,
-                    object=name.index,
-                    rows_in=_files_of(entry, read.index),
-                )
+                yield described(entry, end_offset, name.index, _files_of(entry, read.index))
     for stored in view.tail:
         record = stored.record
         if record.end_offset > view.state.log_start_offset:
-            yield ChainBatch(
-                base_offset=record.base_offset,
-                last_offset=record.last_offset,
-                records=record.records,
-                kind=record.kind,
-                fate=fate(record.kind, record.transactional, record.producer_id, record.base_offset),
-                producer_id=record.producer_id,
-                producer_epoch=record.producer_epoch,
-                base_sequence=record.base_sequence,
-                timestamp=record.timestamp,
-                object=names.batch_name(record.base_offset),
-                rows_in=tuple(file.path for file in record.files) or (("inline",) if record.records else ()),
-            )
+            rows_in = tuple(file.path for file in record.files) or (("inline",) if record.records else ())
+            yield described(record, record.end_offset, names.batch_name(record.base_offset), rows_in)
 
 
 def _files_of(entry: IndexEntry, index: SegmentIndex) -> tuple[str, ...]:
     """Return the files that hold a batch's rows: its first file, and as many after it as the rows need."""
     if entry.file is None or not entry.records:
         return ()
-    files: deque[DataFile] = deque(index.files[entry.file :])
     found: list[str] = []
     missing = entry.records + entry.first_row
-    while missing > 0 and files:
-        file = files.popleft()
-        found.append(file.path)
+    for file in index.files[entry.file :]:
+        if missing > 0:
+            found.append(file.path)
         missing -= file.rows
     return tuple(found)

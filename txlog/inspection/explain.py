@@ -260,27 +260,16 @@ def _explain_producer(producer_id: int, producer_epoch: int) -> str:
     return f", by producer {producer_id}{drawn} at epoch {producer_epoch}"
 
 
-STRUCTS: Mapping[ObjectKind, type[Any]] = {
-    "store": StoreDescriptor,
-    "topic": TopicMetadata,
-    "batch": CommitRecord,
-    "index": SegmentIndex,
-    "txnindex": TxnIndex,
-    "snapshot": Snapshot,
-    "boundary": Boundary,
-    "clean": Clean,
-    "staged": StagedList,
-    "history": CleanupRun,
+EXPLAIN: Mapping[ObjectKind, tuple[type[Any], Callable[[ObjectName, Any], tuple[str, ...]]]] = {
+    "store": (StoreDescriptor, _explain_store),
+    "topic": (TopicMetadata, _explain_topic),
+    "batch": (CommitRecord, _explain_batch),
+    "index": (SegmentIndex, _explain_index),
+    "txnindex": (TxnIndex, _explain_txnindex),
+    "snapshot": (Snapshot, _explain_snapshot),
+    "boundary": (Boundary, _explain_boundary),
+    "clean": (Clean, _explain_clean),
+    "staged": (StagedList, _explain_staged),
+    "history": (CleanupRun, _explain_history),
 }
-EXPLAIN: Mapping[ObjectKind, Callable[[ObjectName, Any], tuple[str, ...]]] = {
-    "store": _explain_store,
-    "topic": _explain_topic,
-    "batch": _explain_batch,
-    "index": _explain_index,
-    "txnindex": _explain_txnindex,
-    "snapshot": _explain_snapshot,
-    "boundary": _explain_boundary,
-    "clean": _explain_clean,
-    "staged": _explain_staged,
-    "history": _explain_history,
-}
+"""How each kind of object is decoded and explained."""

@@ -5,45 +5,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
-from txlog.core.records import (
-    Boundary,
-    Clean,
-    CleanupRun,
-    CommitRecord,
-    SegmentIndex,
-    Snapshot,
-    StagedList,
-    StoreDescriptor,
-    TopicMetadata,
-    TxnIndex,
-)
+from txlog.core.records import CommitRecord
 from txlog.core.schema import OFFSET_COLUMN
 from txlog.errors import InvalidRequestError, MissingObjectError
 from txlog.inspection.chain import check_has_rows, read_rows
-from txlog.inspection.explain import EXPLAIN, STRUCTS, explain_rows
+from txlog.inspection.explain import EXPLAIN, explain_rows
 from txlog.inspection.object_names import ObjectKind, ObjectName, RowsFileName, parse_object_name, relative_path
 from txlog.storage.inline_rows import read_ipc
 from txlog.storage.object_store import ObjectStore
-
-Dumped: TypeAlias = (
-    StoreDescriptor
-    | TopicMetadata
-    | CommitRecord
-    | SegmentIndex
-    | TxnIndex
-    | Snapshot
-    | Boundary
-    | Clean
-    | StagedList
-    | CleanupRun
-    | RowsFileName
-)
 
 
 class DumpedObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +30,7 @@ class DumpedObject(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     explanation: tuple[str, ...]
     """Sentences. The first one says what kind of object it is."""
-    value: Dumped
+    value: msgspec.Struct
     rows: list[dict[str, Any]] | None = None
     """The rows of a batch, if they were asked for."""
 
@@ -89,10 +64,12 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
     data = store.get(path)
     if data is None:
         raise _nothing_there(store, path)
-    value, payload = envelope.decode(data, STRUCTS[name.kind], path)
-    explanation = EXPLAIN[name.kind](name, value)
+    struct, explain = EXPLAIN[name.kind]
+    value, payload = envelope.decode(data, struct, path)
     shown = _rows_of(runtime, name, value, payload) if rows else None
-    return DumpedObject(path=path, kind=name.kind, bytes=len(data), explanation=explanation, value=value, rows=shown)
+    return DumpedObject(
+        path=path, kind=name.kind, bytes=len(data), explanation=explain(name, value), value=value, rows=shown
+    )
 
 
 def _nothing_there(store: ObjectStore, path: str) -> InvalidRequestError:

@@ -264,7 +264,7 @@ def _look_at_index(
             lso = kept_lso(after, found.last_stable_offset)
             # Only the index shows which of several equal files has the inline rows.
             its = next((each for each in found.files if each.offset_column), None)
-            file = None if its is None else _plain(its)
+            file = None if its is None else plain_file(its)
     try:
         index = _index(tp, stored, file, lso)
     except CorruptLogError:
@@ -333,5 +333,6 @@ def _repair_of(tp: TopicPartition, wrong: _Wrong, *, is_made: bool) -> Repair:
     )
 
 
-def _plain(file: DataFile) -> DataFile:
+def plain_file(file: DataFile) -> DataFile:
+    """Return what a commit record says of a file of rows, without what only an index says."""
     return DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__})

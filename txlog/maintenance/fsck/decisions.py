@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,107 +25,94 @@ from txlog.core.records import (
     StagedPart,
     TransactionEntry,
     TransactionMetadata,
+    TransactionRow,
 )
-
-PREPARED = ("PREPARE_COMMIT", "PREPARE_ABORT")
-
-_COMMIT = 1
-_EXPECTED_COLUMNS = 6
-_SEEN_COLUMNS = 5
+from txlog.core.transactions import PREPARED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedMarker:
+class ExpectedMarker(NamedTuple):
     """The marker that a decided transaction must have left in a partition."""
 
     producer_id: int
     epoch: int
-    kind: str
+    is_commit: int
     table_partition: int
     """Partition of the transaction-state table that holds the decision ..."""
     prepared_at: int
     """... and the decision's offset there."""
     updated_at: int
 
+    @property
+    def kind(self) -> str:
+        return "commit" if self.is_commit else "abort"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenMarker:
+
+class SeenMarker(NamedTuple):
     """A marker that is still stored in a partition."""
 
     producer_id: int
     epoch: int
-    kind: str
+    is_commit: int
     coordinator_epoch: int
     """-1 if only the index of its segment is left, because the index does not have it."""
     offset: int
 
+    @property
+    def kind(self) -> str:
+        return "commit" if self.is_commit else "abort"
 
-class ExpectedMarkers:
-    """The expected markers of one partition."""
+
+M = TypeVar("M", ExpectedMarker, SeenMarker)
+
+
+class _Markers(Generic[M]):
+    """Markers of one partition, as the numbers of their fields."""
+
+    _kind: type[M]
 
     def __init__(self) -> None:
         self._numbers = array("q")
 
     def __len__(self) -> int:
-        return len(self._numbers) // _EXPECTED_COLUMNS
+        return len(self._numbers) // len(self._kind._fields)
 
-    def __getitem__(self, number: int) -> ExpectedMarker:
-        pid, epoch, kind, table_partition, prepared_at, updated_at = self._numbers[
-            number * _EXPECTED_COLUMNS : (number + 1) * _EXPECTED_COLUMNS
-        ]
-        return ExpectedMarker(
-            producer_id=pid,
-            epoch=epoch,
-            kind=_kind(kind),
-            table_partition=table_partition,
-            prepared_at=prepared_at,
-            updated_at=updated_at,
-        )
+    def __getitem__(self, number: int) -> M:
+        width = len(self._kind._fields)
+        return self._kind._make(self._numbers[number * width : (number + 1) * width])
 
-    def add(self, table_partition: int, prepared_at: int, value: TransactionMetadata) -> None:
-        """Add the marker of a decision."""
-        self._numbers.extend(
-            (
-                value.producer_id,
-                value.producer_epoch,
-                int(value.state == "PREPARE_COMMIT"),
-                table_partition,
-                prepared_at,
-                value.updated_at,
-            )
-        )
-
-    def take(self, other: ExpectedMarkers) -> None:
+    def take(self, other: Self) -> None:
         """Add the markers of `other`."""
         self._numbers.extend(other._numbers)
 
     def table(self) -> NDArray[np.int64]:
-        return _table(self._numbers, _EXPECTED_COLUMNS)
+        # A copy, because an array cannot grow while a numpy view of it exists.
+        return np.array(self._numbers, dtype=np.int64).reshape(-1, len(self._kind._fields))
 
 
-class SeenMarkers:
+class ExpectedMarkers(_Markers[ExpectedMarker]):
+    """The expected markers of one partition."""
+
+    _kind = ExpectedMarker
+
+    def add(self, table_partition: int, prepared_at: int, value: TransactionMetadata) -> None:
+        """Add the marker of a decision."""
+        is_commit = int(value.state == "PREPARE_COMMIT")
+        self._numbers.extend(
+            (value.producer_id, value.producer_epoch, is_commit, table_partition, prepared_at, value.updated_at)
+        )
+
+
+class SeenMarkers(_Markers[SeenMarker]):
     """The stored markers of one partition. One marker can be here twice, from its record and from an index."""
 
-    def __init__(self) -> None:
-        self._numbers = array("q")
-
-    def __getitem__(self, number: int) -> SeenMarker:
-        pid, epoch, kind, coordinator_epoch, offset = self._numbers[
-            number * _SEEN_COLUMNS : (number + 1) * _SEEN_COLUMNS
-        ]
-        return SeenMarker(
-            producer_id=pid, epoch=epoch, kind=_kind(kind), coordinator_epoch=coordinator_epoch, offset=offset
-        )
+    _kind = SeenMarker
 
     def add(self, batch: CommitRecord | IndexEntry) -> None:
         """Add the batch if it is a marker."""
         if batch.kind in ("commit", "abort"):
             decided = batch.coordinator_epoch if isinstance(batch, CommitRecord) else -1
-            kind = int(batch.kind == "commit")
-            self._numbers.extend((batch.producer_id, batch.producer_epoch, kind, decided, batch.base_offset))
-
-    def table(self) -> NDArray[np.int64]:
-        return _table(self._numbers, _SEEN_COLUMNS)
+            is_commit = int(batch.kind == "commit")
+            self._numbers.extend((batch.producer_id, batch.producer_epoch, is_commit, decided, batch.base_offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,26 +152,18 @@ def compare(expected: ExpectedMarkers, seen: SeenMarkers) -> Comparison:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """A decision and its place in the table."""
-
-    offset: int
-    value: TransactionMetadata
-
-
 @dataclass(slots=True)
 class Decisions:
     """Follow one partition of the table in its order: which decisions were carried out, and where are their markers?"""
 
     table_partition: int
-    prepared: dict[str, Prepare] = field(default_factory=dict)
+    prepared: dict[str, TransactionRow] = field(default_factory=dict)
     """Decisions without a later record of their id."""
     staged_objects: dict[str, StagedObject] = field(default_factory=dict)
     lists: dict[str, tuple[StagedPart, ...]] = field(default_factory=dict)
     """The contents of the staged lists, filled in as they are read."""
     _expected: dict[TopicPartition, ExpectedMarkers] = field(default_factory=dict)
-    _with_list: list[Prepare] = field(default_factory=list)
+    _with_list: list[TransactionRow] = field(default_factory=list)
     """Decisions that were carried out and whose staged partitions are listed in an object."""
     _taken: dict[str, int] = field(default_factory=dict)
     """For each id, the offset of its last entry that was taken."""
@@ -228,11 +208,11 @@ class Decisions:
             else:
                 self._with_list.append(before)
         if value is not None and value.state in PREPARED:
-            self.prepared[transactional_id] = Prepare(offset, value)
+            self.prepared[transactional_id] = TransactionRow(offset=offset, value=value)
             if value.staged_object is not None:
                 self.staged_objects[value.staged_object.name] = value.staged_object
 
-    def _expect(self, prepare: Prepare) -> None:
+    def _expect(self, prepare: TransactionRow) -> None:
         value = prepare.value
         for tp in {*value.partitions, *(part.topic_partition for part in self.parts_of(value))}:
             self._expected.setdefault(tp, ExpectedMarkers()).add(self.table_partition, prepare.offset, value)
@@ -248,12 +228,3 @@ def is_decision(record: CommitRecord, marker: SeenMarker) -> bool:
         == (state, marker.producer_id, marker.epoch)
         for entry in record.entries
     )
-
-
-def _kind(number: int) -> str:
-    return "commit" if number == _COMMIT else "abort"
-
-
-def _table(numbers: array[int], columns: int) -> NDArray[np.int64]:
-    # A copy, because an array cannot grow while a numpy view of it exists.
-    return np.array(numbers, dtype=np.int64).reshape(-1, columns)

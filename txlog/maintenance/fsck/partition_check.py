@@ -13,10 +13,14 @@ read one after the other. Memory holds at most the records of one segment, witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from txlog.client.session import Session
 from txlog.core import chain, names
 from txlog.core.names import NumberedName, SegmentName, SegmentObject, TopicPartition
 from txlog.core.record_checks import StoredRecord
@@ -25,7 +29,6 @@ from txlog.core.records import (
     CommitRecord,
     DataFile,
     GroupEntry,
-    IndexEntry,
     OffsetEntry,
     SchemaField,
     SegmentIndex,
@@ -37,9 +40,13 @@ from txlog.core.state import PartitionState
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.decisions import SeenMarkers
 from txlog.maintenance.fsck.file_check import Placed, check_inline_rows, check_rows_file
-from txlog.maintenance.fsck.findings import LOST_RECORD, Reader, reason
+from txlog.maintenance.fsck.findings import LOST_RECORD, Findings, Reader, reason
 from txlog.maintenance.fsck.partition_objects import Hidden, PartitionObjects
 from txlog.maintenance.fsck.record_chain import RecordChain
+from txlog.maintenance.workers import Progress
+
+_ROUNDS = 5
+"""How often a partition is checked that seems damaged and changes during each check."""
 
 Schemas: TypeAlias = Mapping[int, tuple[SchemaField, ...]]
 """Columns of a topic by the version of its metadata that introduced them."""
@@ -84,12 +91,45 @@ class PartitionTask:
     """Called in order with the snapshots up to the chain's first one, and with each at which the fold begins again."""
 
 
-def check_partition(reader: Reader, task: PartitionTask) -> Checked:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the check saw of one partition. Picklable."""
+
+    checked: Checked
+    findings: Findings
+    objects: int
+    bytes: int
+
+
+def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
+    """Check a partition, and again if it seems damaged and has changed during the check, because that may be a race.
+
+    `task` is asked again for each check.
+    """
+    for round_ in range(_ROUNDS):
+        own = Findings()
+        wanted = task()
+        folder = wanted.topic_partition.folder
+        before = reader.list(folder)
+        mine = reader.with_findings(own)
+        checked = PartitionCheck(mine, wanted).run()
+        if own.is_clean or round_ == _ROUNDS - 1 or reader.list(folder) == before:
+            break
+    return Looked(checked=checked, findings=own, objects=mine.objects, bytes=mine.bytes)
+
+
+def look_elsewhere(task: PartitionTask, threads: int, session: Session, progress: Progress | None) -> Looked:
+    """Check the partition of a worker's task, with this number of threads."""
+    numbers = itertools.count(1)
+    shown = None if progress is None else lambda: progress(task.topic_partition, next(numbers), 0)
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
+        return look_at(Reader(session.runtime.store, session.clock, Findings(), pool, shown), lambda: task)
+
+
+class PartitionCheck:
     """Check every object of a partition, and report to the reader's findings. Raises StorageError if its LIST fails."""
-    return _PartitionCheck(reader, task).run()
 
-
-class _PartitionCheck:
     def __init__(self, reader: Reader, task: PartitionTask) -> None:
         self.reader = reader
         self.findings = reader.findings
@@ -108,7 +148,8 @@ class _PartitionCheck:
         for name in sorted(objects.indexes):
             # Below the boundary only the index of a marker is left. The other markers are in their records.
             if not name.generation and name.base_offset < objects.listing.boundary:
-                self._note_markers(objects.indexes[name].entries)
+                for entry in objects.indexes[name].entries:
+                    self.markers.add(entry)
         state, is_whole = self._check_records()
         objects.compare_indexes_with_snapshots()
         if objects.clean_is_known:
@@ -223,7 +264,7 @@ class _PartitionCheck:
 
     def take(self, record: CommitRecord, path: str) -> None:
         """Take a record that is at its place in the chain."""
-        self._note_markers((record,))
+        self.markers.add(record)
         self.take_lost(record, path)
 
     def take_lost(self, record: CommitRecord, path: str) -> None:
@@ -237,11 +278,6 @@ class _PartitionCheck:
         """Take the snapshot at which the fold begins again."""
         if self.task.on_snapshot is not None:
             self.task.on_snapshot(snapshot)
-
-    def _note_markers(self, batches: Iterable[CommitRecord | IndexEntry]) -> None:
-        """Keep the markers among the batches."""
-        for batch in batches:
-            self.markers.add(batch)
 
     # -- the walk and the files ---------------------------------------------------------------------------------------
 
@@ -321,6 +357,7 @@ class _PartitionCheck:
             "nothing: their writer died, was fenced, or has not committed yet; vacuum deletes them",
         )
         strays = []
+        end = max([self.objects.listing.boundary, *(name.end_offset for name in self.objects.indexes)])
         for name, parsed in self.objects.parsed.items():
             match parsed:
                 case SegmentObject(segment=segment, kind="parquet"):
@@ -331,9 +368,8 @@ class _PartitionCheck:
                 case SegmentObject(segment=segment, kind="txnindex") if segment not in self.objects.indexes:
                     if segment.index not in self.objects.parsed:
                         strays.append(name)
-                case NumberedName(kind="snapshot", number=number):
-                    if number > _sealed_end(self.objects.indexes) and number > self.objects.listing.boundary:
-                        strays.append(name)
+                case NumberedName(kind="snapshot", number=number) if number > end:
+                    strays.append(name)
                 case _:
                     pass
         self.findings.note_names(
@@ -343,10 +379,6 @@ class _PartitionCheck:
             "objects of other segments or runs: {}",
             "nothing: sealing, a merge or a compaction was interrupted or still runs; vacuum deletes them",
         )
-
-
-def _sealed_end(indexes: Iterable[SegmentName]) -> int:
-    return max((name.end_offset for name in indexes), default=0)
 
 
 def _placed(index: SegmentIndex, number: int) -> list[Placed]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from txlog.core import chain, names
 from txlog.core.names import INTERNAL_TOPICS, NumberedName, SegmentName, SegmentObject, TopicPartition
@@ -13,6 +18,8 @@ from txlog.core.state import kept_lso
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.findings import Reader, reason
 from txlog.text import count_text
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +58,15 @@ class PartitionObjects:
     def read(self) -> None:
         """Read every object but the records and the files."""
         self._check_strange_names()
-        self._read_boundaries()
-        self.clean, self.clean_is_known = self._read_cleans()
+        for number in self.numbers("boundary"):
+            path = self.folder + names.boundary_name(number)
+            if (found := self.reader.read(path, Boundary, "boundary")) is not None:
+                self._is_of_offset(found, path, number)
+        for number in self.numbers("clean"):
+            check = partial(chain.check_clean, number=number)
+            expected = "ordered, disjoint runs under its own number"
+            self.clean = self._read(names.clean_name(number), Clean, "list of cleaned runs", check, expected)
+            self.clean_is_known = self.clean is not None
         self._read_snapshots()
         self._read_indexes()
 
@@ -72,93 +86,61 @@ class PartitionObjects:
     def numbers(self, kind: str) -> list[int]:
         return sorted(p.number for p in self.parsed.values() if isinstance(p, NumberedName) and p.kind == kind)
 
-    def _read_boundaries(self) -> None:
-        for number in self.numbers("boundary"):
-            path = self.folder + names.boundary_name(number)
-            found = self.reader.read(path, Boundary, "boundary")
-            if found is not None and found.offset != number:
-                self.findings.damaged(path, f"offset {number}, as its name says", f"offset {found.offset}")
+    def _read(self, name: str, kind: type[S], noun: str, check: Callable[..., object], expected: str) -> S | None:
+        """Return the object, or None if it does not exist, is damaged or does not pass `check`: these are findings."""
+        path = self.folder + name
+        found = self.reader.read(path, kind, noun)
+        if found is not None:
+            try:
+                check(found, path=path)
+            except CorruptLogError as error:
+                self.findings.damaged(path, expected, reason(error, path))
+                return None
+        return found
 
-    def _read_cleans(self) -> tuple[Clean | None, bool]:
-        """Return the highest `.clean`, and whether it could be read or does not exist."""
-        highest: Clean | None = None
-        known = True
-        for number in self.numbers("clean"):
-            path = self.folder + names.clean_name(number)
-            highest = self.reader.read(path, Clean, "list of cleaned runs")
-            known = highest is not None
-            if highest is not None:
-                try:
-                    chain.check_clean(highest, number, path)
-                except CorruptLogError as error:
-                    self.findings.damaged(path, "ordered, disjoint runs under its own number", reason(error, path))
-                    known = False
-        return (highest if known else None), known
+    def _is_of_offset(self, found: Boundary | Snapshot, path: str, number: int) -> bool:
+        if found.offset != number:
+            self.findings.damaged(path, f"offset {number}, as its name says", f"offset {found.offset}")
+        return found.offset == number
 
     def _read_snapshots(self) -> None:
         for number in self.numbers("snapshot"):
-            path = self.folder + names.snapshot_name(number)
-            found = self.reader.read(path, Snapshot, "snapshot")
-            if found is None:
-                continue
-            if found.offset != number:
-                self.findings.damaged(path, f"offset {number}, as its name says", f"offset {found.offset}")
-                continue
-            try:
-                check_snapshot(found, path)
-            except CorruptLogError as error:
-                self.findings.damaged(path, "a state of this partition", reason(error, path))
-                continue
-            self.snapshots[number] = found
+
+            def check(found: Snapshot, path: str, number: int = number) -> None:
+                if self._is_of_offset(found, path, number):
+                    check_snapshot(found, path)
+                    self.snapshots[number] = found
+
+            self._read(names.snapshot_name(number), Snapshot, "snapshot", check, "a state of this partition")
 
     def _read_indexes(self) -> None:
         kinds: dict[SegmentName, set[str]] = {}
         for parsed in self.parsed.values():
             if isinstance(parsed, SegmentObject):
                 kinds.setdefault(parsed.segment, set()).add(parsed.kind)
-        for name in sorted(kinds):
-            if "index" in kinds[name]:
-                self._read_index(name)
-        for name in sorted(kinds):
-            if "txnindex" in kinds[name]:
-                self._read_txn_index(name)
+        for name in sorted(name for name in kinds if "index" in kinds[name]):
+            expected = "a consistent index of the segment in its name"
+            index = self._read(name.index, SegmentIndex, "segment index", partial(check_index, name=name), expected)
+            if index is not None:
+                self.indexes[name] = index
+        for name in sorted(name for name in kinds if "txnindex" in kinds[name]):
+            index = self.indexes.get(name)
+            check = partial(
+                check_txn_index,
+                name=name,
+                expected=None if index is None else index.aborted_txns,
+                entries=None if index is None else index.entries,
+            )
+            expected = "the aborted transactions of its segment"
+            found = self._read(name.txnindex, TxnIndex, "transaction index", check, expected)
+            if found is not None:
+                self.txn_indexes[name] = found
         for name, index in self.indexes.items():
             if index.aborted_txns and "txnindex" not in kinds[name]:
                 self.findings.missing(
                     self.folder + name.txnindex,
                     f"{count_text(index.aborted_txns, 'aborted transaction')}, which the .index announces",
                 )
-
-    def _read_index(self, name: SegmentName) -> None:
-        path = self.folder + name.index
-        index = self.reader.read(path, SegmentIndex, "segment index")
-        if index is None:
-            return
-        try:
-            check_index(index, name, path)
-        except CorruptLogError as error:
-            self.findings.damaged(path, "a consistent index of the segment in its name", reason(error, path))
-            return
-        self.indexes[name] = index
-
-    def _read_txn_index(self, name: SegmentName) -> None:
-        path = self.folder + name.txnindex
-        found = self.reader.read(path, TxnIndex, "transaction index")
-        if found is None:
-            return
-        index = self.indexes.get(name)
-        try:
-            check_txn_index(
-                found,
-                name,
-                path,
-                expected=None if index is None else index.aborted_txns,
-                entries=None if index is None else index.entries,
-            )
-        except CorruptLogError as error:
-            self.findings.damaged(path, "the aborted transactions of its segment", reason(error, path))
-            return
-        self.txn_indexes[name] = found
 
     def current(self, log_start: int) -> set[SegmentName]:
         """Return the names that readers use: current runs, and above the log start generation 0 where no run covers it."""
@@ -192,7 +174,7 @@ class PartitionObjects:
             if snapshot is not None and (before is not None or not name.base_offset):
                 self._check_log_start(name, 0 if before is None else before.log_start_offset, snapshot)
             if snapshot is None:
-                if name.end_offset >= self.listing.boundary and not self._is_listed("snapshot", name.end_offset):
+                if name.end_offset >= self.listing.boundary and names.snapshot_name(name.end_offset) not in self.parsed:
                     self.findings.missing(
                         self.folder + names.snapshot_name(name.end_offset),
                         f"the state at the end of the sealed segment {name.index}",
@@ -219,9 +201,6 @@ class PartitionObjects:
                 f"log start {before}, as {self.folder + name.index} has no record that moves it",
                 f"{after.log_start_offset}",
             )
-
-    def _is_listed(self, kind: str, number: int) -> bool:
-        return NumberedName(kind, number).name in self.parsed
 
     def hidden(self) -> Hidden | None:
         """Return what neither a record nor an index of generation 0 shows, because it was below the boundary."""

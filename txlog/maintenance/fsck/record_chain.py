@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from txlog.core import names
 from txlog.core.names import NumberedName, SegmentName
 from txlog.core.record_checks import StoredRecord, stored_record
-from txlog.core.records import CommitRecord, DataFile, Snapshot, TxnIndex
+from txlog.core.records import CommitRecord, TxnIndex
 from txlog.core.segments import build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
 from txlog.maintenance.fsck.findings import LOST_RECORD, reason
 from txlog.maintenance.fsck.partition_objects import PartitionObjects
+from txlog.protocol.repair import plain_file
 from txlog.text import shorten
+
+if TYPE_CHECKING:
+    from txlog.maintenance.fsck.partition_check import PartitionCheck
 
 _FOLD_RECORDS = 64
 _FOLD_BYTES = 16 * 2**20
@@ -25,26 +29,10 @@ _FOLD_BYTES = 16 * 2**20
 _STATE = "the state that the records before it fold to"
 
 
-class RecordCheck(Protocol):
-    """What is checked of each record besides its place in the chain."""
-
-    def check_record(self, stored: StoredRecord, path: str) -> None:
-        """Check a record by itself, wherever it is."""
-
-    def take(self, record: CommitRecord, path: str) -> None:
-        """Take a record that is at its place in the chain."""
-
-    def take_lost(self, record: CommitRecord, path: str) -> None:
-        """Take a record whose place cannot be checked, because a record before it is lost."""
-
-    def begin_again(self, snapshot: Snapshot) -> None:
-        """Take the snapshot at which the fold begins again."""
-
-
 class RecordChain:
     """Follow the records of a partition and fold them. After damage, begin again at the next snapshot."""
 
-    def __init__(self, objects: PartitionObjects, check: RecordCheck, state: PartitionState | None) -> None:
+    def __init__(self, objects: PartitionObjects, check: PartitionCheck, state: PartitionState | None) -> None:
         self.is_whole = state is not None
         """Whether the fold has come from the beginning of the chain without a gap."""
         self.matched: set[SegmentName] = set()
@@ -78,9 +66,7 @@ class RecordChain:
         """Return the state after the last record."""
         while (at := self._next_offset()) is not None and self._objects.evidence_beyond(at) is not None:
             # The LIST may have missed it.
-            path = self._folder + names.batch_name(at)
-            data = self._objects.reader.get(path)
-            stored = None if data is None else self._decode(path, data, at)
+            path, stored = self._get(at)
             if stored is None:
                 break
             self._append(stored, path)
@@ -95,9 +81,7 @@ class RecordChain:
     def _close_gap(self, base: int) -> None:
         """Ask by name for the slots before `base` that the LIST did not show, because a LIST is not atomic."""
         while (at := self._next_offset()) is not None and at < base:
-            path = self._folder + names.batch_name(at)
-            data = self._objects.reader.get(path)
-            stored = None if data is None else self._decode(path, data, at)
+            path, stored = self._get(at)
             if stored is None:
                 self._findings.missing(
                     path, f"a commit record, because the log continues at offset {base}", LOST_RECORD
@@ -117,6 +101,12 @@ class RecordChain:
             self._segment, self._segment_is_whole = [], True
             self._check.begin_again(self._objects.snapshots[base])
 
+    def _get(self, at: int) -> tuple[str, StoredRecord | None]:
+        """Return the path of the slot at this offset, and its record if there is a valid one."""
+        path = self._folder + names.batch_name(at)
+        data = self._objects.reader.get(path)
+        return path, None if data is None else self._decode(path, data, at)
+
     def _decode(self, path: str, data: bytes, base: int) -> StoredRecord | None:
         try:
             stored = stored_record(data, self._objects.tp, base)
@@ -131,7 +121,9 @@ class RecordChain:
         if record.segment_base == record.base_offset and self._next_offset() is not None:
             self._fold()
             if self._state is not None and self._segment:
-                self._finish(self._state)
+                if self._segment_is_whole:
+                    self._finish_segment(self._state)
+                self._segment, self._segment_is_whole = [], True
         if self._next_offset() is None:
             # The fold is lost, but this record by itself can still be checked.
             self._check.take_lost(record, path)
@@ -153,12 +145,11 @@ class RecordChain:
             after, good = self._fold_singly(state, waiting)
         for stored in good:
             self._pass(stored)
-        if len(good) < len(waiting):
-            self._state = after
-            self._lose()
-            return
         self._state = after
-        self._compare_snapshot(after)
+        if len(good) < len(waiting):
+            self._lose()
+        else:
+            self._compare_snapshot(after)
 
     def _fold_singly(
         self, state: PartitionState, waiting: Sequence[StoredRecord]
@@ -185,12 +176,6 @@ class RecordChain:
         self._last_digest = stored.digest
         self._check.take(record, self._folder + names.batch_name(record.base_offset))
 
-    def _finish(self, after: PartitionState) -> None:
-        """Finish the active segment, because the next one begins."""
-        if self._segment_is_whole:
-            self._finish_segment(after)
-        self._segment, self._segment_is_whole = [], True
-
     def _lose(self) -> None:
         self._fold()
         self._state = None
@@ -211,7 +196,7 @@ class RecordChain:
                 )
                 continue
             inline = next((file for file in index.files if file.offset_column), None)
-            plain = None if inline is None else _as_data_file(inline)
+            plain = None if inline is None else plain_file(inline)
             try:
                 expected, txn_index = build_index(self._objects.tp, records, self._last_digest, plain)
             except CorruptLogError as error:
@@ -242,10 +227,6 @@ def _base_of(path: str) -> int:
     parsed = names.parse_partition_object(path.rpartition("/")[2])
     assert isinstance(parsed, NumberedName)
     return parsed.number
-
-
-def _as_data_file(file: DataFile) -> DataFile:
-    return DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__})
 
 
 def _difference(found: msgspec.Struct, expected: msgspec.Struct) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import msgspec
+
 from txlog.client.reading import read_session
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock, SystemClock
@@ -19,10 +21,9 @@ from txlog.core.features import KNOWN_FEATURES
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import CleanupRun, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
-from txlog.maintenance.fsck.findings import LOST_RECORD, Findings, Reader, few
-from txlog.maintenance.fsck.partition_check import Checked, PartitionTask
-from txlog.maintenance.fsck.partition_look import Looked, look_at, look_elsewhere
-from txlog.maintenance.fsck.report import FsckReport
+from txlog.maintenance.fsck.findings import LOST_RECORD, Finding, Findings, Reader, few
+from txlog.maintenance.fsck.partition_check import Checked, Looked, PartitionTask, look_at, look_elsewhere
+from txlog.maintenance.fsck.repair import RepairedObject
 from txlog.maintenance.fsck.topic_check import Topic, TopicCheck
 from txlog.maintenance.fsck.transaction_check import TransactionCheck
 from txlog.maintenance.workers import Here, Progress, Task, Workers
@@ -30,6 +31,33 @@ from txlog.storage.object_store import ObjectStore
 from txlog.text import count_text
 
 _OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
+
+
+class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of the store read, and what it found."""
+
+    store: str
+    topics: tuple[str, ...]
+    partitions: int
+    objects: int
+    """Objects that were read, data files included."""
+    bytes: int
+    rows_checked: bool
+    """Whether data files were opened."""
+    damaged: int
+    missing: int
+    notes: int
+    findings: tuple[Finding, ...]
+    """Damaged objects first, then missing ones, then notes; each kind sorted by path."""
+    repairable: tuple[RepairedObject, ...] = ()
+    """The objects among them that the log can recreate, and why others cannot be recreated, if that was asked for."""
+    repaired: tuple[RepairedObject, ...] = ()
+    """Objects that were recreated before this check."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether no object is damaged or missing."""
+        return not self.damaged and not self.missing
 
 
 def check_store(
@@ -104,7 +132,7 @@ class _StoreCheck:
         self.topics: dict[str, Topic] = {}
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         """The highest committed offset of each partition, and its group."""
-        self.done = self.total = self.partitions = 0
+        self.done = self.total = 0
 
     def run(self, wanted: Collection[str]) -> FsckReport:
         root = self.reader.list("")
@@ -264,7 +292,6 @@ class _StoreCheck:
         self.reader.bytes += looked.bytes
         self.findings.take(looked.findings)
         self.done += 1
-        self.partitions += 1
         self._show(looked.checked.topic_partition)
         return looked.checked
 
@@ -293,7 +320,7 @@ class _StoreCheck:
         return FsckReport(
             store=self.reader.store.url,
             topics=tuple(checked),
-            partitions=self.partitions,
+            partitions=self.done,
             objects=self.reader.objects,
             bytes=self.reader.bytes,
             rows_checked=self.rows,

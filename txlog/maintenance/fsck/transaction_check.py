@@ -23,8 +23,8 @@ from txlog.core.records import (
     TransactionEntry,
 )
 from txlog.core.state import PartitionState
+from txlog.core.transactions import PREPARED
 from txlog.maintenance.fsck.decisions import (
-    PREPARED,
     Decisions,
     ExpectedMarker,
     ExpectedMarkers,
