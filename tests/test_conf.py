@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conf.generate import lowest_versions, with_options
-from txlog.config import render_toml
+from conf.generate import lowest_versions, render_toml, with_options
 
 ROOT = Path(__file__).parent.parent
 

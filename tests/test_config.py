@@ -9,6 +9,7 @@ import tomllib
 
 import pytest
 
+from conf.generate import render_toml
 from txlog import config
 from txlog.config import (
     KEYS,
@@ -20,7 +21,6 @@ from txlog.config import (
     TopicConfig,
     check_topic_config,
     parse_document,
-    render_toml,
     restrict,
 )
 from txlog.core.append_rules import RollPolicy

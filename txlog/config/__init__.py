@@ -2,7 +2,8 @@
 
 `table.KEYS` has name, kind, default, range and sentence of each setting. The `...Config` classes are its typed views,
 one per scope. `parse` takes layers of dotted names; the first layer that has a key counts. Values are checked once,
-here. Unknown keys are refused, and the error names the most similar known one. `conf/txlog.toml` is the table, rendered.
+here. Unknown keys are refused, and the error names the most similar known one. `conf/generate.py` writes the table to
+`conf/txlog.toml`.
 
 This package has only values: the client reads files and the environment.
 """
@@ -19,8 +20,7 @@ from txlog.config.parse import (
     parse_isolation,
     restrict,
 )
-from txlog.config.render import render_toml
-from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, keys_of
+from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, SCOPE_DOCS, keys_of
 
 __all__ = [
     "DEFAULT_ISOLATION",
@@ -28,6 +28,7 @@ __all__ = [
     "KEYS",
     "MAX_INLINE_BYTES",
     "SCOPES",
+    "SCOPE_DOCS",
     "ClientConfig",
     "ConfigKey",
     "ConsumerConfig",
@@ -42,6 +43,5 @@ __all__ = [
     "keys_of",
     "parse_document",
     "parse_isolation",
-    "render_toml",
     "restrict",
 ]

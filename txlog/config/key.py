@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias, get_args
 
 from txlog.errors import InvalidConfigurationError, InvalidRequestError
+from txlog.text import shorten
 
 Scope: TypeAlias = Literal["client", "producer", "consumer", "topic", "store"]
 Kind: TypeAlias = Literal["int", "bool", "str", "float", "choice", "list"]
@@ -21,14 +22,15 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One setting. It has no default if `default` is empty (None); `minimum` of text is its least length."""
 
     name: str
     kind: Kind
-    default: Value
     scopes: frozenset[Scope]
+    default: Value
+    _: KW_ONLY
     doc: str
     minimum: int | float | None = None
     maximum: int | float | None = None
@@ -69,7 +71,9 @@ class ConfigKey:
         """Return `value` from Python, TOML or text as this key's type. Raises `error`, naming key, value and range."""
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
-            raise self.error(f"{self.name} = {shown(value)}: expected {self.expected} (default {self.default_text})")
+            raise self.error(
+                f"{self.name} = {shorten(repr(value), 80)}: expected {self.expected} (default {self.default_text})"
+            )
         return parsed
 
     def text(self, value: Value) -> str:
@@ -79,11 +83,6 @@ class ConfigKey:
         if isinstance(value, tuple):
             return ",".join(value)
         return "" if value is None else str(value)
-
-
-def shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _parse_int(key: ConfigKey, value: object) -> Value:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast
 
-from txlog.config.key import SCOPES, IsolationLevel, Layer, Scope, Value, shown
+from txlog.config.key import SCOPES, IsolationLevel, Layer, Scope, Value
 from txlog.config.table import KEYS, NOT_NEEDED, keys_of
 from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
-from txlog.text import nearest
+from txlog.text import nearest, shorten
 
 
 class _Config:
@@ -39,13 +39,10 @@ class _Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig(_Config):
-    """Settings of an opened store: its administrative calls."""
-
-    scope: ClassVar[Scope] = "client"
+class _ActorConfig(_Config):
+    """The settings that clients, producers and consumers have."""
 
     client_id: str
-    default_api_timeout_ms: int
     metadata_max_age_ms: int
     retries: int
     retry_backoff_ms: int
@@ -53,16 +50,20 @@ class ClientConfig(_Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig(_Config):
+class ClientConfig(_ActorConfig):
+    """Settings of an opened store: its administrative calls."""
+
+    scope: ClassVar[Scope] = "client"
+
+    default_api_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(_ActorConfig):
     """Settings of a producer."""
 
     scope: ClassVar[Scope] = "producer"
 
-    client_id: str
-    metadata_max_age_ms: int
-    retries: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
     transactional_id: str | None
     transaction_timeout_ms: int
     transaction_max_timeout_ms: int
@@ -83,17 +84,12 @@ class ProducerConfig(_Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig(_Config):
+class ConsumerConfig(_ActorConfig):
     """Settings of a consumer."""
 
     scope: ClassVar[Scope] = "consumer"
 
-    client_id: str
     default_api_timeout_ms: int
-    metadata_max_age_ms: int
-    retries: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
     group_id: str | None
     isolation_level: IsolationLevel
     auto_offset_reset: str
@@ -180,7 +176,7 @@ def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
                 f"unknown configuration table [{name}]; the tables are {', '.join(SCOPES)}.{nearest(name, SCOPES)}"
             )
         if not isinstance(table, Mapping):
-            raise InvalidConfigurationError(f"[{name}] must be a table of keys, found {shown(table)}")
+            raise InvalidConfigurationError(f"[{name}] must be a table of keys, found {shorten(repr(table), 80)}")
         layers[name] = _check_layer(dict(_flatten(table)), name)
     return layers
 
