@@ -14,7 +14,7 @@ from lab.chaos.proof import Proof, prove, recover
 from lab.chaos.settings import SPARK_WORKER, Settings, has_spark
 from lab.chaos.show import Show
 from lab.chaos.storm import Slot, Storm
-from txlog.cli.signals import orderly_end
+from txlog.cli.interrupts import orderly_end
 from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError
 from txlog.storage.open import open_object_store

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.cli.documents import CompactDocument, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, TopicsOption, argument, option
-from txlog.cli.output import Output
+from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
-from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import TopicPartition
 from txlog.errors import InvalidRequestError, TxlogError

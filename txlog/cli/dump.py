@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_tab
 from txlog.cli.rows import json_value
 from txlog.core import names
 from txlog.errors import InvalidRequestError
-from txlog.text import bytes_text, count_text, range_text, time_text
+from txlog.text import bytes_text, count_text, digest_text, range_text, time_text
 
 if TYPE_CHECKING:
     from txlog.inspection.chain import ChainBatch, PartitionChain
@@ -62,7 +62,8 @@ def dump_log(
                 f"--start-offset and --end-offset need a partition, as in orders/0; found {path!r}"
             )
         found = dump_object(runtime, path, rows=rows)
-        session.out.show(_readable(found), lambda out: _show_object(out, found))
+        readable = found if found.rows is None else msgspec.structs.replace(found, rows=json_value(found.rows))
+        session.out.show(readable, lambda out: _show_object(out, readable))
         return
     chain = dump_partition(runtime, tp)
     batches = tuple(
@@ -82,7 +83,9 @@ def dump_log(
     def text(out: Output) -> None:
         _show_chain(out, chain)
         for batch in with_rows:
-            _show_rows(out, batch)
+            if batch.rows:
+                fate = "" if batch.fate in ("plain", "control") else f", {batch.fate}"
+                _show_rows(out, f"Rows of {range_text(batch.base_offset, batch.last_offset)}{fate}", batch.rows)
 
     session.out.show(chain, text)
 
@@ -98,22 +101,23 @@ def _with_rows(batches: Sequence[ChainBatch], rows: Iterator[dict[str, Any]]) ->
         yield msgspec.structs.replace(batch, rows=own)
 
 
-def _readable(found: DumpedObject) -> DumpedObject:
-    return found if found.rows is None else msgspec.structs.replace(found, rows=json_value(found.rows))
-
-
 def _show_object(out: Output, found: DumpedObject) -> None:
     out.fields([("object", found.path), ("kind", found.kind), ("size", bytes_text(found.bytes))])
     out.line()
-    out.sentences(found.explanation)
+    for sentence in found.explanation:
+        out.line(sentence)  # a terminal wraps it
     cells, tables = tabulate(found.value)
     out.heading("Fields")
     out.fields((name, _readable_cell(name, cell)) for name, cell in cells.items())
     _show_tables(out, tables)
     if found.rows is not None:
-        out.heading(f"rows ({len(found.rows)})")
-        for row in json_value(found.rows):
-            out.line(encode_line(row).rstrip("\n"))
+        _show_rows(out, f"rows ({len(found.rows)})", found.rows)
+
+
+def _show_rows(out: Output, title: str, rows: Iterable[object]) -> None:
+    out.heading(title)
+    for row in rows:
+        out.line(encode_line(row).rstrip("\n"))
 
 
 def _show_tables(out: Output, tables: Mapping[str, Sequence[msgspec.Struct]], above: str = "") -> None:
@@ -138,7 +142,7 @@ def _readable_cell(name: str, cell: Cell) -> Cell:
 
 def _short(name: str, cell: Cell) -> Cell:
     """Shorten digests. JSON has them whole."""
-    return f"{cell[:12]}…" if name.endswith("digest") and isinstance(cell, str) else cell
+    return digest_text(cell) if name.endswith("digest") and isinstance(cell, str) else cell
 
 
 def _show_chain(out: Output, chain: PartitionChain) -> None:
@@ -153,45 +157,33 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
             ("boundary", chain.boundary),
         ]
     )
-    if chain.segments:
-        out.heading("Segments")
-        out.table(
-            ("base", "end", "generation", "batches", "rows", "aborted", "index"),
-            [
-                (s.base_offset, s.end_offset, s.generation, s.batches, s.records, s.aborted_txns, s.name)
-                for s in chain.segments
-            ],
-        )
-    if chain.open_transactions:
-        out.heading("Open transactions, which hold the last stable offset back")
-        out.table(
-            ("producer", "epoch", "since offset", "last append"),
-            [
-                (t.producer_id, t.producer_epoch, t.txn_first_offset, time_text(t.last_timestamp))
-                for t in chain.open_transactions
-            ],
-        )
-    if chain.aborted:
-        out.heading("Aborted transactions")
-        out.table(
-            ("producer", "from", "to marker", "last stable after"),
-            [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted],
-        )
+    out.section(
+        "Segments",
+        ("base", "end", "generation", "batches", "rows", "aborted", "index"),
+        [
+            (s.base_offset, s.end_offset, s.generation, s.batches, s.records, s.aborted_txns, s.name)
+            for s in chain.segments
+        ],
+    )
+    out.section(
+        "Open transactions, which hold the last stable offset back",
+        ("producer", "epoch", "since offset", "last append"),
+        [
+            (t.producer_id, t.producer_epoch, t.txn_first_offset, time_text(t.last_timestamp))
+            for t in chain.open_transactions
+        ],
+    )
+    out.section(
+        "Aborted transactions",
+        ("producer", "from", "to marker", "last stable after"),
+        [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted],
+    )
     out.heading("Batches")
     out.table(
         ("offsets", "kind", "rows", "transaction", "producer", "epoch", "sequence", "appended", "in", "rows in"),
         [_batch_row(each) for each in chain.batches],
         empty="No batches.",
     )
-
-
-def _show_rows(out: Output, batch: ChainBatch) -> None:
-    if not batch.rows:
-        return
-    fate = "" if batch.fate in ("plain", "control") else f", {batch.fate}"
-    out.heading(f"Rows of {range_text(batch.base_offset, batch.last_offset)}{fate}")
-    for row in batch.rows:
-        out.line(encode_line(row).rstrip("\n"))
 
 
 def _batch_row(batch: ChainBatch) -> Row:

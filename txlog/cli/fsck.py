@@ -10,8 +10,7 @@ import typer
 
 from txlog.cli.errors import LOOK
 from txlog.cli.options import Session, Topics, TopicsOption, option
-from txlog.cli.output import Output
-from txlog.cli.progress import progress_bar
+from txlog.cli.output import Output, progress_bar
 from txlog.errors import TxlogError
 from txlog.text import bytes_text, count_text
 
@@ -108,19 +107,14 @@ def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> Non
         out.line(
             "--repair changed nothing: it can recreate only snapshots and indexes, and only from records that are whole."
         )
-    if report.repaired:
-        out.heading("Recreated")
-        out.table(("object", "because"), _repairs(report.repaired, True))
-    if any(each.is_made for each in report.repairable):
-        out.heading("`txlog fsck --repair` can recreate these, without any loss")
-        out.table(("object", "because"), _repairs(report.repairable, True))
-    cannot = _repairs((*report.repaired, *report.repairable), False)
-    if cannot:
-        out.heading("Cannot be recreated")
-        out.table(("object", "because"), cannot)
-    if report.findings:
-        out.heading("Findings")
-        out.table(("kind", "object", "found"), [(f.kind, f.path or "/", f.found) for f in report.findings])
+    columns = ("object", "because")
+    out.section("Recreated", columns, _repairs(report.repaired, True))
+    out.section(
+        "`txlog fsck --repair` can recreate these, without any loss", columns, _repairs(report.repairable, True)
+    )
+    out.section("Cannot be recreated", columns, _repairs((*report.repaired, *report.repairable), False))
+    findings = [(f.kind, f.path or "/", f.found) for f in report.findings]
+    out.section("Findings", ("kind", "object", "found"), findings)
     for finding in report.findings:
         if finding.kind != "note":
             out.heading(f"{finding.path} is {finding.kind}")

@@ -34,45 +34,30 @@ def history(
     )
 
     def text(out: Output) -> None:
-        out.table(
+        out.records(
             (
-                "started",
-                "job",
-                "topic",
-                "partition",
-                "outcome",
-                "offsets",
-                "files",
-                "bytes",
-                "deleted",
-                "took",
-                "by",
-                "message",
-            ),
-            [
-                (
-                    time_text(row.step.started_at),
-                    row.step.job,
-                    row.step.topic,
-                    row.step.partition,
-                    row.step.outcome,
-                    f"{row.step.base_offset} to {row.step.end_offset - 1}" if row.step.base_offset >= 0 else None,
-                    f"{row.step.input_files:,} → {row.step.output_files:,}" if row.step.input_files else None,
-                    f"{bytes_text(row.step.bytes_read)} → {bytes_text(row.step.bytes_written)}"
-                    if row.step.bytes_read
+                {
+                    "started": time_text(step.started_at),
+                    "job": step.job,
+                    "topic": step.topic,
+                    "partition": step.partition,
+                    "outcome": step.outcome,
+                    "offsets": f"{step.base_offset} to {step.end_offset - 1}" if step.base_offset >= 0 else None,
+                    "files": f"{step.input_files:,} → {step.output_files:,}" if step.input_files else None,
+                    "bytes": f"{bytes_text(step.bytes_read)} → {bytes_text(step.bytes_written)}"
+                    if step.bytes_read
                     else None,
-                    f"{row.step.deleted_objects:,}, {bytes_text(row.step.deleted_bytes)}"
-                    if row.step.deleted_objects
+                    "deleted": f"{step.deleted_objects:,}, {bytes_text(step.deleted_bytes)}"
+                    if step.deleted_objects
                     else None,
-                    duration_text(max(0, row.step.ended_at - row.step.started_at)),
-                    row.by,
-                    row.step.message or None,
-                )
+                    "took": duration_text(max(0, step.ended_at - step.started_at)),
+                    "by": row.by,
+                    "message": step.message or None,
+                }
                 for row in rows
-            ],
-            empty="No maintenance job has done anything yet."
-            if not (topic or topic_option or job)
-            else "No maintenance job has done anything there.",
+                for step in [row.step]
+            ),
+            empty="No maintenance job has done anything " + ("there." if topic or topic_option or job else "yet."),
         )
 
     session.out.show(rows, text)

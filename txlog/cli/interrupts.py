@@ -1,7 +1,8 @@
 """When may Ctrl-C or SIGTERM end a command that has to finish its current step?
 
 A signal ends it between two steps, where it calls `check`, and while it waits within `at_once`. Elsewhere the signal is
-only noted, so that every step completes. A second signal ends the command wherever it is.
+only noted, so that every step completes. A second signal ends the command wherever it is. A program that started other
+processes uses `orderly_end` instead.
 """
 
 from __future__ import annotations
@@ -76,3 +77,21 @@ class Interrupts:
             )
         if self._at_once:
             raise Interrupted(self.received)
+
+
+@contextmanager
+def orderly_end() -> Iterator[None]:
+    """Inside the block, SIGTERM and SIGHUP end this process as Ctrl-C does, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.cli.documents import MergeDocument, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, option
-from txlog.cli.output import Output
+from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
-from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, FileLayout, MergePolicy
 from txlog.text import bytes_text, count_text
 

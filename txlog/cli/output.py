@@ -7,7 +7,8 @@ JSON is one document, the same at a terminal and in a pipe, made of the structs 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -75,11 +76,6 @@ class Output:
         """Write a line of text."""
         write(text + "\n")
 
-    def sentences(self, sentences: Iterable[str]) -> None:
-        """Write lines of prose. A terminal wraps them itself."""
-        for sentence in sentences:
-            self.line(sentence)
-
     def note(self, text: str) -> None:
         """Write a line to the standard error, for information that a program reading the output does not need."""
         sys.stderr.write(text + "\n")
@@ -115,6 +111,18 @@ class Output:
             _rich_table(columns, listed)
         else:
             _plain_table(columns, listed)
+
+    def records(self, rows: Iterable[Mapping[str, Cell]], *, empty: str = "") -> None:
+        """Write a table of rows that all have the same columns, by name."""
+        listed = list(rows)
+        self.table(list(listed[0]) if listed else (), [list(row.values()) for row in listed], empty=empty)
+
+    def section(self, title: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Write a heading and a table, or nothing without rows."""
+        listed = list(rows)
+        if listed:
+            self.heading(title)
+            self.table(columns, listed)
 
 
 def encode_document(document: object) -> str:
@@ -172,6 +180,31 @@ def cell_of(value: object) -> Cell:
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return value if value != "" else None
     return msgspec.json.encode(value).decode()
+
+
+@contextmanager
+def progress_bar(at_first: str, what: str = "") -> Iterator[Callable[[object, int, int], None] | None]:
+    """Show a bar on the standard error and yield the function that moves it, with (where, done, in all).
+
+    If the standard error is not a terminal, it yields None and shows nothing. `what` names the things that are counted,
+    and is shown after the place. Until the first call the bar shows `at_first`.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(at_first, total=None)
+
+        def show(where: object, done: int, total: int) -> None:
+            bar.update(
+                task, description=f"{where}, {what}" if what else str(where), completed=done, total=total or None
+            )
+
+        yield show
 
 
 def _text(cell: Cell) -> str:

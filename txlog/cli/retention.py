@@ -56,28 +56,17 @@ def retention_document(retained: Retained, *, executed: bool) -> RetentionDocume
 def show_retention(out: Output, documents: Sequence[RetentionDocument], partitions: int, *, executed: bool) -> None:
     """Show a table of partitions, and sentences."""
     if documents:
-        out.table(
-            (
-                "partition",
-                "log start",
-                "will be" if not executed else "is now",
-                "segments",
-                "rows",
-                "bytes",
-                "because of",
-            ),
-            [
-                (
-                    f"{each.topic}-{each.partition}",
-                    each.log_start_before,
-                    each.log_start_after,
-                    each.segments,
-                    each.rows,
-                    each.bytes,
-                    each.setting,
-                )
-                for each in documents
-            ],
+        out.records(
+            {
+                "partition": f"{each.topic}-{each.partition}",
+                "log start": each.log_start_before,
+                "will be" if not executed else "is now": each.log_start_after,
+                "segments": each.segments,
+                "rows": each.rows,
+                "bytes": each.bytes,
+                "because of": each.setting,
+            }
+            for each in documents
         )
     looked = count_text(partitions, "partition")
     rows, size = sum(each.rows for each in documents), sum(each.bytes for each in documents)

@@ -43,21 +43,20 @@ def list_transactions(
     ]
 
     def text(out: Output) -> None:
-        out.table(
-            ("transactional id", "state", "producer", "epoch", "open for", "partitions", "version", "updated"),
-            [
-                (
-                    each.transactional_id,
-                    each.state,
-                    each.producer_id,
-                    each.producer_epoch,
-                    duration_text(each.duration_ms),
-                    len(each.partitions),
-                    each.txn_version if each.txn_version >= 0 else None,
-                    time_text(each.updated_at),
-                )
+        out.records(
+            (
+                {
+                    "transactional id": each.transactional_id,
+                    "state": each.state,
+                    "producer": each.producer_id,
+                    "epoch": each.producer_epoch,
+                    "open for": duration_text(each.duration_ms),
+                    "partitions": len(each.partitions),
+                    "version": each.txn_version if each.txn_version >= 0 else None,
+                    "updated": time_text(each.updated_at),
+                }
                 for each in found
-            ],
+            ),
             empty="There are no such transactions."
             if state or producer_id or duration_filter >= 0
             else "There are no transactional.ids.",
@@ -106,32 +105,21 @@ def find_hanging(
     ]
 
     def text(out: Output) -> None:
-        out.table(
+        out.records(
             (
-                "topic",
-                "partition",
-                "since offset",
-                "producer",
-                "epoch",
-                "quiet for",
-                "transactional id",
-                "state",
-                "advice",
-            ),
-            [
-                (
-                    each.topic,
-                    each.partition,
-                    each.first_offset,
-                    each.producer_id,
-                    each.producer_epoch,
-                    duration_text(each.open_ms),
-                    each.transactional_id,
-                    each.state,
-                    each.advice,
-                )
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "since offset": each.first_offset,
+                    "producer": each.producer_id,
+                    "epoch": each.producer_epoch,
+                    "quiet for": duration_text(each.open_ms),
+                    "transactional id": each.transactional_id,
+                    "state": each.state,
+                    "advice": each.advice,
+                }
                 for each in found
-            ],
+            ),
             empty=f"No open transaction has written nothing for longer than {duration_text(max_transaction_timeout * 60_000)}. "
             "--max-transaction-timeout 0 lists every open one."
             if max_transaction_timeout
@@ -255,6 +243,4 @@ def _describe(out: Output, found: TransactionDescription) -> None:
             ("coordinator", f"{found.coordinator} at offset {found.offset}"),
         ]
     )
-    if found.partitions:
-        out.heading("Partitions")
-        out.table(("topic", "partition"), found.partitions)
+    out.section("Partitions", ("topic", "partition"), found.partitions)

@@ -10,8 +10,7 @@ import typer
 from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry, document_of
 from txlog.cli.errors import LOOK
 from txlog.cli.options import Execute, Session, TopicsOption, argument, option
-from txlog.cli.output import Output
-from txlog.cli.progress import progress_bar
+from txlog.cli.output import Output, progress_bar
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:

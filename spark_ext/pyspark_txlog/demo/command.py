@@ -28,8 +28,8 @@ from pyspark_txlog.demo.processes import Crew, Worker
 from pyspark_txlog.demo.show import Show, SparkMessages
 from pyspark_txlog.demo.stream import stream_the_feed
 from pyspark_txlog.demo.tidy import check_unchanged, measure, tidy_up
+from txlog.cli.interrupts import orderly_end
 from txlog.cli.options import Session, command
-from txlog.cli.signals import orderly_end
 from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
 from txlog.text import count_text

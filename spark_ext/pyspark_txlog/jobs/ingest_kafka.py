@@ -29,7 +29,7 @@ from pyspark_txlog.jobs.command_line import ConfOption, StorageOption, StoreOpti
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
 from txlog import Store
-from txlog.cli.signals import orderly_end
+from txlog.cli.interrupts import orderly_end
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
