@@ -10,51 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from txlog._version import __version__
-from txlog.errors import (
-    AbortableError,
-    ClockSkewError,
-    CommitFailedError,
-    ConcurrentTransactionsError,
-    CoordinatorContentionError,
-    CorruptLogError,
-    CorruptRecordError,
-    FencedError,
-    GroupIdNotFoundError,
-    IllegalStateError,
-    InvalidConfigurationError,
-    InvalidPartitionsError,
-    InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
-    InvalidRequestError,
-    InvalidTopicError,
-    InvalidTxnStateError,
-    InvalidTxnTimeoutError,
-    MissingObjectError,
-    NoOffsetForPartitionError,
-    NotAStoreError,
-    OffsetMetadataTooLargeError,
-    OffsetOutOfRangeError,
-    OutcomeUnknownError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    RecordTooLargeError,
-    RetriableError,
-    SchemaMismatchError,
-    StorageError,
-    StoreAccessError,
-    StoreChangedError,
-    TopicExistsError,
-    TransactionAbortableError,
-    TransactionAbortedError,
-    TransactionalIdNotFoundError,
-    TxlogError,
-    TxlogTimeoutError,
-    TxnVersionScopeError,
-    UnknownOptionError,
-    UnknownTopicOrPartitionError,
-    UnstableOffsetCommitError,
-    UnsupportedStoreError,
-)
+from txlog.errors import *
 
 if TYPE_CHECKING:
     from txlog.client.admin import Admin

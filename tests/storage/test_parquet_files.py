@@ -569,7 +569,7 @@ def test_inline_rows_become_one_file():
             inline([{"n": 4}], 21, 3_000),
         ),
     )
-    file = write_inline_rows(store, effect, "zstd")
+    file = write_inline_rows(store, effect)
     assert file.rows == 4
     ranges = [RowRange(first_row=0, rows=4, base_offset=BY_COLUMN, timestamp=0)]
     found = read(store, file, ranges, newer)
@@ -586,7 +586,7 @@ def test_damaged_inline_rows_are_not_written():
         topic="orders", file_path=PATH, rows=(InlineRows(payload=b"junk", base_offset=0, timestamp=0, schema_id=0),)
     )
     with pytest.raises(CorruptRecordError, match="orders"):
-        write_inline_rows(store, effect, "zstd")
+        write_inline_rows(store, effect)
     assert store.list("") == []
 
 

@@ -125,9 +125,6 @@ class _Lazy(Command):
         self._point = point
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        return self._load().make_context(info_name, args, parent=parent, **extra)
-
-    def _load(self) -> Any:
         point = self._point
         try:
             found = point.load()
@@ -136,11 +133,12 @@ class _Lazy(Command):
                 f"the command {point.name!r} belongs to the package {_package(point)} and cannot be loaded from {point.value}: "
                 f"{type(error).__name__}: {error}{_missing_extra(point, error)}"
             ) from error
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
-        single = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode)
-        single.command(point.name)(found)
-        return typer.main.get_command(single)
+        single = found
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode)
+            single.command(point.name)(found)
+        loaded: Any = typer.main.get_command(single)
+        return loaded.make_context(info_name, args, parent=parent, **extra)
 
 
 _CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"]}

@@ -219,14 +219,8 @@ def _decimal(given: Any, precision: int, scale: int) -> decimal.Decimal:
     return found if text else decimal.Decimal(0)
 
 
-def _bool(given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError
-    return given
-
-
-def _string(given: Any) -> str:
-    if not isinstance(given, str):
+def _of_kind(given: Any, kind: type) -> Any:
+    if not isinstance(given, kind):
         raise TypeError
     return given
 
@@ -244,29 +238,20 @@ def _binary(given: Any) -> bytes:
 
 def _date(given: Any) -> datetime.date:
     try:
-        return datetime.date.fromisoformat(_string(given))
+        return datetime.date.fromisoformat(_of_kind(given, str))
     except ValueError:
         raise _WrongFormError("as in 2013-01-31") from None
 
 
-def _timestamp(given: Any) -> datetime.datetime:
+def _timestamp(given: Any, *, zoned: bool) -> datetime.datetime:
+    example = "2013-01-31T05:17:00Z" if zoned else "2013-01-31T05:17:00"
     try:
-        found = datetime.datetime.fromisoformat(_string(given))
+        found = datetime.datetime.fromisoformat(_of_kind(given, str))
     except ValueError:
-        raise _WrongFormError("as in 2013-01-31T05:17:00Z") from None
-    if found.tzinfo is None:
-        raise _WrongFormError("with its zone, as in 2013-01-31T05:17:00Z")
-    return found.astimezone(datetime.UTC)
-
-
-def _timestamp_ntz(given: Any) -> datetime.datetime:
-    try:
-        found = datetime.datetime.fromisoformat(_string(given))
-    except ValueError:
-        raise _WrongFormError("as in 2013-01-31T05:17:00") from None
-    if found.tzinfo is not None:
-        raise _WrongFormError("without a zone, as in 2013-01-31T05:17:00")
-    return found
+        raise _WrongFormError(f"as in {example}") from None
+    if (found.tzinfo is not None) is not zoned:
+        raise _WrongFormError(f"{'with its' if zoned else 'without a'} zone, as in {example}")
+    return found.astimezone(datetime.UTC) if zoned else found
 
 
 def _list(given: Any, field: SchemaField, path: str, where: str) -> list[Any]:
@@ -303,13 +288,13 @@ _DECODER = msgspec.json.Decoder()
 _SPELLING_DECODER = msgspec.json.Decoder(float_hook=_Spelled.of)
 """The slower decoder, for topics with decimals."""
 _SCALARS: dict[str, Callable[[Any], Any]] = {
-    "bool": _bool,
+    "bool": lambda given: _of_kind(given, bool),
     "float32": lambda given: _float(given, "float32"),
     "float64": lambda given: _float(given, "float64"),
-    "string": _string,
+    "string": lambda given: _of_kind(given, str),
     "binary": _binary,
     "date": _date,
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp_ntz,
+    "timestamp": lambda given: _timestamp(given, zoned=True),
+    "timestamp_ntz": lambda given: _timestamp(given, zoned=False),
 }
 _NESTED: dict[str, Callable[[Any, SchemaField, str, str], Any]] = {"list": _list, "struct": _struct, "map": _map}

@@ -34,7 +34,6 @@ from txlog.core.effects import (
     StoreNow,
     WriteRows,
 )
-from txlog.core.records import DataFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
@@ -50,13 +49,10 @@ class Driver:
     too, so a gather needs no helper to finish, however deeply nested.
     """
 
-    def __init__(
-        self, store: ObjectStore, clock: Clock, ids: IdGenerator, *, compression: str = "zstd", threads: int = 16
-    ) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, ids: IdGenerator, *, threads: int = 16) -> None:
         self.store = store
         self.clock = clock
         self.ids = ids
-        self._compression = compression
         self._threads = threads
         self._lock = lock_for_forks()
         self._pool: ThreadPoolExecutor | None = None
@@ -118,16 +114,13 @@ class Driver:
                 drawn_ms = self.ids.jitter(ms)
                 return self.clock.sleep_ms(drawn_ms - ms // 2 if full_jitter else drawn_ms)
             case WriteRows():
-                return self._write_rows(effect)
+                # Imported here, because planning processes run a driver and should not load pyarrow.
+                from txlog.storage.parquet_writer import write_inline_rows
+
+                return write_inline_rows(self.store, effect)
             case Gather(programs):
                 return self._gather(programs)
         raise TypeError(f"a program yielded {effect!r}, which is not an effect")
-
-    def _write_rows(self, effect: WriteRows) -> DataFile:
-        # Imported here, because planning processes run a driver and should not load pyarrow.
-        from txlog.storage.parquet_writer import write_inline_rows
-
-        return write_inline_rows(self.store, effect, self._compression)
 
     def _gather(self, programs: tuple[Generator[Any, Any, Any], ...]) -> tuple[Any, ...]:
         work = _Work(self, programs)
@@ -180,7 +173,9 @@ class _Work:
                 self._errors[number] = error
                 self._crashed |= not isinstance(error, Exception)
             finally:
-                self._done()
+                with self._condition:
+                    self._running -= 1
+                    self._condition.notify_all()
 
     def results(self) -> tuple[Any, ...]:
         """Wait for the programs that helpers have begun.
@@ -204,11 +199,6 @@ class _Work:
             self._next += 1
             self._running += 1
             return self._next - 1
-
-    def _done(self) -> None:
-        with self._condition:
-            self._running -= 1
-            self._condition.notify_all()
 
 
 def _of_existing(ask: Callable[[str], int | None], path: str) -> int | None:

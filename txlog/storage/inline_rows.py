@@ -79,15 +79,14 @@ def select_fields(
     check_stored(table.schema, fields, where)
     fields = fields if wanted is None else wanted
     positions = find_columns(table.schema, fields)
+    columns = []
     for at, field, arrow_field in zip(positions, fields, to_arrow(fields), strict=True):
-        if at is not None and not table.schema.field(at).type.equals(arrow_field.type):
+        column = None if at is None else table.column(at)
+        if column is not None and not column.type.equals(arrow_field.type):
             raise CorruptRecordError(
-                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {table.schema.field(at).type}"
+                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {column.type}"
             )
-    columns = [
-        stored_column(None if at is None else table.column(at), table.num_rows, field, arrow_field, where)
-        for field, arrow_field, at in zip(fields, to_arrow(fields), positions, strict=True)
-    ]
+        columns.append(stored_column(column, table.num_rows, field, arrow_field, where))
     return pa.Table.from_arrays(columns, schema=to_arrow(fields))
 
 

@@ -66,17 +66,13 @@ def _column(table: pa.Table, name: str) -> Any:
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _check_type(arrow: pa.DataType, name: str) -> None:
-    if arrow not in _BIG_ENDIAN and not pa.types.is_string(arrow) and not pa.types.is_binary(arrow):
-        raise SchemaMismatchError(f"key column {name!r}: {arrow} cannot be a key; use {', '.join(KEY_TYPES)}")
-
-
 def _serialized(array: Any, name: str) -> Serialized:
     """Return the bytes of all keys one after the other, where each begins, and which are present."""
-    _check_type(array.type, name)
     present = array.is_valid().to_numpy(zero_copy_only=False)
     if array.type in _BIG_ENDIAN:
         return _fixed(array, present)
+    if not pa.types.is_string(array.type) and not pa.types.is_binary(array.type):
+        raise SchemaMismatchError(f"key column {name!r}: {array.type} cannot be a key; use {', '.join(KEY_TYPES)}")
     # A null may have bytes; its hash is never used.
     _, starts, values = array.buffers()
     bounds = np.frombuffer(starts, dtype=np.int32, count=array.offset + len(array) + 1)[array.offset :].astype(np.int64)

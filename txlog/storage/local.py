@@ -70,13 +70,6 @@ class LocalObjectStore:
     def __repr__(self) -> str:
         return f"LocalObjectStore({self.root!r}, fsync={self._fsync})"
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_state": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._state = _State()
-
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> bytes | None:
@@ -423,6 +416,9 @@ class _State:
         self._lock = lock_for_forks()
         self._durable: set[str] = set()
         self._swept: set[str] = set()
+
+    def __reduce__(self) -> tuple[type[_State], tuple[()]]:
+        return (_State, ())
 
     def is_first_temporary(self, folder: str) -> bool:
         with self._lock:

@@ -53,7 +53,9 @@ class MemoryObjectStore:
         return len(self._existing(path).data)
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
-        new = self._new(path, data)
+        check_path(path)
+        self._check_process()
+        new = _Object(bytes(data), self._clock.now_ms())
         with self._lock:
             return PutOutcome.WRITTEN if self._objects.setdefault(path, new) is new else PutOutcome.CONFLICT
 
@@ -81,11 +83,6 @@ class MemoryObjectStore:
 
     def modified_ms(self, path: str) -> int | None:
         return self._existing(path).modified_ms
-
-    def _new(self, path: str, data: bytes) -> _Object:
-        check_path(path)
-        self._check_process()
-        return _Object(bytes(data), self._clock.now_ms())
 
     def _find(self, path: str) -> _Object | None:
         check_path(path)

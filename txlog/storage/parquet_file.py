@@ -84,10 +84,8 @@ def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
     """
     path = f"{topic}/{file.path}"
     found = _digest_of(store, path, file.bytes)
-    if file.digest is not None and found != file.digest:
-        raise CorruptRecordError(
-            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(file.digest)}"
-        )
+    if file.digest is not None:
+        _check_digest(path, found, file.digest)
     opened = OpenedFile(store, path, file.bytes, file)
     for group in range(len(file.row_groups)):
         opened.fetch(group, None)
@@ -163,10 +161,7 @@ class OpenedFile:
         if self._hash is None or self._expected_digest is None:
             return
         self._hash_up_to(self._reader.length)
-        if self._hash.hexdigest() != self._expected_digest:
-            raise CorruptRecordError(
-                f"{self.path}: its digest is {digest_text(self._hash.hexdigest())}, and the log says {digest_text(self._expected_digest)}"
-            )
+        _check_digest(self.path, self._hash.hexdigest(), self._expected_digest)
 
     def _hash_up_to(self, end: int) -> None:
         while self._hashed < end:
@@ -224,11 +219,7 @@ class OpenedFile:
                 f"off or replaced"
             )
         if not first and expected is not None and expected.digest is not None:
-            found = hashlib.sha256(tail).hexdigest()
-            if found != expected.digest:
-                raise CorruptRecordError(
-                    f"{self.path}: its digest is {digest_text(found)}, and the log says {digest_text(expected.digest)}"
-                )
+            _check_digest(self.path, hashlib.sha256(tail).hexdigest(), expected.digest)
         self._reader.keep(first, tail)
         return tail
 
@@ -294,18 +285,6 @@ class _RangeReader:
     def tell(self) -> int:
         return self._position
 
-    def size(self) -> int:
-        return self.length
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        """Do nothing: this file is only read."""
-
     def close(self) -> None:
         self.closed = True
 
@@ -352,6 +331,13 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
             raise SchemaMismatchError(
                 f"{path}: column {field.name!r}: expected {target.type}, found {schema.field(position).type}"
             ) from None
+
+
+def _check_digest(path: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise CorruptRecordError(
+            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(expected)}"
+        )
 
 
 def _digest_of(store: ObjectStore, path: str, size: int) -> str:

@@ -103,10 +103,6 @@ def _column_bounds(metadata: Any, leaf: int, plain: Callable[[Any, bool], Any]) 
     return (low, high, nulls)
 
 
-def _plain_integer(value: Any, upper: bool) -> int:
-    return int(value)
-
-
 def _plain_float(value: Any, upper: bool) -> float | None:
     return float(value) if math.isfinite(value) else None
 
@@ -122,7 +118,9 @@ def _plain_string(value: Any, upper: bool) -> str | None:
 
 _PLAIN: dict[str, Callable[[Any, bool], Any]] = {
     "bool": lambda value, upper: bool(value),
-    **dict.fromkeys(("int8", "int16", "int32", "int64", "date", "timestamp", "timestamp_ntz"), _plain_integer),
+    **dict.fromkeys(
+        ("int8", "int16", "int32", "int64", "date", "timestamp", "timestamp_ntz"), lambda value, upper: int(value)
+    ),
     **dict.fromkeys(("float32", "float64"), _plain_float),
     "string": _plain_string,
 }

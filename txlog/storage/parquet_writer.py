@@ -71,7 +71,7 @@ def write_rows_file(
     )
 
 
-def write_inline_rows(store: ObjectStore, effect: WriteRows, compression: str) -> DataFile:
+def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
     """Perform a WriteRows effect: write the rows of several batches to one file.
 
     Their schemas may be different versions of the topic's.
@@ -87,9 +87,7 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows, compression: str) -
             selected = select_fields(table, fields, where)
             yield from with_offsets(selected, table.num_rows, rows.base_offset, rows.timestamp).to_batches()
 
-    return write_rows_file(
-        store, effect.topic, effect.file_path, batches(), fields, compression=compression, offset_column=True
-    )
+    return write_rows_file(store, effect.topic, effect.file_path, batches(), fields, offset_column=True)
 
 
 class _Encoder:
