@@ -123,3 +123,8 @@ def list_names(store: Store, prefix: str = "", start_after: str = "") -> tuple[s
             head, slash, _ = path[len(prefix) :].partition("/")
             found.add(head + slash)
     return tuple(sorted((name for name in found if name > start_after), key=str.encode))
+
+
+def partition_for(key_hash: int, partitions: int) -> int:
+    """Return the partition of a record key with this murmur2 hash: Kafka's `toPositive(hash) % n`."""
+    return (key_hash & 0x7FFFFFFF) % partitions

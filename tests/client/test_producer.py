@@ -7,10 +7,11 @@ import pytest
 
 import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
+from tests.support import partition_for
 from txlog.client.store import Store
 from txlog.core import envelope, names
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
-from txlog.core.partitioning import murmur2, partition_for
+from txlog.core.partitioning import murmur2
 from txlog.core.records import CommitRecord
 from txlog.errors import (
     IllegalStateError,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import partition_for
 from txlog.core.partitioning import (
     internal_partition,
     java_string_hash,
     murmur2,
     murmur2_many,
-    partition_for,
     partitions_for,
 )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from txlog.core.append_rules import merge_parts
 from txlog.core.records import DataFile, OffsetEntry, OffsetValue, StagedPart
-from txlog.core.staged_parts import merge_parts
 from txlog.errors import InvalidRequestError
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlog.core.partitioning import murmur2, partition_for
+from tests.support import partition_for
+from txlog.core.partitioning import murmur2
 from txlog.errors import SchemaMismatchError
 from txlog.storage.keys import NO_KEY, partition_table
 

@@ -18,6 +18,9 @@ from txlog.core.names import NumberedName, SegmentName, SegmentObject
 from txlog.core.records import Clean
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError
 
+NO_CLEAN = Clean(number=-1, runs=(), created_at=-1)
+"""Stands for the list of cleaned runs before the first one. It is never stored."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionListing:
@@ -40,25 +43,31 @@ class PartitionListing:
 
 def parse_listing(listed: Iterable[str], folder: str = "") -> PartitionListing:
     """Sort the names of one LIST of a partition's folder by kind; skip names that do not belong to txlog (R3)."""
-    numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
-    segments: list[SegmentName] = []
-    runs: list[SegmentName] = []
-    for name in listed:
-        match names.parse_partition_object(name):
-            case NumberedName(kind=kind, number=number):
-                numbered[kind].append(number)
-            case SegmentObject(segment=segment, kind="index"):
-                (runs if segment.generation else segments).append(segment)
+    numbered, parts = by_kind(listed)
+    indexes = [part.segment for part in parts if part.kind == "index"]
     boundary = max(numbered["boundary"], default=0)
     return PartitionListing(
         folder=folder,
         batches=tuple(sorted(base for base in numbered["batch"] if base >= boundary)),
-        segments=tuple(sorted(segments)),
-        runs=tuple(sorted(runs)),
+        segments=tuple(sorted(name for name in indexes if not name.generation)),
+        runs=tuple(sorted(name for name in indexes if name.generation)),
         snapshots=tuple(sorted(numbered["snapshot"])),
         boundary=boundary,
         clean=max(numbered["clean"], default=None),
     )
+
+
+def by_kind(listed: Iterable[str]) -> tuple[dict[str, list[int]], list[SegmentObject]]:
+    """Return the numbers of a LIST's objects by kind, and its objects of segments and runs."""
+    numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
+    parts = []
+    for name in listed:
+        match names.parse_partition_object(name):
+            case NumberedName(kind=kind, number=number):
+                numbered[kind].append(number)
+            case SegmentObject() as part:
+                parts.append(part)
+    return numbered, parts
 
 
 def sealed_end(listing: PartitionListing, clean: Clean | None) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
-from txlog.core.chain import PartitionListing
+from txlog.core.chain import NO_CLEAN, PartitionListing
 from txlog.core.fetch_plan import AbortedRanges
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import (
@@ -280,8 +280,9 @@ def next_clean(
     `before` is the `.clean` that `listing` shows as the highest. The new version lists what the run supersedes, with
     `now_ms`, and all that earlier versions list. Vacuum removes an entry when it has deleted the object (C5).
     """
-    current = {each.name for each in before.runs} if before is not None else set()
-    covered = [(each.base_offset, each.end_offset) for each in (before.runs if before is not None else ())]
+    before = before or NO_CLEAN
+    current = {each.name for each in before.runs}
+    covered = [(each.base_offset, each.end_offset) for each in before.runs]
     segments = set(listing.segments)
     for name in inputs:
         if name.generation:
@@ -290,14 +291,13 @@ def next_clean(
         elif name not in segments or any(base < name.end_offset and name.base_offset < end for base, end in covered):
             return None
     gone = set(inputs)
-    runs = [each for each in (before.runs if before is not None else ()) if each.name not in gone]
-    superseded = list(before.superseded if before is not None else ())
-    noted = {each.name for each in superseded}
-    superseded += [Superseded(name=name.index, since=now_ms) for name in inputs if name.index not in noted]
+    runs = [each for each in before.runs if each.name not in gone]
+    noted = {each.name for each in before.superseded}
+    new = [Superseded(name=name.index, since=now_ms) for name in inputs if name.index not in noted]
     return Clean(
-        number=0 if before is None else before.number + 1,
+        number=before.number + 1,
         runs=tuple(sorted((*runs, run), key=lambda each: each.base_offset)),
-        superseded=tuple(superseded),
+        superseded=(*before.superseded, *new),
         created_at=now_ms,
     )
 

@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from txlog.core.names import SegmentObject, TopicPartition, parse_partition_object
-from txlog.core.records import AbortedTxn, CommitRecord, DataFile, SegmentIndex
+from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexedFile, SegmentIndex
 from txlog.core.segments import check_rows, floor_entry
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptLogError
@@ -79,7 +79,6 @@ class InlinePiece:
 
 
 Piece: TypeAlias = FilePiece | InlinePiece
-_File = TypeVar("_File", bound=DataFile)
 
 
 def plan_fetch(
@@ -191,16 +190,7 @@ def _index_pieces(
         row_range = RowRange(
             first_row=entry.first_row + skipped, rows=trimmed, base_offset=base_offset, timestamp=timestamp
         )
-        for file, part in _split(index.files, entry.file, row_range):
-            yield FilePiece(
-                topic_partition=tp,
-                file=file,
-                schema_id=file.schema_id,
-                ranges=(part,),
-                offset_column=file.offset_column,
-                start=start,
-                end=end,
-            )
+        yield from _file_pieces(tp, index.files, entry.file, row_range, start, end)
 
 
 def _record_pieces(tp: TopicPartition, record: CommitRecord, payload: bytes, start: int, end: int) -> Iterator[Piece]:
@@ -221,22 +211,21 @@ def _record_pieces(tp: TopicPartition, record: CommitRecord, payload: bytes, sta
         raise CorruptLogError(
             f"{tp}: the batch at offset {record.base_offset} holds entries; an internal topic cannot be read"
         )
-    for file, part in _split(record.files, 0, row_range):
-        yield FilePiece(
-            topic_partition=tp,
-            file=file,
-            schema_id=record.schema_id,
-            ranges=(part,),
-            offset_column=False,
-            start=start,
-            end=end,
-        )
+    yield from _file_pieces(tp, record.files, 0, row_range, start, end, record.schema_id)
 
 
-def _split(files: Sequence[_File], number: int, wanted: RowRange) -> Iterator[tuple[_File, RowRange]]:
-    """Cut `wanted` into ranges of each file's own rows.
+def _file_pieces(
+    tp: TopicPartition,
+    files: Sequence[DataFile],
+    number: int,
+    wanted: RowRange,
+    start: int,
+    end: int,
+    schema_id: int = 0,
+) -> Iterator[FilePiece]:
+    """Cut `wanted` into ranges of each file's own rows, and yield a piece for each of these files.
 
-    `wanted` counts rows from file `number` on, over the ends of files.
+    `wanted` counts rows from file `number` on, over the ends of files. Files of an index state their schema.
     """
     skip, left, base_offset = wanted.first_row, wanted.rows, wanted.base_offset
     while left:
@@ -246,7 +235,15 @@ def _split(files: Sequence[_File], number: int, wanted: RowRange) -> Iterator[tu
             skip -= file.rows
             continue
         rows = min(file.rows - skip, left)
-        yield file, replace(wanted, first_row=skip, rows=rows, base_offset=base_offset)
+        yield FilePiece(
+            topic_partition=tp,
+            file=file,
+            schema_id=file.schema_id if isinstance(file, IndexedFile) else schema_id,
+            ranges=(replace(wanted, first_row=skip, rows=rows, base_offset=base_offset),),
+            offset_column=isinstance(file, IndexedFile) and file.offset_column,
+            start=start,
+            end=end,
+        )
         skip, left = 0, left - rows
         base_offset += 0 if wanted.by_column else rows
 

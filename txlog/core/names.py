@@ -228,25 +228,18 @@ def staged_folder(producer_id: int, producer_epoch: int, unique: str) -> str:
 def parse_staged_folder(name: str) -> tuple[int, int] | None:
     """Return (producer_id, producer_epoch) of a folder listed in `<topic>/staged/`; None for another name."""
     match = _STAGED_FOLDER.match(name)
-    if match is None:
-        return None
-    producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
-    return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch)
+    return _producer(match, 1) if match else None
 
 
 def parse_rows_path(path: str) -> RowsFile | None:
     """Parse a `rows_file_path` or the path of a file below a `staged_folder`; return None for another path."""
     if match := _ROWS.match(path):
-        partition, unique, staged = int(match[1]), match[4], False
-        producer_id, producer_epoch = _bounded(match[2]), _bounded(match[3])
+        partition, producer, unique, staged = int(match[1]), _producer(match, 2), match[4], False
     elif match := _STAGED_FILE.match(path):
-        partition, unique, staged = int(match[4]), match[3], True
-        producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
+        partition, producer, unique, staged = int(match[4]), _producer(match, 1), match[3], True
     else:
         return None
-    if producer_id is None or producer_epoch is None:
-        return None
-    return RowsFile(partition, producer_id, producer_epoch, unique, staged)
+    return RowsFile(partition, *producer, unique, staged) if producer else None
 
 
 def segment_file_path(partition: int, segment: SegmentName) -> str:
@@ -289,10 +282,8 @@ def staged_list_name(producer_id: int, producer_epoch: int, unique: str) -> str:
 def parse_staged_list_name(name: str) -> tuple[int, int, str] | None:
     """Return (producer_id, producer_epoch, unique) of a staged list's name; None for another name."""
     match = _STAGED_LIST.match(name)
-    if match is None:
-        return None
-    producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
-    return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch, match[3])
+    producer = _producer(match, 1) if match else None
+    return (*producer, match[3]) if match and producer else None
 
 
 # -- the history of maintenance jobs ----------------------------------------------------------------------------------
@@ -308,6 +299,12 @@ def parse_history_name(name: str) -> tuple[int, str] | None:
     match = _HISTORY.match(name)
     started_ms = _bounded(match[1]) if match else None
     return (started_ms, match[2]) if match and started_ms is not None else None
+
+
+def _producer(match: re.Match[str], group: int) -> tuple[int, int] | None:
+    """Return the producer's id and epoch from two groups of `match`; None if they do not fit into int64s."""
+    producer_id, epoch = _bounded(match[group]), _bounded(match[group + 1])
+    return None if producer_id is None or epoch is None else (producer_id, epoch)
 
 
 def _bounded(digits: str) -> int | None:

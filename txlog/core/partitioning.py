@@ -50,13 +50,8 @@ def murmur2_many(data: Bytes, offsets: Offsets) -> Hashes:
     return hashes
 
 
-def partition_for(key_hash: int, partitions: int) -> int:
-    """Return the partition of a record key with this murmur2 hash: Kafka's `toPositive(hash) % n`."""
-    return (key_hash & 0x7FFFFFFF) % partitions
-
-
 def partitions_for(hashes: Hashes, partitions: int) -> Hashes:
-    """Return the partition of each hash, as `partition_for`."""
+    """Return the partition of the record keys with these murmur2 hashes: Kafka's `toPositive(hash) % n`."""
     return (hashes & np.int32(0x7FFFFFFF)) % np.int32(partitions)
 
 

@@ -163,7 +163,10 @@ class _Fold:
         self.groups = dict(state.groups)
         self.log_start_offset = state.log_start_offset
         self.next_offset = state.next_offset
-        self.segment = (state.segment_base, state.segment_batches, state.segment_bytes, state.segment_started_at)
+        self.segment_base = state.segment_base
+        self.segment_batches = state.segment_batches
+        self.segment_bytes = state.segment_bytes
+        self.segment_started_at = state.segment_started_at
         self.segment_record_bytes = state.segment_record_bytes
         self.last_timestamp = state.last_timestamp
         self.last_digest = state.last_digest
@@ -172,26 +175,8 @@ class _Fold:
         self.deleted_version = state.deleted_version
 
     def state(self) -> PartitionState:
-        base, batches, size, started = self.segment
-        return replace(
-            self.base,
-            log_start_offset=self.log_start_offset,
-            next_offset=self.next_offset,
-            segment_base=base,
-            segment_batches=batches,
-            segment_bytes=size,
-            segment_record_bytes=self.segment_record_bytes,
-            segment_started_at=started,
-            last_timestamp=self.last_timestamp,
-            last_digest=self.last_digest,
-            deleted_version=self.deleted_version,
-            producers=self.producers,
-            opened=self.opened,
-            transactions=self.transactions,
-            committed=self.committed,
-            pending=self.pending,
-            groups=self.groups,
-        )
+        changed = {name: value for name, value in vars(self).items() if name not in ("base", "last_base")}
+        return replace(self.base, **changed)
 
     def apply(self, stored: StoredRecord) -> None:
         record = stored.record
@@ -235,9 +220,9 @@ class _Fold:
                 f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it ({before}) has "
                 f"{self.last_digest[:12]}…; one of the two was replaced"
             )
-        if record.segment_base not in (record.base_offset, self.segment[0]):
+        if record.segment_base not in (record.base_offset, self.segment_base):
             raise CorruptRecordError(
-                f"{path}: segment_base {record.segment_base}, the active segment begins at {self.segment[0]}"
+                f"{path}: segment_base {record.segment_base}, the active segment begins at {self.segment_base}"
             )
         if record.timestamp < self.last_timestamp:
             raise CorruptRecordError(
@@ -265,13 +250,14 @@ class _Fold:
 
     def _count_segment(self, stored: StoredRecord) -> None:
         record = stored.record
-        base, batches, size, started = self.segment
-        if record.segment_base != base:
-            base, batches, size, started = record.segment_base, 0, 0, -1
-            self.segment_record_bytes = 0
+        if record.segment_base != self.segment_base:
+            self.segment_base, self.segment_started_at = record.segment_base, -1
+            self.segment_batches = self.segment_bytes = self.segment_record_bytes = 0
+        self.segment_batches += 1
+        self.segment_bytes += len(stored.data) + sum(file.bytes for file in record.files)
         self.segment_record_bytes += len(stored.data) - record.payload_bytes
-        size += len(stored.data) + sum(file.bytes for file in record.files)
-        self.segment = (base, batches + 1, size, started if started >= 0 else record.timestamp)
+        if self.segment_started_at < 0:
+            self.segment_started_at = record.timestamp
 
     def _apply_data(self, record: CommitRecord) -> None:
         pid = record.producer_id

@@ -12,12 +12,13 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 import msgspec
 
-from txlog.core import chain, names
+from txlog.core import chain
 from txlog.core.chain import PartitionListing
-from txlog.core.names import NumberedName, SegmentName, SegmentObject
+from txlog.core.names import SegmentName, SegmentObject
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Clean, CleanedRun, Superseded, TransactionMetadata
 from txlog.core.transactions import PREPARED
 
@@ -127,20 +128,13 @@ class Folder:
 def sort_out(listed: Iterable[str], folder: str) -> Folder:
     """Sort one LIST of a partition's folder by kind; skip names that do not belong to txlog."""
     found = tuple(listed)
-    numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
-    parts = []
-    for name in found:
-        match names.parse_partition_object(name):
-            case NumberedName(kind=kind, number=number):
-                numbered[kind].append(number)
-            case SegmentObject() as part:
-                parts.append(part)
+    numbered, parts = chain.by_kind(found)
     return Folder(
         listing=chain.parse_listing(found, folder),
         slots=tuple(sorted(numbered["batch"])),
         boundaries=tuple(sorted(numbered["boundary"])),
         cleans=tuple(sorted(numbered["clean"])),
-        parts=tuple(sorted(parts, key=_part_key)),
+        parts=tuple(sorted(parts, key=attrgetter("segment", "kind"))),
     )
 
 
@@ -283,16 +277,16 @@ def next_notes(
     exist; `marks` are names that are superseded and not noted yet. Leading runs become one if they lie wholly below the
     log start and no object of them is left. So the list stays short, and none of their offsets becomes current again.
     """
+    before = before or chain.NO_CLEAN
     known = {name for part in left for name in note_names(part)}
-    old = before.superseded if before is not None else ()
-    kept = [each for each in old if each.name in known]
+    kept = [each for each in before.superseded if each.name in known]
     noted = {each.name for each in kept}
     new = [Superseded(name=name, since=now_ms) for name in sorted(marks) if name not in noted]
-    if not new and len(kept) == len(old):
+    if not new and len(kept) == len(before.superseded):
         return None
     return Clean(
-        number=0 if before is None else before.number + 1,
-        runs=_fewer_runs(before.runs if before is not None else (), known, log_start_offset),
+        number=before.number + 1,
+        runs=_fewer_runs(before.runs, known, log_start_offset),
         superseded=(*kept, *new),
         created_at=now_ms,
     )
@@ -325,7 +319,3 @@ def _fewer_runs(runs: Sequence[CleanedRun], known: Collection[str], log_start_of
         runs[gone - 1], base_offset=runs[0].base_offset, generation=max(run.generation for run in runs[:gone])
     )
     return (one, *runs[gone:])
-
-
-def _part_key(part: SegmentObject) -> tuple[SegmentName, str]:
-    return part.segment, part.kind

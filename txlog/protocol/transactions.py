@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from txlog.core import names
-from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_marker
+from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, merge_parts, next_marker
 from txlog.core.effects import Gather, NewId, Program, ReadClocks
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import (
@@ -24,7 +24,6 @@ from txlog.core.records import (
     TransactionMetadata,
     TransactionRow,
 )
-from txlog.core.staged_parts import merge_parts
 from txlog.core.state import PartitionState
 from txlog.core.transactions import (
     COMPLETE,
