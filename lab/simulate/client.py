@@ -343,7 +343,7 @@ class Client:
         )
 
     def delete_topic(self, topic: str) -> Program[TopicMetadata]:
-        """Delete the topic as `txlog.client.topics` does: all tries are about one topic (W50)."""
+        """Delete the topic as `txlog.client.store` does: all tries are about one topic (W50)."""
         write_id = yield NewId()
         target: TopicMetadata | None = None
 

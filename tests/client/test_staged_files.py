@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, World
-from txlog.client.keys import NO_KEY, key_columns_of, partitions_of
 from txlog.client.reading import plan_reads, read_session, read_task, tasks
+from txlog.client.row_writer import key_columns_of
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
@@ -218,6 +218,3 @@ def test_the_key_is_the_calls_the_topics_or_kafkas(store: Store) -> None:
     assert key_columns_of(settings, runtime.topic("events")) == ("key",)
     with pytest.raises(SchemaMismatchError, match=r"no column 'nmae'. Did you mean 'name'"):
         key_columns_of(settings, runtime.topic("keyed"), ["nmae"])
-    found = partitions_of(orders(store, 0, 4), ("id",), runtime.topic("orders"))
-    assert set(found) <= {0, 1, 2, 3}
-    assert partitions_of(orders(store, 0, 2), (), runtime.topic("orders")).tolist() == [NO_KEY, NO_KEY]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.world import orders, tp
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_folder import read_staged_folder
+from txlog.client.staged_files import read_staged_folder
 from txlog.core.names import staged_folder
 from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.conform import conform

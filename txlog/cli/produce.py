@@ -21,7 +21,7 @@ from txlog.text import count_text
 if TYPE_CHECKING:
     from txlog.client import Producer
     from txlog.client.batches import RecordMetadata
-    from txlog.client.topics import TopicDescription
+    from txlog.client.store import TopicDescription
 
 _LINGER_MS = 1000
 """How long a line from a pipe waits for further lines, to be sent with them."""

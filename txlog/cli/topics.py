@@ -30,7 +30,7 @@ from txlog.errors import CorruptLogError, InvalidRequestError, TopicExistsError
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.topics import TopicDescription
+    from txlog.client.store import TopicDescription
     from txlog.maintenance.size import PartitionSize
 
 app = group("topics", "Create, list, describe, alter and delete topics.")

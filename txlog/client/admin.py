@@ -22,10 +22,8 @@ from txlog.client.descriptions import (
 )
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
-from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
-from txlog.client.topics import Topics
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition, is_reserved
@@ -48,7 +46,7 @@ from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import ExpireResult
 from txlog.protocol.groups import GroupChange, GroupDescription
 from txlog.protocol.load import get_fresh_view
-from txlog.protocol.read import aborted_transactions, end_offset, plan_read
+from txlog.protocol.read import aborted_transactions, plan_read
 from txlog.protocol.table import state_partition
 
 STATES = get_args(TransactionState)
@@ -59,18 +57,8 @@ class Admin:
     """Operators' calls on one store. Each call may also raise StorageError and CorruptLogError."""
 
     def __init__(self, runtime: Runtime, call: Layer | None = None) -> None:
-        config = runtime.settings.client_config(call)
         self._runtime = runtime
-        self._session = Session(
-            runtime,
-            config,
-            retry=RetryPolicy(
-                who=f"admin of {runtime.where}",
-                timeout_ms=config.default_api_timeout_ms,
-                setting="default.api.timeout.ms",
-                retries=config.retries,
-            ),
-        )
+        self._session = Session(runtime, runtime.settings.client_config(call), f"admin of {runtime.where}")
         self._unsettled: dict[str, tuple[object, GroupChange]] = {}
         """For each group, the last call whose outcome is unknown. The same call joins it."""
 
@@ -86,8 +74,7 @@ class Admin:
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """Return one id. Raises TransactionalIdNotFoundError."""
-        check_transactional_id(transactional_id)
-        self._require_ids(transactional_id)
+        self._require_id(transactional_id)
 
         return self._describe(
             self._session.call(
@@ -102,7 +89,7 @@ class Admin:
         `max_ms`, return all open transactions.
         """
         by_producer = {row.value.producer_id: row.value for row in self._transactions()}
-        names = [found.name for found in Topics(self._runtime).names()] if topic is None else [topic]
+        names = [found.topic for found in self._runtime.list_topics()] if topic is None else [topic]
         tps = [tp for name in names for tp in self._runtime.partitions(name, 0)]
         now_ms = self._runtime.clock.now_ms()
         found = []
@@ -121,8 +108,7 @@ class Admin:
         Returns None if no transaction was open. The producer's next send or commit raises InvalidProducerEpochError;
         then the producer can abort and go on. Raises TransactionalIdNotFoundError.
         """
-        check_transactional_id(transactional_id)
-        self._require_ids(transactional_id)
+        self._require_id(transactional_id)
         self._runtime.ensure_writable()
 
         ended = self._session.call(
@@ -204,10 +190,8 @@ class Admin:
         if wanted.kind == "timestamp":
             hits = lookup.offsets_for_times(self._session, dict.fromkeys(tps, wanted.timestamp), level)
             answers = {tp: hit[0] if (hit := hits[tp]) else None for tp in tps}
-        elif wanted.kind == "latest":
-            answers = {tp: end_offset(view, level) for tp, view in views.items()}
         else:
-            answers = {tp: view.state.log_start_offset for tp, view in views.items()}
+            answers = {tp: lookup.edge(view, wanted.kind, level) for tp, view in views.items()}
         return {tp: OffsetInfo.of(views[tp], answers[tp], hit[1] if (hit := hits.get(tp)) else None) for tp in tps}
 
     def describe_partition(self, topic: str, partition: int) -> PartitionDescription:
@@ -243,10 +227,9 @@ class Admin:
             lookup.check_range(view, before, "deleting records")
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
-            return append_log_start(ctx, views, tp, before)
-
-        return self._session.call(f"deleting records of {tp}", program)
+        return self._session.call(
+            f"deleting records of {tp}", lambda ctx, views: append_log_start(ctx, views, tp, before)
+        )
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -353,10 +336,12 @@ class Admin:
         self._require_group(group)
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
-            return group_admin.remove_members(ctx, views, group, change)
-
-        return self._change(group, f"removing the member of group {group!r}", (), program)
+        return self._change(
+            group,
+            f"removing the member of group {group!r}",
+            (),
+            lambda ctx, views, change: group_admin.remove_members(ctx, views, group, change),
+        )
 
     def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> tuple[str, ...]:
         """Delete a group that has no undecided offsets, and return the removed members.
@@ -379,11 +364,13 @@ class Admin:
         self._runtime.require_store()
         return self._session.call("listing transactions", table.list_transactions)
 
-    def _require_ids(self, transactional_id: str) -> None:
+    def _require_id(self, transactional_id: str) -> None:
+        check_transactional_id(transactional_id)
+        self._require(TransactionalIdNotFoundError, f"transactional.id {transactional_id!r}")
+
+    def _require(self, error: type[TxlogError], what: str) -> None:
         if self._runtime.descriptor is None:
-            raise TransactionalIdNotFoundError(
-                f"no transactional.id {transactional_id!r}: {self._runtime.where} is empty, there is no store yet"
-            )
+            raise error(f"no {what}: {self._runtime.where} is empty, there is no store yet")
 
     def _describe(self, row: TransactionRow) -> TransactionDescription:
         coordinator = state_partition(self._session.context(), row.value.transactional_id)
@@ -405,10 +392,7 @@ class Admin:
 
     def _require_group(self, group: str) -> None:
         check_group(group)
-        if self._runtime.descriptor is None:
-            raise GroupIdNotFoundError(
-                f"no consumer group {group!r}: {self._runtime.where} is empty, there is no store yet"
-            )
+        self._require(GroupIdNotFoundError, f"consumer group {group!r}")
 
     def _group(self, group: str) -> GroupDescription:
         self._require_group(group)
@@ -459,12 +443,9 @@ class Admin:
         if known != call:
             change = GroupChange(self._runtime.ids.new_id())
 
-        def attempt(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
-            return program(ctx, views, change)
-
         try:
             # Not `settles`, because each try looks for the record of the earlier tries.
-            return _ids(self._session.call(what, attempt, settles=False))
+            return _ids(self._session.call(what, lambda ctx, views: program(ctx, views, change), settles=False))
         except BaseException as error:
             if not change.in_doubt:
                 raise
@@ -479,7 +460,7 @@ class Admin:
     def _group_infos(
         self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None
     ) -> tuple[GroupInfo, ...]:
-        existing = {found.name: found.partitions for found in Topics(self._runtime).names()}
+        existing = {found.topic: found.partitions for found in self._runtime.list_topics()}
         tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
         known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
-from txlog.core.records import TopicMetadata
+from txlog.core.records import NO_TIMESTAMP, TopicMetadata
 
 NO_PARTITION = -1
 NO_OFFSET = -1
@@ -100,7 +100,7 @@ class SendFuture(Future[RecordMetadata]):
 
 
 class Send:
-    """One call of `send`. Its future waits for the rows in all partitions."""
+    """One call of `send`. Its future waits for the rows in all partitions; without any it has its result at once."""
 
     def __init__(self, topic: str, parts: int, send_now: Callable[[], None], asked: Callable[[], None]) -> None:
         self.future = SendFuture(send_now, asked)
@@ -111,6 +111,8 @@ class Send:
         self._missing = parts
         self._over = False
         self._parts: dict[int, RecordMetadata] = {}
+        if not parts:
+            self.future.set_result(self._joined())
 
     def done(self, part: RecordMetadata) -> None:
         """Take note that the rows of one partition are in the log. To say it twice is no mistake."""
@@ -137,17 +139,9 @@ class Send:
             partition=NO_PARTITION,
             base_offset=NO_OFFSET,
             records=sum(part.records for part in parts),
-            timestamp=max(part.timestamp for part in parts),
+            timestamp=max((part.timestamp for part in parts), default=NO_TIMESTAMP),
             parts=parts,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """The rows of a batch that belong to one send."""
-
-    send: Send
-    rows: int
 
 
 class Batch:
@@ -173,7 +167,8 @@ class Batch:
         self.draft: BatchDraft | None = None
         self.placed_at = ClockReading(0, 0)
         self._tables: list[pa.Table] = []
-        self._shares: list[_Share] = []
+        self._shares: list[tuple[Send, int]] = []
+        """The sends that the batch has rows of, each with the number of these rows."""
 
     def was_created(self) -> None:
         """Take note that the current attempt has sent a record that the store did not refuse."""
@@ -182,7 +177,7 @@ class Batch:
     def add(self, table: pa.Table, send: Send) -> None:
         """Add rows of one send."""
         self._tables.append(table)
-        self._shares.append(_Share(send, table.num_rows))
+        self._shares.append((send, table.num_rows))
         self.rows += table.num_rows
         self.bytes += table.nbytes
 
@@ -193,22 +188,17 @@ class Batch:
     def done(self, base_offset: int, timestamp: int) -> None:
         """Take note that the batch is in the log, from `base_offset` on."""
         at = base_offset
-        for share in self._shares:
-            share.send.done(
-                RecordMetadata(
-                    topic=self.tp.topic,
-                    partition=self.tp.partition,
-                    base_offset=at,
-                    records=share.rows,
-                    timestamp=timestamp,
-                )
+        topic, partition = self.tp
+        for send, rows in self._shares:
+            send.done(
+                RecordMetadata(topic=topic, partition=partition, base_offset=at, records=rows, timestamp=timestamp)
             )
-            at += share.rows if base_offset >= 0 else 0
+            at += rows if base_offset >= 0 else 0
 
     def failed(self, error: BaseException) -> None:
         """Take note that the batch is not in the log, or that this is unknown."""
-        for share in self._shares:
-            share.send.failed(error)
+        for send, _ in self._shares:
+            send.failed(error)
 
 
 def fail_all(batches: Iterable[Batch], error: BaseException) -> None:
@@ -266,7 +256,7 @@ class Accumulator:
         ready = []
         for queue in self._queues.values():
             batch = queue[0]
-            if batch.retry_at_ms <= now_ms and (batch.closed or self._lingered(batch, now_ms)):
+            if batch.retry_at_ms <= now_ms and (batch.closed or now_ms - batch.created_ms >= self._linger_ms):
                 batch.closed = True
                 ready.append(batch)
         return ready
@@ -302,6 +292,3 @@ class Accumulator:
     def __iter__(self) -> Iterator[Batch]:
         for queue in self._queues.values():
             yield from queue
-
-    def _lingered(self, batch: Batch, now_ms: int) -> bool:
-        return now_ms - batch.created_ms >= self._linger_ms

@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
-from txlog.client.fetcher import Fetcher
-from txlog.client.followed_topics import FollowedTopics
+from txlog.client.fetcher import Fetcher, FollowedTopics
 from txlog.client.groups import (
     ConsumerGroupMetadata,
+    GroupMembership,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     Offsets,
@@ -27,10 +26,9 @@ from txlog.client.groups import (
     offset_values,
     topic_partition,
 )
-from txlog.client.membership import GroupMembership
-from txlog.client.reading import consumer_session
 from txlog.client.runtime import Runtime
-from txlog.client.turns import Turns, in_turn
+from txlog.client.session import Session
+from txlog.client.turns import Turns, close_after, in_turn
 from txlog.config import Layer
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import OffsetValue
@@ -67,7 +65,7 @@ class Consumer:
         self.isolation_level = config.isolation_level
         who = f"consumer {config.client_id!r}" if config.client_id else "consumer"
         self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
-        self._session = consumer_session(runtime, config, self._who)
+        self._session = Session(runtime, config, self._who)
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records, config.fetch_max_wait_ms)
         self._followed = FollowedTopics(self._session, self._fetcher)
         self._membership = GroupMembership(self._session, config.client_id)
@@ -86,17 +84,9 @@ class Consumer:
         self._turns.check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            # The program may not have processed the rows of the last poll.
-            self._close(self._handed)
-        except Exception as failure:
-            error.add_note(f"closing {self._who} failed too: {type(failure).__name__}: {failure}")
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # After an error the program may not have processed the rows of the last poll.
+        close_after(error, self._who, self.close if error is None else lambda: self._close(self._handed))
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
@@ -215,7 +205,7 @@ class Consumer:
             if looked and left_ms <= 0:
                 self._followed.report_deleted()
                 return None
-            self._fetcher.wait(left_ms)
+            self._fetcher.pace.wait(left_ms)
             self._fetcher.look()
             self._followed.check_deleted()
             looked = True
@@ -418,12 +408,8 @@ class Consumer:
         return bool(lost)
 
     def _ends(self, partitions: list[TopicPartition], policy: str) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
         views = self._session.fresh_views(partitions, "looking for where to begin")
-        if policy == "earliest":
-            return {tp: view.state.log_start_offset for tp, view in views.items()}
-        return {tp: end_offset(view, self.isolation_level) for tp, view in views.items()}
+        return {tp: lookup.edge(view, policy, self.isolation_level) for tp, view in views.items()}
 
     def _look(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionView]:
         self._check_open()

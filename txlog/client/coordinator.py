@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from txlog.client.groups import GroupOffsets, check_text
-from txlog.client.session import Session
+from txlog.client.session import Call, Session, only_views
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
@@ -74,11 +74,15 @@ class Coordinator:
         Raises InvalidTxnTimeoutError before anything is written. After TxlogTimeoutError or RetriableError, call again.
         """
         check_transactional_id(transactional_id)
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata]]:
-            return protocol.init_producer(ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms)
-
-        return cls(session, session.call("init_transactions", program))
+        return cls(
+            session,
+            session.call(
+                "init_transactions",
+                lambda ctx, views: protocol.init_producer(
+                    ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms
+                ),
+            ),
+        )
 
     @property
     def transactional_id(self) -> str:
@@ -91,11 +95,10 @@ class Coordinator:
         TxnVersionScopeError.
         """
         wanted = tuple(partitions)
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
-            return protocol.add_partitions(ctx, views, self.txn, wanted, version)
-
-        return self._take(self.session.call(f"registering {_listed(wanted)} with the transaction", program))
+        return self._take(
+            f"registering {_listed(wanted)} with the transaction",
+            lambda ctx, views: protocol.add_partitions(ctx, views, self.txn, wanted, version),
+        )
 
     def send_offsets(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
         """TxnOffsetCommit: write offsets that are pending until the transaction ends.
@@ -113,10 +116,10 @@ class Coordinator:
         return all(self._send_group(sent, version) for sent in offsets)
 
     def _send_group(self, sent: GroupOffsets, version: TxnVersion | None) -> bool:
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
-            return send_offsets(ctx, views, self.txn, sent.group, sent.offsets, sent.condition, version)
-
-        return self._take(self.session.call(f"sending offsets of group {sent.group!r}", program))
+        return self._take(
+            f"sending offsets of group {sent.group!r}",
+            lambda ctx, views: send_offsets(ctx, views, self.txn, sent.group, sent.offsets, sent.condition, version),
+        )
 
     def find_deleted(
         self, schema_ids: Mapping[str, int], *, beside: Callable[[], Sequence[Program[None]]] = tuple
@@ -162,29 +165,23 @@ class Coordinator:
         """EndTxn: a repeated call joins what the first one decided. This instance goes on with the next epoch.
 
         `refusal` is the result of `find_deleted` for the topics of `staged`, asked after their last row was made.
-
-        Raises:
-
-        * `refusal`, ProducerFencedError, InvalidProducerIdMappingError, TxnVersionScopeError.
-        * InvalidProducerEpochError: the transaction timed out before the commit.
-        * OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort: repeat the very
-          same call.
+        Raises `refusal`, what `register` raises, and OutcomeUnknownError (from an abort also TxlogTimeoutError): repeat
+        the very same call.
 
         Once a commit may have been decided, a refusal is raised only if the records show that the commit was not
         decided. Otherwise OutcomeUnknownError is raised (W44).
         """
         parts = tuple(staged)
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
-            return protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal)
-
         in_doubt = self._in_doubt
         self._in_doubt = in_doubt or commit
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
             result = self.session.call(
-                "commit_transaction" if commit else "abort_transaction", program, settles=commit, limit_ms=limit_ms
+                "commit_transaction" if commit else "abort_transaction",
+                lambda ctx, views: protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal),
+                settles=commit,
+                limit_ms=limit_ms,
             )
         except TxlogTimeoutError as error:
             if not commit:
@@ -213,35 +210,33 @@ class Coordinator:
         txn = self.txn
         if txn.state not in COMPLETE:
             return
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from protocol.complete(ctx, views, txn)), None
-
         try:
-            self.session.call("completing the last transaction", program, limit_ms=_COMPLETE_MS)
+            self.session.call(
+                "completing the last transaction",
+                lambda ctx, views: only_views(protocol.complete(ctx, views, txn)),
+                limit_ms=_COMPLETE_MS,
+            )
         except Exception:
             _LOG.debug("%s: COMPLETE was not written; the next process writes it", self.session.who, exc_info=True)
 
     def remove(self) -> bool:
         """Write a tombstone for the drawn id, which must have no open transaction."""
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-            return expiry.remove_own(ctx, views, self.txn)
-
-        return self.session.call("forgetting the transactional.id", program)
+        return self.session.call(
+            "forgetting the transactional.id", lambda ctx, views: expiry.remove_own(ctx, views, self.txn)
+        )
 
     def _is_lost(self) -> bool:
         """Return whether it is certain that no try of the commit won."""
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-            return protocol.shows_lost(ctx, views, self.txn)
-
         try:
-            return self.session.call("looking for an earlier try of the commit", program)
+            return self.session.call(
+                "looking for an earlier try of the commit",
+                lambda ctx, views: protocol.shows_lost(ctx, views, self.txn),
+            )
         except TxlogError:
             return False
 
-    def _take(self, answer: TransactionMetadata | Skipped) -> bool:
+    def _take(self, what: str, program: Call[TransactionMetadata | Skipped]) -> bool:
+        answer = self.session.call(what, program)
         if isinstance(answer, Skipped):
             return False
         with self._lock:
@@ -256,11 +251,9 @@ class Coordinator:
 def look_up(session: Session, transactional_id: str) -> TransactionMetadata | None:
     """Return the id's record, read again, or None. Finishes nothing and fences no producer."""
     check_transactional_id(transactional_id)
-
-    def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | None]]:
-        return table.look_up(ctx, views, transactional_id)
-
-    return session.call("looking up the transactional.id", program)
+    return session.call(
+        "looking up the transactional.id", lambda ctx, views: table.look_up(ctx, views, transactional_id)
+    )
 
 
 def check_transactional_id(transactional_id: object) -> str:

@@ -6,11 +6,11 @@ Times are milliseconds since 1970; -1 means that there is no value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, ProducerStateEntry, TransactionMetadata, TransactionRow
+from txlog.core.records import AbortedTxn, GroupValue, ProducerStateEntry, TransactionMetadata, TransactionRow
 from txlog.core.transactions import IDLE, PREPARED, is_timed_out
 from txlog.protocol.context import PartitionView
 from txlog.protocol.groups import GroupDescription
@@ -34,15 +34,8 @@ class ProducerDescription:
     def of(cls, view: PartitionView, producer_id: int) -> Self:
         """Return the description of a producer that the partition knows."""
         entry = view.state.producers[producer_id]
-        return cls(
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            last_sequence=entry.last_sequence,
-            last_offset=entry.last_offset,
-            last_timestamp=entry.timestamp,
-            coordinator_epoch=entry.coordinator_epoch,
-            txn_first_offset=entry.txn_first_offset if entry.txn_first_offset >= 0 else None,
-        )
+        first = entry.txn_first_offset if entry.txn_first_offset >= 0 else None
+        return cls(**_taken(cls, entry, last_timestamp=entry.timestamp, txn_first_offset=first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +92,15 @@ class PartitionDescription:
             boundary=view.boundary,
             segments=tuple(
                 SegmentDescription(
-                    name=name.index,
-                    base_offset=name.base_offset,
-                    end_offset=name.end_offset,
-                    generation=name.generation,
-                    batches=len(index.entries),
-                    records=sum(entry.records for entry in index.entries),
-                    files=len(index.files),
-                    bytes=sum(file.bytes for file in index.files),
-                    aborted_txns=index.aborted_txns,
+                    **_taken(
+                        SegmentDescription,
+                        index,
+                        name=name.index,
+                        batches=len(index.entries),
+                        records=sum(entry.records for entry in index.entries),
+                        files=len(index.files),
+                        bytes=sum(file.bytes for file in index.files),
+                    )
                 )
                 for name, index in read
             ),
@@ -155,21 +148,14 @@ class TransactionDescription:
         txn = row.value
         tps = sorted({*txn.partitions, *(part.topic_partition for part in txn.staged)})
         return cls(
-            transactional_id=txn.transactional_id,
-            producer_id=txn.producer_id,
-            producer_epoch=txn.producer_epoch,
-            last_epoch=txn.last_epoch,
-            state=txn.state,
-            last_outcome=txn.last_outcome,
-            timeout_ms=txn.timeout_ms,
-            started_at=txn.started_at,
-            updated_at=txn.updated_at,
-            duration_ms=-1 if txn.state in IDLE else max(now_ms - txn.started_at, 0),
-            partitions=tuple((tp.topic, tp.partition) for tp in tps),
-            txn_scope=txn.txn_scope,
-            txn_version=txn.txn_version,
-            coordinator=str(coordinator),
-            offset=row.offset,
+            **_taken(
+                cls,
+                txn,
+                duration_ms=-1 if txn.state in IDLE else max(now_ms - txn.started_at, 0),
+                partitions=tuple((tp.topic, tp.partition) for tp in tps),
+                coordinator=str(coordinator),
+                offset=row.offset,
+            )
         )
 
 
@@ -292,17 +278,10 @@ class GroupInfo:
     @classmethod
     def of(cls, group: GroupDescription, views: Mapping[TopicPartition, PartitionView]) -> Self:
         """Return the description of a group, with the lag in the partitions of `views`."""
-        member = group.member
-        return cls(
-            group=group.group,
-            state="STABLE" if member is not None and member.member_id else "EMPTY",
-            generation=member.generation if member is not None else -1,
-            member_id=member.member_id if member is not None else "",
-            client_id=member.client_id if member is not None else "",
-            topics=member.topics if member is not None else (),
-            updated_at=member.updated_at if member is not None else -1,
-            offsets=tuple(GroupOffset.of(group, tp, views.get(tp)) for tp in sorted({*group.offsets, *group.pending})),
-        )
+        member = group.member or GroupValue(generation=-1, member_id="")
+        state = "STABLE" if member.member_id else "EMPTY"
+        offsets = tuple(GroupOffset.of(group, tp, views.get(tp)) for tp in sorted({*group.offsets, *group.pending}))
+        return cls(**_taken(cls, member, group=group.group, state=state, offsets=offsets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +294,11 @@ class OffsetReset:
     after: int
     asked: int | None = None
     """The offset that was asked for, if it is outside of the log: then `after` is the nearer end of the log."""
+
+
+def _taken(kind: type[Any], source: object, **more: object) -> dict[str, Any]:
+    """Return the fields of `kind`: those in `more`, and the others as `source` has them."""
+    return {**{each.name: getattr(source, each.name) for each in fields(kind) if each.name not in more}, **more}
 
 
 def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) -> str:

@@ -1,23 +1,26 @@
-"""Where does a consumer stand in each partition, and what comes next?
+"""Where does a consumer stand in each partition, what comes next, and when does it look for new rows and topics?
 
 A position is the offset of the next row to return. It moves past markers and aborted rows, which are never returned
 (PROTOCOL.md, R10, R11). The consumer looks for new rows by name: one GET for each partition, and a LIST only every
-`metadata.max.age.ms`.
+`metadata.max.age.ms`. Rows often follow rows, so a consumer that had rows a moment ago looks often, and an idle one
+seldom.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from txlog.client.pace import Pace
 from txlog.client.reading import plan_reads, read_task, tasks
 from txlog.client.session import Session
+from txlog.clock import Clock
 from txlog.config import IsolationLevel
 from txlog.core.names import TopicPartition
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
+from txlog.errors import UnknownTopicOrPartitionError
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 
@@ -26,6 +29,12 @@ MAX_SEGMENTS_AHEAD = 64
 
 COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN, PARTITION_COLUMN)
 """The columns that a consumer adds to the topic's columns."""
+
+_FIRST_PAUSE_MS = 1
+LOOKS_A_PAUSE = 16
+"""After this many looks the pauses double. So a row that comes t ms after another one waits for t / 16 ms at most, about:
+a consumer sees it late by a small part of the time that it has waited."""
+_MAX_DOUBLINGS = 31
 
 
 class Fetcher:
@@ -38,7 +47,7 @@ class Fetcher:
         self._partitions: dict[TopicPartition, _Fetch] = {}
         self._skipped: frozenset[str] = frozenset()
         self._turn = 0
-        self._pace = Pace(session.clock, max_wait_ms)
+        self.pace = Pace(session.clock, max_wait_ms)
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
@@ -61,17 +70,17 @@ class Fetcher:
         self._session.forget([tp for tp in self._partitions if tp not in wanted])
         self._partitions = {tp: self._partitions.get(tp) or _Fetch() for tp in wanted}
         self._turn = 0
-        self._pace.reset()
+        self.pace.reset()
 
     def seek(self, tp: TopicPartition, position: int | None) -> None:
         """Read on from `position`. None: from the group's offset, or from `auto.offset.reset`."""
         self._partitions[tp] = _Fetch(position, paused=self._partitions[tp].paused)
-        self._pace.reset()
+        self.pace.reset()
 
     def pause(self, tp: TopicPartition, paused: bool) -> None:
         """Set whether the partition is paused."""
         self._partitions[tp].paused = paused
-        self._pace.reset()
+        self.pace.reset()
 
     def skip(self, topics: Iterable[str]) -> None:
         """Set the topics of which nothing is read, and drop reads of them that are in progress."""
@@ -96,7 +105,7 @@ class Fetcher:
             batch = fetch.next()
             if batch is not None:
                 self._turn = number + 1
-                self._pace.reset()
+                self.pace.reset()
                 return batch
         return None
 
@@ -123,16 +132,12 @@ class Fetcher:
             fetch.planned(plan)
         return bool(ranges)
 
-    def wait(self, limit_ms: int) -> None:
-        """Wait until the next look is due, but at most `limit_ms`."""
-        self._pace.wait(limit_ms)
-
     def look(self) -> None:
         """Look for new rows in every partition that has been read to its known end."""
         began_ms = self._session.clock.monotonic_ms()
         waiting = [tp for tp, fetch in self._partitions.items() if self._is_read(tp) and fetch.batches is None]
         self._session.fresh_views(waiting, "looking for new rows")
-        self._pace.looked(began_ms)
+        self.pace.looked(began_ms)
 
     def out_of_range(self) -> list[TopicPartition]:
         """Return partitions whose position is outside of the log, as far as the log is known."""
@@ -149,21 +154,19 @@ class Fetcher:
         return not self._partitions[tp].paused and tp.topic not in self._skipped
 
 
+@dataclass(slots=True)
 class _Fetch:
     """The position of one partition, and its read."""
 
-    __slots__ = ("ahead", "batches", "end", "indexes", "paused", "position")
-
-    def __init__(self, position: int | None = None, *, paused: bool = False) -> None:
-        self.position = position
-        self.paused = paused
-        self.batches: Iterator[pa.RecordBatch] | None = None
-        self.end = 0
-        """Where the current read ends."""
-        self.indexes: ReadIndexes = {}
-        """Indexes that the next plan may need. Those of segments that were read are dropped."""
-        self.ahead = 1
-        """How many segments the next plan reads: first one, for a fast first row, and later more, for few rounds."""
+    position: int | None = None
+    paused: bool = False
+    batches: Iterator[pa.RecordBatch] | None = None
+    end: int = 0
+    """Where the current read ends."""
+    indexes: ReadIndexes = field(default_factory=dict)
+    """Indexes that the next plan may need. Those of segments that were read are dropped."""
+    ahead: int = 1
+    """How many segments the next plan reads: first one, for a fast first row, and later more, for few rounds."""
 
     def end_of_plan(self, view: PartitionView) -> int | None:
         """Return the highest end of the next plan: some segments ahead, or None if only few segments are left."""
@@ -198,3 +201,117 @@ class _Fetch:
         last: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
         self.position = last + 1
         return batch
+
+
+class Pace:
+    """The pauses between looks that find nothing, until `reset` is called.
+
+    They begin at 1 ms, or at the time that a look takes: shorter ones would cost requests and save little time. After
+    every 16 looks they double, up to `longest_ms`.
+    """
+
+    def __init__(self, clock: Clock, longest_ms: int) -> None:
+        self._clock = clock
+        self._longest_ms = longest_ms
+        self._pause_ms = 0
+        self._looks = 0
+        self._looked_at_ms = clock.monotonic_ms()
+
+    def reset(self) -> None:
+        """Make the next look due at once."""
+        self._pause_ms = self._looks = 0
+
+    def wait(self, limit_ms: int) -> None:
+        """Return when the next look is due, after at most `limit_ms` milliseconds.
+
+        The pause begins at the last look, so that a program that polls again at once does not look twice.
+        """
+        due_ms = self._looked_at_ms + self._pause_ms - self._clock.monotonic_ms()
+        self._clock.sleep_ms(min(due_ms, limit_ms))
+
+    def looked(self, began_ms: int) -> None:
+        """Note a look that began at this monotonic time, and begin the pause after it."""
+        self._looked_at_ms = self._clock.monotonic_ms()
+        first_ms = max(self._looked_at_ms - began_ms, _FIRST_PAUSE_MS)
+        doublings = min(self._looks // LOOKS_A_PAUSE, _MAX_DOUBLINGS)
+        self._pause_ms = min(first_ms * 2**doublings, self._longest_ms)
+        self._looks += 1
+
+
+class FollowedTopics:
+    """The topics whose partitions are all read, and which assigned topics were deleted."""
+
+    def __init__(self, session: Session, fetcher: Fetcher) -> None:
+        self.names: tuple[str, ...] = ()
+        """Topics whose partitions are all read, new partitions included."""
+        self.added: set[TopicPartition] = set()
+        """Partitions without a position yet that were added to a topic after the subscription."""
+        self._session = session
+        self._runtime = session.runtime
+        self._fetcher = fetcher
+        self._looked_at_ms = self._runtime.clock.monotonic_ms()
+        self._deleted: dict[str, UnknownTopicOrPartitionError] = {}
+        """The topics that were deleted and not created again, each with the error that polls raise."""
+        self._reported: set[str] = set()
+        """Those of `_deleted` whose error a poll has raised."""
+
+    def start(self, names: tuple[str, ...]) -> None:
+        """Follow `names` from now on, and forget what was found before."""
+        self.names, self.added = names, set()
+        self._deleted, self._reported = {}, set()
+        self._looked_at_ms = self._runtime.clock.monotonic_ms()
+
+    def partitions(self, names: Iterable[str]) -> list[TopicPartition]:
+        """Return all partitions of `names`. Raises UnknownTopicOrPartitionError."""
+        return [tp for name in names for tp in self._runtime.partitions(name, self._session.metadata_max_age_ms)]
+
+    def take_added(self) -> None:
+        """Assign partitions that were added since the last look, once in `metadata.max.age.ms`."""
+        now_ms = self._runtime.clock.monotonic_ms()
+        if not self.names or now_ms - self._looked_at_ms < self._session.metadata_max_age_ms:
+            return
+        self._looked_at_ms = now_ms
+        now: list[TopicPartition] = []
+        for name in self.names:
+            try:
+                now += self.partitions([name])
+            except UnknownTopicOrPartitionError as error:
+                self._deleted[name] = error
+                now += [tp for tp in self._fetcher.assigned if tp.topic == name]
+        added = set(now).difference(self._fetcher.assigned)
+        if added:
+            self.added |= added
+            self._fetcher.assign(now)
+
+    def check_deleted(self) -> None:
+        """Read no deleted topics, and read those again that were created again.
+
+        Raises UnknownTopicOrPartitionError if no poll has raised it for a deleted topic yet, or if no other topic is
+        assigned.
+        """
+        assigned = {tp.topic for tp in self._fetcher.assigned}
+        for topic in sorted(self._deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}):
+            try:
+                self._runtime.topic(topic, 0)
+            except UnknownTopicOrPartitionError as error:
+                self._deleted[topic] = error
+            else:
+                self._deleted.pop(topic, None)
+        self._reported &= self._deleted.keys()
+        self._fetcher.skip(self._deleted)
+        if self._deleted.keys() - self._reported or self._deleted.keys() >= assigned:
+            self.report_deleted()
+
+    def report_deleted(self) -> None:
+        """Raise UnknownTopicOrPartitionError if a topic is deleted."""
+        if self._deleted:
+            self._reported = set(self._deleted)
+            raise UnknownTopicOrPartitionError("; ".join(map(str, self._deleted.values())))
+
+    def _is_behind(self, tp: TopicPartition) -> bool:
+        """Return whether the log shows a deletion that this process's metadata of the topic do not show."""
+        view = self._session.views.get(tp)
+        if view is None or not view.state.deleted_version:
+            return False
+        known = self._runtime.known_topic(tp.topic)
+        return known is None or known.number < view.state.deleted_version

@@ -1,17 +1,25 @@
-"""How do users name offsets and group memberships? Kafka's OffsetAndMetadata and ConsumerGroupMetadata."""
+"""How do users name offsets and group memberships, and how does a consumer join and leave its group (W36)?
+
+The names are Kafka's: OffsetAndMetadata, ConsumerGroupMetadata.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from txlog.client.session import Session, only_views
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
-from txlog.core.records import OffsetValue
-from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataTooLargeError
+from txlog.core.records import GroupValue, OffsetValue
+from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataTooLargeError, StoreChangedError
+from txlog.protocol import groups as group_protocol
 from txlog.protocol.groups import MAX_METADATA_LENGTH
 
+_LOG = logging.getLogger(__name__)
 MAX_NAME_LENGTH = 1000
 MAX_PARTITIONS = 2**31
 
@@ -104,12 +112,83 @@ def group_offsets(
             topic_partition(tp): None if offset is None else check_offset(topic_partition(tp), offset)
             for tp, offset in expected.items()
         }
-        condition = OffsetsCondition(
-            generation=condition.generation if condition is not None else None,
-            member_id=condition.member_id if condition is not None else "",
-            expected=started,
-        )
+        condition = replace(condition or OffsetsCondition(), expected=started)
     return GroupOffsets(group=metadata.group_id, offsets=offset_values(offsets), condition=condition)
+
+
+def commit_offsets(
+    session: Session,
+    group: str,
+    values: Mapping[TopicPartition, OffsetValue],
+    condition: OffsetsCondition | None,
+    *,
+    wait: bool = True,
+    settles: bool = True,
+) -> None:
+    """Commit offsets outside of a transaction. `wait` and `settles` as in `Session.call`."""
+    session.call(
+        f"committing offsets of group {group!r}",
+        lambda ctx, views: only_views(group_protocol.commit_offsets(ctx, views, group, values, condition)),
+        wait=wait,
+        settles=settles,
+    )
+
+
+class GroupMembership:
+    """Membership in at most one group at a time. A consumer that only commits has none."""
+
+    def __init__(self, session: Session, client_id: str) -> None:
+        self._session = session
+        self._client_id = client_id
+        self._group = ""
+        self._member: GroupValue | None = None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the membership; -1 without one."""
+        return self._member.generation if self._member is not None else -1
+
+    @property
+    def member_id(self) -> str:
+        """Id of the member; empty without a membership."""
+        return self._member.member_id if self._member is not None else ""
+
+    def join(self, group: str, topics: tuple[str, ...]) -> None:
+        """Become the member of the group, which fences the member before. Log a warning if that is another consumer."""
+        own_id, member_id = self.member_id, f"{self._client_id or 'consumer'}-{self._session.runtime.ids.new_id()}"
+        self._member, before = self._session.call(
+            f"joining group {group!r}",
+            lambda ctx, views: group_protocol.take_group(ctx, views, group, member_id, self._client_id, topics),
+        )
+        self._group = group
+        if before is not None and before.member_id not in ("", own_id):
+            _LOG.warning(
+                "%s: took the group over from member %r. If that consumer still runs, its next commit fails, because a group has one "
+                "member. hint: give each consumer a group.id of its own",
+                self._session.who,
+                before.member_id,
+            )
+
+    def leave(self) -> None:
+        """Leave the group, if this is its member."""
+        member, group = self._member, self._group
+        if member is None:
+            return
+        self._member = None
+        own = (group, member.generation, member.member_id)
+        # A store that was created again, or restored to an older state, does not know this member.
+        with contextlib.suppress(StoreChangedError):
+            self._session.call(
+                f"leaving group {group!r}", lambda ctx, views: only_views(group_protocol.leave_group(ctx, views, *own))
+            )
+
+    def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:
+        """Commit offsets, on the condition that this is still the member if it has joined. Raises CommitFailedError."""
+        member = self._member
+        condition = (
+            OffsetsCondition(generation=member.generation, member_id=member.member_id) if member is not None else None
+        )
+        commit_offsets(self._session, group, values, condition)
 
 
 def check_metadata(tp: TopicPartition, metadata: object) -> None:

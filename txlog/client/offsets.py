@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from txlog.client.groups import check_group
+from txlog.client.groups import check_group, commit_offsets
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.runtime import check_partition
 from txlog.client.session import Session
@@ -31,12 +31,13 @@ from txlog.errors import (
     OffsetOutOfRangeError,
 )
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.groups import commit_offsets, fetch_offsets
+from txlog.protocol.groups import fetch_offsets
 from txlog.protocol.load import get_view, read_slot
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
 
 EARLIEST = -2
 LATEST = -1
+_WORDS = {EARLIEST: "earliest", LATEST: "latest"}
 
 MAX_RAISES = 5
 """How often a commit that may only raise offsets is tried again because another process committed first."""
@@ -77,7 +78,7 @@ def parse_spec(text: str, option: str, *, words: Sequence[str] = ("earliest", "l
     if word.startswith("{"):
         offsets = parse_offsets(text, option)
         for tp, offset in offsets.items():
-            refused = {EARLIEST: "earliest", LATEST: "latest"}.get(offset)
+            refused = _WORDS.get(offset)
             if refused is not None and refused not in words:
                 raise InvalidConfigurationError(f"{option}: {tp} says {offset} ({refused}), which is not possible here")
         return OffsetSpec(kind="offsets", option=option, offsets=offsets)
@@ -165,9 +166,9 @@ def resolve(
     views = session.fresh_views(wanted, f"looking up {spec.option}")
     if spec.kind in ("timestamp", "timestamps"):
         times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
-        found = offsets_for_times(session, times, isolation)
+        hits = offsets_for_times(session, times, isolation)
         return {
-            tp: hit[0] if (hit := found[tp]) else _missing(views[tp], isolation, spec, missing, group) for tp in wanted
+            tp: hit[0] if (hit := hits[tp]) else _missing(views[tp], isolation, spec, missing, group) for tp in wanted
         }
     if spec.kind == "committed":
         committed = committed_offsets(session, check_group(group), wanted)
@@ -178,9 +179,20 @@ def resolve(
             else _missing(views[tp], isolation, spec, missing, group)
             for tp in wanted
         }
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    asked = {tp: spec.offsets[tp] if spec.kind == "offsets" else words[spec.kind] for tp in wanted}
-    return {tp: _resolve_one(views[tp], asked[tp], isolation, spec, clamp) for tp in wanted}
+    found = {}
+    for tp in wanted:
+        word = _WORDS.get(spec.offsets[tp]) if spec.kind == "offsets" else spec.kind
+        found[tp] = (
+            check_range(views[tp], spec.offsets[tp], spec.option, clamp=clamp)
+            if word is None
+            else edge(views[tp], word, isolation)
+        )
+    return found
+
+
+def edge(view: PartitionView, word: str, isolation: IsolationLevel) -> int:
+    """Return the log start if `word` is "earliest", else the end for the isolation level."""
+    return view.state.log_start_offset if word == "earliest" else end_offset(view, isolation)
 
 
 def committed_offsets(
@@ -191,11 +203,12 @@ def committed_offsets(
     Raises UnstableOffsetCommitError when the time is up; without `wait`, at once.
     """
     wanted = list(partitions)
-
-    def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
-        return fetch_offsets(ctx, views, group, wanted)
-
-    return session.call(f"fetching the committed offsets of group {group!r}", program, wait=wait, settles=False)
+    return session.call(
+        f"fetching the committed offsets of group {group!r}",
+        lambda ctx, views: fetch_offsets(ctx, views, group, wanted),
+        wait=wait,
+        settles=False,
+    )
 
 
 def offsets_for_times(
@@ -279,18 +292,9 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
         session.runtime.ensure_writable()
         values = {tp: OffsetValue(offset=offset) for tp, offset in ahead.items()}
         condition = OffsetsCondition(expected={tp: stand[tp] for tp in ahead})
-
-        def program(
-            ctx: Context,
-            views: Views,
-            values: Mapping[TopicPartition, OffsetValue] = values,
-            condition: OffsetsCondition = condition,
-        ) -> Program[tuple[Views, None]]:
-            return (yield from commit_offsets(ctx, views, group, values, condition)), None
-
         try:
             # Not `settles`, because the next look shows what an earlier try has done.
-            session.call(f"committing offsets of group {group!r}", program, wait=False, settles=False)
+            commit_offsets(session, group, values, condition, wait=False, settles=False)
         except CommitFailedError:
             # Another process committed between the look and the commit. Look again: its offset may be higher.
             if attempt == MAX_RAISES - 1:
@@ -376,21 +380,11 @@ def _append_time(view: PartitionView, offset: int, indexes: ReadIndexes) -> Prog
     return None
 
 
-def _resolve_one(view: PartitionView, asked: int, isolation: IsolationLevel, spec: OffsetSpec, clamp: bool) -> int:
-    if asked == EARLIEST:
-        return view.state.log_start_offset
-    if asked == LATEST:
-        return end_offset(view, isolation)
-    return check_range(view, asked, spec.option, clamp=clamp)
-
-
 def _missing(
     view: PartitionView, isolation: IsolationLevel, spec: OffsetSpec, missing: Missing, group: str | None
 ) -> int:
-    if missing == "earliest":
-        return view.state.log_start_offset
-    if missing == "latest":
-        return end_offset(view, isolation)
+    if missing != "none":
+        return edge(view, missing, isolation)
     what = (
         f"there is no committed offset of group {group!r}" if spec.kind == "committed" else "no row is as new as that"
     )

@@ -11,26 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NoReturn, Self
 
 import pyarrow as pa
 
 from txlog.client import at_exit
-from txlog.client.batches import NO_OFFSET, NO_PARTITION, Batch, RecordMetadata, Send, fail_all
+from txlog.client.batches import Batch, RecordMetadata, Send, fail_all
 from txlog.client.coordinator import check_transactional_id, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, Offsets
-from txlog.client.partitioner import Partitioner
 from txlog.client.producer_state import Call, ProducerState, again
-from txlog.client.row_writer import RowWriter
+from txlog.client.row_writer import Partitioner, RowWriter
 from txlog.client.runtime import Runtime
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
-from txlog.client.staged import producer_session
+from txlog.client.session import Session
 from txlog.client.transaction_manager import TransactionManager, TransactionScope
-from txlog.client.turns import Turns
+from txlog.client.turns import Turns, close_after
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
-from txlog.core.records import NO_TIMESTAMP, TopicMetadata
+from txlog.core.records import TopicMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     AbortableError,
@@ -78,7 +76,7 @@ class Producer:
             check_transactional_id(config.transactional_id)
         who = f"producer {config.client_id!r}" if config.client_id else "producer"
         self._who = who if config.transactional_id is None else f"{who} (transactional.id {config.transactional_id!r})"
-        self._session = producer_session(runtime, config, self._who)
+        self._session = Session(runtime, config, self._who)
         self._state = ProducerState(self._who)
         row_writer = RowWriter(runtime, call)
         self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
@@ -101,17 +99,8 @@ class Producer:
             self.init_transactions()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except Exception as failure:
-            # Keep the caller's error. The error of closing is added to it as a note.
-            error.add_note(f"closing {self._who} failed too: {type(failure).__name__}: {failure}")
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        close_after(error, self._who, self.close)
 
     # -- identity -----------------------------------------------------------------------------------------------------
 
@@ -207,12 +196,6 @@ class Producer:
                 waiting.add(tp, metadata, rows, send, now_ms)
             if parts:
                 self._sender.added()
-        if not parts:
-            send.future.set_result(
-                RecordMetadata(
-                    topic=topic, partition=NO_PARTITION, base_offset=NO_OFFSET, records=0, timestamp=NO_TIMESTAMP
-                )
-            )
         return send.future
 
     def flush(self) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
-from txlog.config import DEFAULT_ISOLATION, ConsumerConfig, IsolationLevel, Layer, parse_isolation
+from txlog.config import DEFAULT_ISOLATION, IsolationLevel, Layer, parse_isolation
 from txlog.core.effects import Gather, Program
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.names import TopicPartition, topic_metadata_path
@@ -81,18 +80,7 @@ class ReadTask:
 
 def read_session(runtime: Runtime, config: Layer | None = None, **settings: object) -> Session:
     """Return a session with a consumer's settings, for planning."""
-    return consumer_session(runtime, runtime.settings.consumer_config(call_layer(config, settings)), "read")
-
-
-def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Session:
-    """Return a session with a consumer's settings."""
-    return Session(
-        runtime,
-        config,
-        retry=RetryPolicy(
-            who=who, timeout_ms=config.default_api_timeout_ms, setting="default.api.timeout.ms", retries=config.retries
-        ),
-    )
+    return Session(runtime, runtime.settings.consumer_config(call_layer(config, settings)), "read")
 
 
 def plan(
@@ -184,25 +172,22 @@ def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
     runtime = session.runtime
     partitions = [tp for topic in topics for tp in runtime.partitions(topic, 0)]
 
-    def program(ctx: Context, views: Views) -> Program[tuple[Views, SnapshotCut]]:
-        return take_snapshot(ctx, views, partitions)
-
-    return session.call("taking a snapshot", program)
+    return session.call("taking a snapshot", lambda ctx, views: take_snapshot(ctx, views, partitions))
 
 
-def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -> TopicMetadata:
+def topic_for(runtime: Runtime, plan: ReadPlan) -> TopicMetadata:
     """Return the topic's metadata, at least as new as the schema of every piece. Raises as `topic_of_rows`."""
     newest = max((piece.schema_id for piece in plan.pieces), default=0)
-    return topic_of_rows(runtime, plan.topic_partition, newest, max_age_ms)
+    return topic_of_rows(runtime, plan.topic_partition, newest)
 
 
-def topic_of_rows(runtime: Runtime, tp: TopicPartition, newest: int, max_age_ms: int | None = None) -> TopicMetadata:
+def topic_of_rows(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicMetadata:
     """Return the metadata of the partition's topic, at least as new as `newest`, the highest `schema_id` of the rows.
 
     Raises MissingObjectError if the version that introduced that schema does not exist any more: without it the read
     would leave out its columns without notice.
     """
-    topic = runtime.topic(tp.topic, max_age_ms)
+    topic = runtime.topic(tp.topic)
     if newest > topic.schema_id:
         topic = runtime.topic(tp.topic, 0)
     if newest > topic.schema_id:

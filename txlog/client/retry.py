@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from txlog.clock import Clock, IdGenerator
+from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
 from txlog.core.effects import Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
 from txlog.errors import (
     ConcurrentTransactionsError,
@@ -44,6 +45,15 @@ class RetryPolicy:
     setting: str
     """The configuration key of `timeout_ms`, for messages."""
     retries: int
+
+    @classmethod
+    def of(cls, config: ClientConfig | ConsumerConfig | ProducerConfig, who: str) -> Self:
+        """Return the limits that these settings give to the calls of client `who`."""
+        if isinstance(config, ProducerConfig):
+            timeout_ms, setting = config.max_block_ms, "max.block.ms"
+        else:
+            timeout_ms, setting = config.default_api_timeout_ms, "default.api.timeout.ms"
+        return cls(who=who, timeout_ms=timeout_ms, setting=setting, retries=config.retries)
 
     def run(
         self,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from txlog.client.retry import RetryPolicy
 from txlog.client.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
-from txlog.config import Layer
+from txlog.config import ClientConfig, ConsumerConfig, Layer, ProducerConfig
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
@@ -34,9 +34,6 @@ from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store, probe, spell_url
 from txlog.text import nearest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -87,12 +84,7 @@ class Runtime:
         ids: IdGenerator | None = None,
         object_store: ObjectStore | None = None,
     ) -> Runtime:
-        """Open the store at `url`. An empty or missing location becomes a store with its first topic.
-
-        `clock`, `ids` and `object_store` are for tests and fault injection. Raises NotAStoreError if something else is
-        there, UnsupportedStoreError (backend, newer format, unknown feature), CorruptRecordError,
-        InvalidConfigurationError.
-        """
+        """Open the store at `url`: as `txlog.open`, with the same arguments and errors."""
         settings = Settings.load(config, config_file)
         url = spell_url(url)
         store = object_store if object_store is not None else open_object_store(url, storage_options)
@@ -121,17 +113,19 @@ class Runtime:
         """Return the result of a protocol program. Raises what the program raises."""
         return self.driver.run(program)
 
-    def context(self, *, retry_backoff_ms: int | None = None, retry_backoff_max_ms: int | None = None) -> Context:
-        """Return what protocol calls need, with the roll policies of topics seen so far. Others are read when needed."""
+    def context(self, config: ClientConfig | ConsumerConfig | ProducerConfig | None = None) -> Context:
+        """Return what protocol calls need, with the roll policies of topics seen so far. Others are read when needed.
+
+        `config` are the settings of the client that calls; None: those of the store's own calls.
+        """
+        config = config or self._client
         return Context(
             constants=self.constants,
             store=self._known_store(self._store_seen_at),
             roll=self._rolls,
             find_roll=self._find_roll,
-            retry_backoff_ms=self._client.retry_backoff_ms if retry_backoff_ms is None else retry_backoff_ms,
-            retry_backoff_max_ms=(
-                self._client.retry_backoff_max_ms if retry_backoff_max_ms is None else retry_backoff_max_ms
-            ),
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
         )
 
     def make_store(self) -> StoreDescriptor:
@@ -240,13 +234,6 @@ class Runtime:
         """Return whether an earlier topic had this name, so that the offsets continue from its end."""
         return self.run(topic_protocol.is_recreated(topic))
 
-    def arrow_schema(self, topic: TopicMetadata) -> pa.Schema:
-        """Return the topic's schema as an Arrow schema."""
-        # A local import: planning processes need topics and must not load pyarrow.
-        from txlog.storage.arrow_schema import to_arrow
-
-        return to_arrow(topic.schema)
-
     def partition(self, topic: str, partition: int, max_age_ms: int | None = None) -> TopicPartition:
         """Return the partition. Raises UnknownTopicOrPartitionError with the valid range if the topic does not have it."""
         return check_partition(self.topic(topic, max_age_ms), partition)
@@ -302,16 +289,10 @@ class Runtime:
 
     def patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
         """Return the result of a call about the store or its topics, with the retries of every client's calls."""
-        retry = RetryPolicy(
-            who=self.where,
-            timeout_ms=self._client.default_api_timeout_ms,
-            setting="default.api.timeout.ms",
-            retries=self._client.retries,
-        )
         backoff = Context(
             retry_backoff_ms=self._client.retry_backoff_ms, retry_backoff_max_ms=self._client.retry_backoff_max_ms
         )
-        return retry.run(self.driver, backoff, what, program)
+        return RetryPolicy.of(self._client, self.where).run(self.driver, backoff, what, program)
 
 
 def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:

@@ -17,7 +17,7 @@ from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
-from txlog.core.effects import Gather, Program
+from txlog.core.effects import Program, gathered
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
@@ -46,18 +46,11 @@ Call = Callable[[Context, Views], Program[tuple[Views, T]]]
 class Session:
     """One client's views and its retries. Thread-safe."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        config: ClientConfig | ConsumerConfig | ProducerConfig,
-        *,
-        retry: RetryPolicy,
-    ) -> None:
+    def __init__(self, runtime: Runtime, config: ClientConfig | ConsumerConfig | ProducerConfig, who: str) -> None:
         self.runtime = runtime
-        self.retry = retry
+        self.retry = RetryPolicy.of(config, who)
         self.metadata_max_age_ms = config.metadata_max_age_ms
-        self._retry_backoff_ms = config.retry_backoff_ms
-        self._retry_backoff_max_ms = config.retry_backoff_max_ms
+        self._config = config
         self._lock = lock_for_forks()
         self._views: Views = {}
         self._looked_at_ms: dict[int, int] = {}
@@ -78,21 +71,15 @@ class Session:
 
     def context(self) -> Context:
         """Return the context of one call."""
-        return self.runtime.context(
-            retry_backoff_ms=self._retry_backoff_ms, retry_backoff_max_ms=self._retry_backoff_max_ms
-        )
+        return self.runtime.context(self._config)
 
     def call(
         self, what: str, program: Call[T], *, wait: bool = True, settles: bool = True, limit_ms: int | None = None
     ) -> T:
-        """Run a protocol call and keep the views that it returns.
+        """Run a protocol call with retries, and keep the views that it returns.
 
-        After an error that allows it, the same call is repeated until the time or `retries` are used up. Then
-        TxlogTimeoutError is raised for trouble with the store, and otherwise the error itself. The outcome of a call
-        that ran out of time is unknown; the same call joins it.
-
-        Without `wait` the call does not wait for the outcome of other transactions. With `settles` a refusal after a
-        try of unknown outcome becomes an OutcomeUnknownError. The call takes at most `limit_ms`.
+        `wait`, `settles` and errors are as in `RetryPolicy.run`. The call takes at most `limit_ms`. The outcome of a
+        call that ran out of time is unknown; the same call joins it.
         """
         ctx = self.context()
 
@@ -135,12 +122,7 @@ class Session:
         held = [self._views[tp] for tp in partitions if tp in self._views]
         due = [view for view in held if view.needs_proof(now)]
         if due:
-
-            def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-                found = yield Gather(tuple(prove(ctx, view) for view in due))
-                return {**views, **{view.topic_partition: view for view in found}}, None
-
-            self.call(what, program)
+            self._look(what, lambda ctx, _: [prove(ctx, view) for view in due])
 
     def doubt(self) -> None:
         """Make the next call check that the store is the same and still holds everything that this client has seen.
@@ -195,18 +177,13 @@ class Session:
             return {}
         max_age_ms = self.metadata_max_age_ms
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            def one(tp: TopicPartition) -> Program[PartitionView]:
-                view = views.get(tp)
-                if view is None:
-                    return (yield from load(ctx, tp))
-                long_ms = LONG_TAIL_AGE_MS if _is_long(view) else max_age_ms
-                return (yield from refresh(ctx, view, min(max_age_ms, long_ms), MAX_SLOTS_BY_NAME))
+        def one(ctx: Context, view: PartitionView | None, tp: TopicPartition) -> Program[PartitionView]:
+            if view is None:
+                return load(ctx, tp)
+            long_ms = LONG_TAIL_AGE_MS if _is_long(view) else max_age_ms
+            return refresh(ctx, view, min(max_age_ms, long_ms), MAX_SLOTS_BY_NAME)
 
-            found = yield Gather(tuple(one(tp) for tp in partitions))
-            return {**views, **{view.topic_partition: view for view in found}}, None
-
-        self.call(what, program)
+        self._look(what, lambda ctx, views: [one(ctx, views.get(tp), tp) for tp in partitions])
         views = self._views
         return {tp: views[tp] for tp in partitions}
 
@@ -226,6 +203,20 @@ class Session:
             except CorruptLogError as error:
                 damaged.append(error)
         return found
+
+    def _look(self, what: str, programs: Callable[[Context, Views], Iterable[Program[PartitionView]]]) -> None:
+        """Run programs that return views, in parallel, and keep the views."""
+
+        def program(ctx: Context, views: Views) -> Program[Views]:
+            found = yield from gathered(programs(ctx, views))
+            return {**views, **{view.topic_partition: view for view in found}}
+
+        self.call(what, lambda ctx, views: only_views(program(ctx, views)))
+
+
+def only_views(program: Program[Views]) -> Program[tuple[Views, None]]:
+    """Return the program of a call that has no other result than views."""
+    return (yield from program), None
 
 
 def _is_older(view: PartitionView, held: PartitionView | None) -> bool:

@@ -157,7 +157,5 @@ def _read_file(config_file: str | os.PathLike[str] | None) -> tuple[dict[Scope, 
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfigurationError(f"{path}: not a TOML file: {error}") from None
-    except InvalidConfigurationError as error:
-        raise InvalidConfigurationError(f"{path}: {error}") from None
-    except InvalidTxnTimeoutError as error:
-        raise InvalidTxnTimeoutError(f"{path}: {error}") from None
+    except (InvalidConfigurationError, InvalidTxnTimeoutError) as error:
+        raise type(error)(f"{path}: {error}") from None

@@ -14,7 +14,6 @@ from typing import Self
 
 from txlog.client.coordinator import Coordinator, look_up, txn_version
 from txlog.client.groups import GroupOffsets
-from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
@@ -201,7 +200,7 @@ class StagedTransaction:
         if not inline or (alone and sum(len(part.payload) for part in inline) <= MAX_INLINE_BYTES):
             return parts
         # A local import, because a commit of files does not need pyarrow.
-        from txlog.client.staged_inline import settle_inline
+        from txlog.client.staged_files import settle_inline
 
         runtime = self._coordinator.session.runtime
         return settle_inline(runtime, self.txn, parts, max_bytes=MAX_INLINE_BYTES, compression=compression)
@@ -221,8 +220,4 @@ class StagedTransaction:
 
 def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Session:
     """Return a session with a producer's settings."""
-    return Session(
-        runtime,
-        config,
-        retry=RetryPolicy(who=who, timeout_ms=config.max_block_ms, setting="max.block.ms", retries=config.retries),
-    )
+    return Session(runtime, config, who)

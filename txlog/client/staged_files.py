@@ -1,4 +1,4 @@
-"""How do the rows of one task become parts of a staged transaction?
+"""How do rows become parts of a staged transaction: those of a task, and those that another writer has left?
 
 Rows are collected by partition and written to `rows/<producer id>-<epoch>-<unique>.parquet`, normally one file for each
 partition. A file is written when the task ends, or earlier when too many rows are in memory. A few rows (up to
@@ -6,11 +6,22 @@ partition. A file is written when the task ends, or earlier when too many rows a
 
 Nothing here appends: the files belong to no log until the transaction that lists them commits. A task that died leaves
 files that no record ever names (PROTOCOL.md, "Staged").
+
+A commit record has its rows in one place: in files, or inline. So `settle_inline` joins the inline rows of several tasks
+or frames for one partition. The order of parts is kept.
+
+Another writer, such as Spark's own, fills the transaction's folder
+`<topic>/staged/<producer id>-<epoch>-<unique>/_partition=<n>/`. No file is moved or copied. `read_staged_folder` lists
+the folder, reads and checks every footer, and returns what a commit record needs to name the files. Each folder belongs
+to one job; the folder of a failed job is never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -20,10 +31,21 @@ from numpy.typing import NDArray
 from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime, check_partition
 from txlog.core.features import STAGED_INLINE
+from txlog.core.names import TopicPartition, parse_rows_path
 from txlog.core.records import DataFile, StagedPart, StagedRows, TopicMetadata, TransactionMetadata
+from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
+from txlog.storage.inline_rows import read_ipc, select_fields
+from txlog.storage.object_store import make_durable
+from txlog.storage.parquet_file import describe_file
+from txlog.text import count_text
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Rows that a task holds in memory, as Arrow counts them. Above this, the partition with the most rows is written."""
+PARALLEL_FOOTERS = 16
+"""Footers that are read at once. Each costs one request and hardly any CPU time."""
+_HIDDEN = (".", "_")
+"""First characters of the names that Hadoop and Spark skip: `_SUCCESS`, `.part-….crc`."""
+_FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 
 
 class StagedFiles:
@@ -98,17 +120,15 @@ class StagedFiles:
         )
 
 
+@dataclass(slots=True)
 class _Buffer:
     """Rows of one partition that wait, and the files of those that were written."""
 
-    __slots__ = ("bytes", "files", "partition", "tables", "topic")
-
-    def __init__(self, topic: TopicMetadata, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.tables: list[pa.Table] = []
-        self.bytes = 0
-        self.files: list[DataFile] = []
+    topic: TopicMetadata
+    partition: int
+    tables: list[pa.Table] = field(default_factory=list)
+    bytes: int = 0
+    files: list[DataFile] = field(default_factory=list)
 
 
 def _split(table: pa.Table, partitions: int | NDArray[np.int32]) -> Iterator[tuple[int, pa.Table]]:
@@ -124,3 +144,132 @@ def _split(table: pa.Table, partitions: int | NDArray[np.int32]) -> Iterator[tup
         return
     for partition in found:
         yield int(partition), table.take(np.flatnonzero(partitions == partition))
+
+
+# -- inline rows ------------------------------------------------------------------------------------------------------
+
+
+def settle_inline(
+    runtime: Runtime,
+    txn: TransactionMetadata,
+    parts: Sequence[StagedPart],
+    *,
+    max_bytes: int,
+    compression: str | None = None,
+) -> tuple[StagedPart, ...]:
+    """Return `parts` with inline rows only where a partition has no files.
+
+    Inline rows of a partition stay below the topic's `inline.max.bytes`, and those of all partitions below `max_bytes`;
+    the largest are written to files first. Raises StorageError, SchemaMismatchError, UnknownTopicOrPartitionError for a
+    topic that was deleted since.
+    """
+    found: dict[TopicPartition, list[StagedPart]] = {}
+    for part in parts:
+        found.setdefault(part.topic_partition, []).append(part)
+    settler = _Settler(runtime, txn, compression)
+    settled = [each for group in found.values() for each in settler.joined(group)]
+    room = max_bytes
+    for number, part in sorted(enumerate(settled), key=lambda each: len(each[1].payload)):
+        room -= len(part.payload)
+        if part.payload and room < 0:
+            settled[number] = settler.to_file(part)
+    return tuple(settled)
+
+
+class _Settler:
+    def __init__(self, runtime: Runtime, txn: TransactionMetadata, compression: str | None) -> None:
+        self._runtime = runtime
+        self._txn = txn
+        self._row_writer = RowWriter(runtime, {"compression.type": compression})
+
+    def joined(self, group: list[StagedPart]) -> list[StagedPart]:
+        """Return the parts of one partition joined: inline rows one after the other, or all in files."""
+        inline = [part for part in group if part.payload]
+        if not inline or len(group) == 1:
+            return group
+        if len(inline) < len(group):
+            return [self.to_file(part) if part.payload else part for part in group]
+        topic = self._runtime.topic(group[0].topic, 0)
+        rows = self._rows(inline)
+        whole = msgspec.structs.replace(group[0], schema_id=topic.schema_id)
+        payload = self._row_writer.inline(rows, topic)
+        if payload is not None:
+            return [msgspec.structs.replace(whole, inline=StagedRows(rows=rows.num_rows, payload=payload))]
+        return [self._file(whole, rows)]
+
+    def to_file(self, part: StagedPart) -> StagedPart:
+        """Return the part with its rows in a file."""
+        return self._file(part, self._rows([part]))
+
+    def _rows(self, parts: Sequence[StagedPart]) -> pa.Table:
+        # All rows get the topic's present schema: a column that was added meanwhile is null.
+        topic = self._runtime.topic(parts[0].topic, 0)
+        where = f"staged rows of {parts[0].topic_partition}"
+        return pa.concat_tables([select_fields(read_ipc(part.payload, where), topic.schema, where) for part in parts])
+
+    def _file(self, part: StagedPart, rows: pa.Table) -> StagedPart:
+        txn = self._txn
+        topic = self._runtime.topic(part.topic, 0)
+        file = self._row_writer.file(rows, topic, part.partition, txn.producer_id, txn.producer_epoch)
+        return msgspec.structs.replace(part, schema_id=topic.schema_id, files=(file,), inline=msgspec.UNSET)
+
+
+# -- rows of another writer -------------------------------------------------------------------------------------------
+
+
+def read_staged_folder(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
+    """Return the rows below `folder` (`names.staged_folder`) by partition, files sorted by name.
+
+    The result is empty if the folder is empty. From here on the rows survive a power cut. Raises:
+
+    * SchemaMismatchError for a file that does not have exactly the topic's schema.
+    * CorruptRecordError or CorruptLogError for content that a finished writer cannot have left.
+    * UnknownTopicOrPartitionError, StorageError.
+    """
+    found = _listed(runtime, topic, folder)
+    if not found:
+        return ()
+
+    def described(path: str) -> DataFile:
+        make_durable(runtime.store, f"{topic.topic}/{path}")
+        return describe_file(runtime.store, topic.topic, path, topic.schema, exact=True)
+
+    with ThreadPoolExecutor(min(PARALLEL_FOOTERS, len(found)), thread_name_prefix="txlog-footers") as pool:
+        files = list(pool.map(described, [path for _, path in found]))
+    parts: dict[int, list[DataFile]] = {}
+    for (partition, _), file in zip(found, files, strict=True):
+        if file.rows:
+            parts.setdefault(partition, []).append(file)
+    return tuple(
+        StagedPart(topic=topic.topic, partition=partition, schema_id=topic.schema_id, files=tuple(parts[partition]))
+        for partition in sorted(parts)
+    )
+
+
+def _listed(runtime: Runtime, topic: TopicMetadata, folder: str) -> list[tuple[int, str]]:
+    found = []
+    for inner in runtime.store.list(f"{topic.topic}/{folder}"):
+        if inner.startswith(_HIDDEN) and not inner.endswith("/"):
+            continue
+        match = _FOLDER.match(inner)
+        if match is None:
+            raise _strange(f"{topic.topic}/{folder}{inner}", "folders _partition=<n>/")
+        partition = int(match[1])
+        if partition >= topic.partitions:
+            raise UnknownTopicOrPartitionError(
+                f"{topic.topic}/{folder}{inner}: topic {topic.topic!r} has {count_text(topic.partitions, 'partition')}, numbered 0 to {topic.partitions - 1}"
+            )
+        for name in runtime.store.list(f"{topic.topic}/{folder}{inner}"):
+            path = f"{folder}{inner}{name}"
+            if parse_rows_path(path) is not None:
+                found.append((partition, path))
+            elif not name.startswith(_HIDDEN):
+                raise _strange(f"{topic.topic}/{path}", "files <name>.parquet")
+    return found
+
+
+def _strange(path: str, expected: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{path}: a job that has ended leaves only {expected} here; does another one write to the same folder, or does Spark's "
+        "committer keep rows elsewhere? Nothing was published"
+    )

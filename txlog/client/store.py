@@ -1,23 +1,34 @@
-"""Where does a program begin? `txlog.open(url)` gives a Store: topics, producers, consumers, administration."""
+"""Where does a program begin? `txlog.open(url)` gives a Store: topics, producers, consumers, administration.
+
+How users see, create and change topics is here, too.
+"""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
 
 from txlog.client.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
-from txlog.client.topics import TopicDescription, Topics
-from txlog.client.turns import Maker
+from txlog.client.turns import Maker, close_after
 from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
-from txlog.errors import IllegalStateError
+from txlog.core.effects import Program
+from txlog.core.records import SchemaField, TopicMetadata
+from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.schema import describe as describe_type
+from txlog.errors import IllegalStateError, SchemaMismatchError, TopicExistsError
+from txlog.protocol import topic_changes
+from txlog.protocol.append import append_log_start
+from txlog.storage.arrow_schema import to_arrow, to_fields
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 
@@ -55,6 +66,42 @@ def open(  # noqa: A001  users write txlog.open
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic as its newest metadata describe it."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    config: Mapping[str, str]
+    """What was set for this topic. Everything else has its default."""
+    fields: tuple[SchemaField, ...] = field(repr=False)
+    """The columns with their ids."""
+    schema_id: int
+    """The version of the metadata that introduced the columns."""
+    version: int
+    created_at: int
+    """When this version was made, in milliseconds since 1970."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return to_arrow(self.fields)
+
+    @classmethod
+    def of(cls, metadata: TopicMetadata) -> TopicDescription:
+        return cls(
+            name=metadata.topic,
+            topic_id=metadata.topic_id,
+            partitions=metadata.partitions,
+            config=dict(sorted(metadata.config.items())),
+            fields=metadata.schema,
+            schema_id=metadata.schema_id,
+            version=metadata.number,
+            created_at=metadata.created_at,
+        )
+
+
 class Store:
     """One opened store. Safe for several threads.
 
@@ -66,7 +113,6 @@ class Store:
         self._maker = Maker(f"store {runtime.where}", "store")
         self._lock = lock_for_forks()
         self.runtime = runtime
-        self._topics = Topics(runtime)
         self._clients: weakref.WeakSet[_Closable] = weakref.WeakSet()
         self._closed = False
 
@@ -76,17 +122,8 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except Exception as failure:
-            # Keep the caller's error, because it is the result of the call.
-            error.add_note(f"closing {self!r} failed too: {type(failure).__name__}: {failure}")
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        close_after(error, repr(self), self.close)
 
     @property
     def url(self) -> str:
@@ -111,17 +148,47 @@ class Store:
         partitions and settings are given. So a program can be started again. The topic must have the columns of
         `schema`, but may have further nullable ones. Otherwise SchemaMismatchError names the missing columns.
         """
-        return self._open_topics().create(name, schema, partitions, config, if_not_exists)
+        self._check_open()
+        fields = KAFKA_FIELDS if schema is None else to_fields(_schema(schema, name), where=f"topic {name!r}")
+        runtime = self.runtime
+        runtime.ensure_writable()
+        runtime.make_store()
+        ctx = runtime.context()
+        topic_id = runtime.ids.new_id()
+        if runtime.where.startswith("file:"):
+            # The store may be copied to a file system that ignores case, even if this one does not.
+            runtime.patiently("looking for topics", lambda: topic_changes.check_case(name))
+        try:
+            made = runtime.patiently(
+                f"creating topic {name!r}",
+                lambda: topic_changes.create_topic(
+                    ctx,
+                    name,
+                    fields=fields,
+                    partitions=partitions,
+                    config=config,
+                    append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                    topic_id=topic_id,
+                ),
+            )
+        except TopicExistsError:
+            if not if_not_exists:
+                raise
+            found = self.topic(name)
+            _check_serves(found, fields)
+            return found
+        return self._remember(made)
 
     def topic(self, name: str) -> TopicDescription:
         """Return the topic as it is now. Raises UnknownTopicOrPartitionError with the name of the most similar one."""
-        return self._open_topics().describe(name)
+        self._check_open()
+        return TopicDescription.of(self.runtime.topic(name, 0))
 
     def topics(self) -> tuple[TopicDescription, ...]:
         """Return all topics, by name. Raises NotAStoreError while the location is empty: only a topic makes a store."""
-        topics = self._open_topics()
+        self._check_open()
         self.runtime.require_store()
-        return topics.names()
+        return tuple(map(TopicDescription.of, self.runtime.list_topics()))
 
     def alter_topic(
         self,
@@ -142,7 +209,28 @@ class Store:
 
         Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError.
         """
-        return self._open_topics().alter(name, config, remove_config, partitions, add_columns, allow_key_movement)
+        self._check_open()
+        added: tuple[SchemaField, ...] = ()
+        if add_columns is not None:
+            added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
+        runtime = self.runtime
+        topic_id = runtime.topic(name, 0).topic_id
+        runtime.ensure_writable()
+        changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
+        return self._remember(
+            runtime.patiently(
+                f"altering topic {name!r}",
+                lambda: topic_changes.alter_topic(
+                    runtime.context(),
+                    name,
+                    config=changes,
+                    partitions=partitions,
+                    add_columns=added,
+                    allow_key_movement=allow_key_movement,
+                    topic_id=topic_id,
+                ),
+            )
+        )
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
@@ -150,7 +238,31 @@ class Store:
         If a topic with this name is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics").
         Raises UnknownTopicOrPartitionError.
         """
-        self._open_topics().delete(name)
+        self._check_open()
+        runtime = self.runtime
+        runtime.ensure_writable()
+        runtime.forget_topic(name)
+        if runtime.descriptor is None:
+            runtime.topic(name)
+        runtime.check_store()
+        ctx = runtime.context()
+        write_id = runtime.ids.new_id()
+        target: TopicMetadata | None = None
+
+        def program() -> Program[TopicMetadata]:
+            nonlocal target
+            target = target or (yield from topic_changes.topic_to_delete(name))
+            return (
+                yield from topic_changes.delete_topic(
+                    ctx,
+                    name,
+                    append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                    target=target,
+                    write_id=write_id,
+                )
+            )
+
+        runtime.patiently(f"deleting topic {name!r}", program)
 
     def producer(
         self, transactional_id: str | None = None, *, config: Layer | None = None, **settings: object
@@ -161,9 +273,8 @@ class Store:
         InvalidConfigurationError (an unknown key names the nearest), InvalidTxnTimeoutError, UnsupportedStoreError.
         """
         self._check_open()
-        if transactional_id is not None:
-            settings = {**settings, "transactional_id": transactional_id}
-        producer = Producer(self.runtime, call_layer(config, settings))
+        layer = call_layer(config, {**settings, "transactional_id": transactional_id})
+        producer = Producer(self.runtime, layer)
         self._keep(producer)
         return producer
 
@@ -175,9 +286,7 @@ class Store:
         Without topics, call `subscribe` or `assign`. Raises InvalidConfigurationError, UnknownTopicOrPartitionError.
         """
         self._check_open()
-        if group_id is not None:
-            settings = {**settings, "group_id": group_id}
-        consumer = Consumer(self.runtime, call_layer(config, settings))
+        consumer = Consumer(self.runtime, call_layer(config, {**settings, "group_id": group_id}))
         self._keep(consumer)
         if topics and consumer.group_id is not None:
             consumer.subscribe(topics)
@@ -223,10 +332,51 @@ class Store:
         if self._closed:
             raise IllegalStateError(f"{self!r} is closed; open it again")
 
-    def _open_topics(self) -> Topics:
-        self._check_open()
-        return self._topics
+    def _remember(self, metadata: TopicMetadata) -> TopicDescription:
+        self.runtime.remember_topic(metadata)
+        return TopicDescription.of(metadata)
 
 
 class _Closable(Protocol):
     def close(self) -> None: ...
+
+
+def _check_serves(found: TopicDescription, asked: Sequence[SchemaField]) -> None:
+    """Raise SchemaMismatchError unless rows with the columns `asked` are still rows of the topic.
+
+    Columns that were added since are nullable, so a program that does not know them can leave them out.
+    """
+    theirs = {field.name: field for field in found.fields}
+    missing = [field for field in asked if field.name not in theirs]
+    changed = [
+        field for field in asked if field not in missing and describe_type(field) != describe_type(theirs[field.name])
+    ]
+    names = {field.name for field in asked}
+    needed = [field for field in found.fields if field.name not in names and not field.nullable]
+    if missing:
+        what = f"it has no column {missing[0].name!r}"
+    elif changed:
+        name = changed[0].name
+        what = f"its column {name!r} is {describe_type(theirs[name])}, and {describe_type(changed[0])} was asked for"
+    elif needed:
+        what = f"its column {needed[0].name!r} ({describe_type(needed[0])}) was not asked for, and takes no null"
+    else:
+        return
+    raise SchemaMismatchError(
+        f"topic {found.name!r} exists already, with another schema: {what}. Its columns are "
+        f"{', '.join(f'{field.name} {describe_type(field)}' for field in found.fields)}. Ask for those, add columns by altering the "
+        "topic, or choose another name"
+    )
+
+
+def _schema(given: object, topic: str) -> pa.Schema:
+    if isinstance(given, pa.Schema):
+        return given
+    try:
+        columns: Any = given
+        return pa.schema(columns)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise SchemaMismatchError(
+            f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, or a list of fields or of (name, type) with pyarrow's types "
+            f"({error!s:.100})"
+        ) from None

@@ -100,6 +100,17 @@ class Turns(Maker):
                 self._turn = before
 
 
+def close_after(error: BaseException | None, who: str, close: Callable[[], None]) -> None:
+    """Close a client at the end of its `with` block. An error of the block is the result of the call, and stays."""
+    if error is None:
+        close()
+        return
+    try:
+        close()
+    except Exception as failure:
+        error.add_note(f"closing {who} failed too: {type(failure).__name__}: {failure}")
+
+
 class _Takes(Protocol):
     @property
     def _turns(self) -> Turns: ...

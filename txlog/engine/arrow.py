@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from txlog.client.keys import check_keys, key_columns_of
+from txlog.client.row_writer import check_keys, key_columns_of
 from txlog.client.staged import MAX_INLINE_BYTES
-from txlog.client.staged_files import StagedFiles
-from txlog.client.staged_folder import read_staged_folder
+from txlog.client.staged_files import StagedFiles, read_staged_folder
 from txlog.core.names import staged_folder
 from txlog.storage.conform import conform
 from txlog.storage.keys import NO_KEY, partition_table
