@@ -36,7 +36,7 @@ from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidConfigurationError
 from txlog.maintenance.merge import Merged, topic_of_inputs
-from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
+from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
@@ -115,7 +115,23 @@ def compact_partitions(
     pass with a damaged input is not published.
     """
     wanted = policies if partitions is None else partitions
-    return over_partitions(session, wanted, _CompactVerb(session, policies), workers, progress)
+
+    def plan(tp: TopicPartition) -> list[Task[CompactionPlan, Copied]]:
+        planned = plan_partition(session, tp, policies[tp])
+        if planned is None:
+            return []
+        names = planned.cleanable.names
+        return [
+            Task(
+                subject=planned,
+                title=f"txlog compact: {tp}, offsets {names[0].base_offset} to {names[-1].end_offset - 1}",
+                work=partial(_copy, planned),
+                size=planned.cleanable.clean_bytes + planned.cleanable.dirty_bytes,
+            )
+        ]
+
+    verb = Verb(plan=plan, publish=partial(publish_compaction, session), has_more=lambda done: done.took_effect)
+    return over_partitions(session, wanted, verb, workers, progress)
 
 
 def compact_partition(
@@ -130,32 +146,6 @@ def compact_partition(
     Raises the first error that `compact_partitions` yields.
     """
     return results(compact_partitions(session, {tp: policy}, progress=on_progress))
-
-
-class _CompactVerb:
-    def __init__(self, session: Session, policies: Mapping[TopicPartition, CompactionPolicy]) -> None:
-        self._session = session
-        self._policies = policies
-
-    def plan(self, tp: TopicPartition) -> list[Task[CompactionPlan, Copied]]:
-        plan = plan_partition(self._session, tp, self._policies[tp])
-        if plan is None:
-            return []
-        names = plan.cleanable.names
-        return [
-            Task(
-                subject=plan,
-                title=f"txlog compact: {tp}, offsets {names[0].base_offset} to {names[-1].end_offset - 1}",
-                work=partial(_copy, plan),
-                size=plan.cleanable.clean_bytes + plan.cleanable.dirty_bytes,
-            )
-        ]
-
-    def publish(self, plan: CompactionPlan, copied: Copied) -> Compacted:
-        return publish_compaction(self._session, plan, copied)
-
-    def has_more(self, done: Compacted) -> bool:
-        return done.took_effect
 
 
 def _copy(plan: CompactionPlan, session: Session, progress: Progress | None) -> Copied:

@@ -12,14 +12,13 @@ for each partition, and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from txlog.client import reading
 from txlog.client.runtime import Runtime
 from txlog.core import names
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
-from txlog.core.effects import List, Program
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.errors import InvalidRequestError, StoreChangedError, TxlogError
@@ -28,6 +27,7 @@ from txlog.maintenance.round import MAX_NAMED, Action, MaintainReport, Round, Ro
 from txlog.maintenance.steps import WORK
 from txlog.maintenance.workers import Workers
 from txlog.protocol import topics as topic_protocol
+from txlog.protocol.requests import names_in
 
 __all__ = ["MAX_NAMED", "STEPS", "Action", "MaintainPolicy", "MaintainReport", "Maintainer", "StepReport"]
 
@@ -187,10 +187,5 @@ class Maintainer:
 
     def internal_partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of an internal topic that are not empty. Costs one LIST."""
-
-        def program() -> Program[Sequence[str]]:
-            listed: Sequence[str] = yield List(f"{topic}/")
-            return listed
-
-        numbers = [names.parse_partition_folder(name) for name in self.runtime.run(program())]
+        numbers = [names.parse_partition_folder(name) for name in self.runtime.run(names_in(f"{topic}/"))]
         return [TopicPartition(topic, number) for number in sorted(each for each in numbers if each is not None)]

@@ -21,7 +21,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
+from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import with_views
@@ -94,7 +94,23 @@ def merge_partitions(
     column of `layout` that the topic does not have. A CorruptRecordError names a damaged input. Nothing of a run with a
     damaged input is published.
     """
-    return over_partitions(session, partitions, _MergeVerb(session, policy, layout), workers, progress)
+
+    def plan(tp: TopicPartition) -> list[Task[Merge, _Copied]]:
+        return [
+            Task(
+                subject=merge,
+                title=f"txlog merge: {tp}, offsets {merge.run.base_offset} to {merge.run.end_offset - 1}",
+                work=partial(_copy, merge.rows_only(), layout),
+                size=merge.bytes_before,
+            )
+            for merge in plan_partition(session, tp, policy)
+        ]
+
+    def publish_copied(merge: Merge, copied: _Copied) -> Merged:
+        unique, file = copied
+        return publish_merge(session, merge.written_as(unique), file)
+
+    return over_partitions(session, partitions, Verb(plan=plan, publish=publish_copied), workers, progress)
 
 
 def merge_partition(
@@ -110,31 +126,6 @@ def merge_partition(
     Raises the first error that `merge_partitions` yields.
     """
     return results(merge_partitions(session, [tp], policy, layout, progress=on_progress))
-
-
-class _MergeVerb:
-    def __init__(self, session: Session, policy: MergePolicy, layout: FileLayout) -> None:
-        self._session = session
-        self._policy = policy
-        self._layout = layout
-
-    def plan(self, tp: TopicPartition) -> list[Task[Merge, _Copied]]:
-        return [
-            Task(
-                subject=merge,
-                title=f"txlog merge: {tp}, offsets {merge.run.base_offset} to {merge.run.end_offset - 1}",
-                work=partial(_copy, merge.rows_only(), self._layout),
-                size=merge.bytes_before,
-            )
-            for merge in plan_partition(self._session, tp, self._policy)
-        ]
-
-    def publish(self, plan: Merge, copied: _Copied) -> Merged:
-        unique, file = copied
-        return publish_merge(self._session, plan.written_as(unique), file)
-
-    def has_more(self, done: Merged) -> bool:
-        return False
 
 
 _Copied: TypeAlias = tuple[str, IndexedFile | None]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.runtime import Runtime
@@ -51,17 +52,16 @@ _OF_THE_STORE = (
 """Errors that the next call probably meets too, for any partition."""
 
 
-class Verb(Protocol[P, C, D]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb(Generic[P, C, D]):
     """What a verb does to one partition."""
 
-    def plan(self, tp: TopicPartition) -> Sequence[Task[P, C]]:
-        """Return what is due now. Only reads."""
-
-    def publish(self, plan: P, copied: C) -> D:
-        """Make the result of a task visible."""
-
-    def has_more(self, done: D) -> bool:
-        """Return whether the partition must be planned again after this result."""
+    plan: Callable[[TopicPartition], Sequence[Task[P, C]]]
+    """Returns what is due now. Only reads."""
+    publish: Callable[[P, C], D]
+    """Makes the result of a task visible."""
+    has_more: Callable[[D], bool] = lambda _: False
+    """Returns whether the partition must be planned again after this result."""
 
 
 def over_partitions(

@@ -16,7 +16,7 @@ from txlog.client.session import Session
 from txlog.config import TopicConfig
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import InvalidRequestError
-from txlog.maintenance.partition_loop import Outcome, over_partitions
+from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan, plan_retention
 
@@ -82,25 +82,12 @@ def retain_partitions(
 
     Yield what was removed or is held, and None if there is neither. See `over_partitions` for the rest.
     """
-    return over_partitions(session, policies, _RetentionVerb(policies, dry_run), workers)
 
+    def plan(tp: TopicPartition) -> list[Task[TopicPartition, Retained | None]]:
+        # Planning and moving are one task: both are small requests, and together they need no copy.
+        return [Task(subject=tp, title=f"txlog retention: {tp}", work=partial(_retain, tp, policies[tp], dry_run))]
 
-class _RetentionVerb:
-    """Plan and move within one task: both are small requests, and together they need no copy."""
-
-    def __init__(self, policies: Mapping[TopicPartition, RetentionPolicy], dry_run: bool) -> None:
-        self._policies = policies
-        self._dry_run = dry_run
-
-    def plan(self, tp: TopicPartition) -> list[Task[TopicPartition, Retained | None]]:
-        work = partial(_retain, tp, self._policies[tp], self._dry_run)
-        return [Task(subject=tp, title=f"txlog retention: {tp}", work=work)]
-
-    def publish(self, plan: TopicPartition, copied: Retained | None) -> Retained | None:
-        return copied
-
-    def has_more(self, done: Retained | None) -> bool:
-        return False
+    return over_partitions(session, policies, Verb(plan=plan, publish=lambda _, done: done), workers)
 
 
 def _retain(

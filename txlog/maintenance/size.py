@@ -47,11 +47,6 @@ class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
     merge_bytes: int
     """... with this many bytes in all."""
 
-    @property
-    def files_after(self) -> int:
-        """Files after a merge."""
-        return self.files - self.merge_files + self.merge_runs
-
 
 def measure_partition(session: Session, tp: TopicPartition, policy: MergePolicy | None = None) -> PartitionSize:
     """Measure one partition, and what `policy` would merge. Costs one GET for each segment, and two LISTs."""

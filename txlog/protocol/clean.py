@@ -17,13 +17,13 @@ import msgspec
 
 from txlog.core import chain, cleaning, envelope, names
 from txlog.core.cleaning import Kept, MergePolicy
-from txlog.core.effects import Get, List, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.effects import List, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, Clean, CleanedRun, IndexedFile, IndexEntry
 from txlog.errors import CoordinatorContentionError
 from txlog.protocol.context import Context, Views, with_view
-from txlog.protocol.load import load, present
+from txlog.protocol.load import load, read_clean
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
 from txlog.protocol.requests import store_now
@@ -31,20 +31,14 @@ from txlog.protocol.snapshot import fold_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """A planned run: where its rows are now, and all that its index needs.
-
-    It can be pickled to copy the rows elsewhere.
-    """
+class CleanPlan:
+    """What a merge or a compaction knows of its inputs when it is planned. It can be pickled."""
 
     topic_partition: TopicPartition
-    run: CleanedRun
-    inputs: tuple[SegmentName, ...]
-    pieces: tuple[Piece, ...] = field(repr=False)
-    """The committed rows, in the order of offsets."""
     indexes: tuple[ReadIndex, ...] = field(repr=False)
+    """Indexes of the inputs."""
     aborted: tuple[AbortedTxn, ...] = field(repr=False)
-    """All aborted transactions that overlap the run."""
+    """All aborted transactions that overlap the inputs."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
     """Producer id -> the highest marker epoch whose transaction had been COMPLETE before `distinct_from_ms`; without ids
@@ -54,6 +48,16 @@ class Merge:
     removed_from_ms: int
     """Transactions from this time on are kept distinct if the table lacks their id: it was removed some time after they
     began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge(CleanPlan):
+    """A planned run: where its rows are now, and all that its index needs."""
+
+    run: CleanedRun
+    inputs: tuple[SegmentName, ...]
+    pieces: tuple[Piece, ...] = field(repr=False)
+    """The committed rows, in the order of offsets."""
     counted: tuple[int, ...] | None = field(default=None, repr=False)
     """`entry_rows`, for a merge without its indexes."""
 
@@ -213,9 +217,4 @@ def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
 
 def _cleaned(tp: TopicPartition) -> Program[tuple[chain.PartitionListing, Clean | None]]:
     listing = chain.parse_listing((yield List(tp.folder)), tp.folder)
-    if listing.clean is None:
-        return listing, None
-    path = tp.folder + names.clean_name(listing.clean)
-    clean, _ = envelope.decode(present((yield Get(path)), path), Clean, path)
-    chain.check_clean(clean, listing.clean, path)
-    return listing, clean
+    return listing, None if listing.clean is None else (yield from read_clean(tp, listing.clean))

@@ -7,8 +7,8 @@ only one run, which starts at the log start. How far the run reaches is decided 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from txlog.core import cleaning
 from txlog.core.ages import ClockReading
@@ -16,9 +16,8 @@ from txlog.core.compaction import Cleanable, CompactionPolicy, find_cleanable
 from txlog.core.effects import NewId, Now, Program, ReadClocks
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.records import AbortedTxn
 from txlog.core.snapshots import SnapshotCut, complete_at
-from txlog.protocol.clean import Merge
+from txlog.protocol.clean import CleanPlan, Merge
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
@@ -27,21 +26,12 @@ from txlog.protocol.snapshot import fold_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan:
-    """A pass of compaction before its keys were read. It can be pickled."""
+class CompactionPlan(CleanPlan):
+    """A pass of compaction before its keys were read."""
 
-    topic_partition: TopicPartition
     policy: CompactionPolicy
     cleanable: Cleanable
-    indexes: tuple[ReadIndex, ...] = field(repr=False)
-    """Indexes of `cleanable.names`."""
-    aborted: tuple[AbortedTxn, ...] = field(repr=False)
-    """All aborted transactions that overlap them."""
-    log_start_offset: int
-    settled: Mapping[int, int] = field(repr=False)
-    distinct_from_ms: int
-    removed_from_ms: int
-    """These three fields have the same meaning as in a Merge."""
+    """Its `names` are the inputs."""
     unique: str
     planned_at_ms: int
     """The time at which tombstones are due, and from which new ones get their `delete_at`."""

@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txlog.core import groups as rules
-from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import NewId, Now, Program
-from txlog.core.groups import offset_entries, offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupValue, OffsetValue
 from txlog.core.state import PartitionState
-from txlog.errors import InvalidRequestError, TxlogError
+from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TxlogError
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import (
     GroupChange,
     GroupDescription,
     active,
     append_entries,
-    find_group,
     group_changed,
-    no_such_group,
-    stamped,
+    home_of,
+    known_group,
+    membership,
+    stamped_entries,
     tombstones,
 )
 from txlog.protocol.load import get_fresh_view
@@ -50,9 +49,7 @@ def reset_offsets(
     """
     if not offsets:
         return views, None
-    views, view = yield from get_fresh_view(
-        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
-    )
+    views, view = yield from get_fresh_view(ctx, views, home_of(ctx, group))
     change = change or GroupChange((yield NewId()))
     if change.has_won(view):
         return views, change.member
@@ -70,15 +67,14 @@ def reset_offsets(
         return views, member
     change.member = member
     now_ms = yield Now()
-    moved = offset_entries(group, {tp: stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
+    moved = stamped_entries(group, offsets, now_ms)
     entries: tuple[Entry, ...] = (*_removal(group, member, now_ms), *moved)
 
     def check(state: PartitionState) -> TxlogError | None:
         wrong = check_member(state)
         return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
 
-    draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from append_entries(ctx, views, group, draft, check, change=change)), change.member
+    return (yield from append_entries(ctx, views, group, entries, check, change=change)), change.member
 
 
 def remove_members(
@@ -102,8 +98,7 @@ def remove_members(
     def check(state: PartitionState) -> TxlogError | None:
         return None if _member(state, group) == member else group_changed(group)
 
-    draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from append_entries(ctx, views, group, draft, check, change=change)), change.member
+    return (yield from append_entries(ctx, views, group, entries, check, change=change)), change.member
 
 
 def delete_group(
@@ -131,9 +126,10 @@ def delete_group(
 
     def check(state: PartitionState) -> TxlogError | None:
         """Check at the slot of the record: a member may have joined since the group was described."""
-        now = find_group(state, group)
-        if now is None:
-            return no_such_group(group)
+        try:
+            now = known_group(state, group)
+        except GroupIdNotFoundError as error:
+            return error
         if now.pending:
             return InvalidRequestError(
                 f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends "
@@ -145,33 +141,24 @@ def delete_group(
             return group_changed(group)
         return None
 
-    if wrong := check(views[offsets_partition(group, ctx.constants.consumer_offsets_partitions)].state):
+    if wrong := check(views[home_of(ctx, group)].state):
         raise wrong
     if dry_run:
         return views, member
     change.member = member
-    draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from append_entries(ctx, views, group, draft, check, change=change)), change.member
+    return (yield from append_entries(ctx, views, group, entries, check, change=change)), change.member
 
 
 def _describe_unless_won(
     ctx: Context, views: Views, group: str, change: GroupChange
 ) -> Program[tuple[Views, GroupDescription | None]]:
     """Return the group, read fresh; None if an earlier try of `change` has won. Raises GroupIdNotFoundError."""
-    views, view = yield from get_fresh_view(
-        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
-    )
-    if change.has_won(view):
-        return views, None
-    description = find_group(view.state, group)
-    if description is None:
-        raise no_such_group(group)
-    return views, description
+    views, view = yield from get_fresh_view(ctx, views, home_of(ctx, group))
+    return views, None if change.has_won(view) else known_group(view.state, group)
 
 
 def _member(state: PartitionState, group: str) -> GroupValue | None:
-    row = state.groups.get(group)
-    return active(row.entry.value) if row is not None else None
+    return active(membership(state, group))
 
 
 def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupEntry, ...]:

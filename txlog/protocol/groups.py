@@ -93,6 +93,11 @@ class GroupChange:
         return False
 
 
+def home_of(ctx: Context, group: str) -> TopicPartition:
+    """Return the partition that holds a group."""
+    return offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+
+
 def fetch_offsets(
     ctx: Context, views: Views, group: str, partitions: Iterable[TopicPartition], require_stable: bool = True
 ) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
@@ -102,7 +107,7 @@ def fetch_offsets(
     this reader write (PROTOCOL.md, R18). Otherwise the call raises UnstableOffsetCommitError (retriable). It never
     returns the older value.
     """
-    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    tp = home_of(ctx, group)
     wanted = tuple(partitions)
     views, view = yield from get_fresh_view(ctx, views, tp)
     refused: StoreAccessError | None = None
@@ -143,12 +148,12 @@ def commit_offsets(
     if not offsets:
         return views
     now_ms = yield Now()
-    entries = offset_entries(group, {tp: stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
+    entries = stamped_entries(group, offsets, now_ms)
 
     def check(state: PartitionState) -> TxlogError | None:
         return rules.check_commit(state, entries, group=group, condition=condition, producer_id=None)
 
-    return (yield from append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), check))
+    return (yield from append_entries(ctx, views, group, entries, check))
 
 
 def send_offsets(
@@ -169,27 +174,18 @@ def send_offsets(
     """
     if not offsets:
         return views, txn
-    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    tp = home_of(ctx, group)
     views, registered = yield from add_partitions(ctx, views, txn, [tp], version)
     if isinstance(registered, Skipped):
         return views, registered
     now_ms = yield Now()
-    conditional = condition is not None
-    entries = offset_entries(group, {key: stamped(key, value, now_ms, conditional) for key, value in offsets.items()})
-    draft = BatchDraft(
-        records=len(entries),
-        transactional_id=txn.transactional_id,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-        transactional=True,
-        entries=entries,
-    )
+    entries = stamped_entries(group, offsets, now_ms, conditional=condition is not None)
 
     def check(state: PartitionState) -> TxlogError | None:
         return rules.check_commit(state, entries, group=group, condition=condition, producer_id=txn.producer_id)
 
     guard = registered_guard(ctx, views, registered, tp)
-    return (yield from append_entries(ctx, views, group, draft, check, guard)), registered
+    return (yield from append_entries(ctx, views, group, entries, check, guard, txn=txn)), registered
 
 
 def join_group(
@@ -208,13 +204,12 @@ def take_group(
 ) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
     """Join as `join_group`. Return the new membership and the former one, None for a new group."""
     write_id = yield NewId()
-    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    tp = home_of(ctx, group)
     before: GroupValue | None = None
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         nonlocal before
-        held = state.groups.get(group)
-        before = held.entry.value if held is not None else None
+        before = membership(state, group)
         entry = rules.judge_join(
             state, group=group, member_id=member_id, client_id=client_id, topics=topics, now_ms=now_ms
         )
@@ -230,8 +225,7 @@ def take_group(
         for entry in stored.record.entries
         if isinstance(entry, GroupEntry) and entry.value is not None
     ]
-    row = view.state.groups.get(group)
-    value = joined[0] if joined else row.entry.value if row is not None else None
+    value = joined[0] if joined else membership(view.state, group)
     assert value is not None
     view = yield from seal_quietly(ctx, view)
     return with_view(views, view), (value, before)
@@ -240,11 +234,10 @@ def take_group(
 def leave_group(ctx: Context, views: Views, group: str, generation: int, member_id: str) -> Program[Views]:
     """Leave the group if this member still holds it. The generation stays."""
     write_id = yield NewId()
-    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    tp = home_of(ctx, group)
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        row = state.groups.get(group)
-        value = row.entry.value if row is not None else None
+        value = membership(state, group)
         if value is None or (value.generation, value.member_id) != (generation, member_id):
             return Stop(None)
         left = GroupEntry(group=group, value=GroupValue(generation=generation, member_id="", updated_at=now_ms))
@@ -267,13 +260,8 @@ def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupD
 
 def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupDescription]]:
     """Return one group, read fresh; raise GroupIdNotFoundError if it does not exist."""
-    views, view = yield from get_fresh_view(
-        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
-    )
-    description = find_group(view.state, group)
-    if description is None:
-        raise no_such_group(group)
-    return views, description
+    views, view = yield from get_fresh_view(ctx, views, home_of(ctx, group))
+    return views, known_group(view.state, group)
 
 
 def expire_groups(
@@ -304,9 +292,7 @@ def expire_groups(
                 return None if changed is None else group_changed(changed.group)
 
             try:
-                views = yield from append_entries(
-                    ctx, views, taken[0].group, BatchDraft(records=len(entries), entries=entries), check
-                )
+                views = yield from append_entries(ctx, views, taken[0].group, entries, check)
             except ConcurrentTransactionsError:
                 # Groups that have changed are no longer idle.
                 views, _ = yield from get_fresh_view(ctx, views, tp)
@@ -350,14 +336,26 @@ def append_entries(
     ctx: Context,
     views: Views,
     group: str,
-    draft: BatchDraft,
+    entries: tuple[Entry, ...],
     check: Callable[[PartitionState], TxlogError | None],
     guard: Guard | None = None,
     change: GroupChange | None = None,
+    txn: TransactionMetadata | None = None,
 ) -> Program[Views]:
-    """Append `draft` if `check` returns no error. A transaction that blocks it is finished if that is due."""
-    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
-    draft = replace(draft, roll=ctx.internal_roll)
+    """Append `entries`, within `txn` if given, unless `check` returns an error.
+
+    A transaction that blocks them is finished if that is due.
+    """
+    tp = home_of(ctx, group)
+    draft = BatchDraft(records=len(entries), entries=entries, roll=ctx.internal_roll)
+    if txn is not None:
+        draft = replace(
+            draft,
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.producer_epoch,
+            transactional=True,
+        )
     write_id = change.write_id if change is not None else (yield NewId())
 
     tried: set[int] = set()
@@ -414,27 +412,35 @@ def group_changed(group: str) -> ConcurrentTransactionsError:
     return ConcurrentTransactionsError(f"group {group!r} changed while it was being changed here; try again")
 
 
-def no_such_group(group: str) -> GroupIdNotFoundError:
-    """Return the error for a group without membership and offsets."""
-    return GroupIdNotFoundError(
+def membership(state: PartitionState, group: str) -> GroupValue | None:
+    """Return what the group's last membership record holds; None if it has none."""
+    row = state.groups.get(group)
+    return row.entry.value if row is not None else None
+
+
+def stamped_entries(
+    group: str, offsets: Mapping[TopicPartition, OffsetValue | None], now_ms: int, *, conditional: bool = False
+) -> tuple[OffsetEntry, ...]:
+    """Return the entries that commit `offsets` at this time; None removes one. Raises OffsetMetadataTooLargeError."""
+    stamped: dict[TopicPartition, OffsetValue | None] = {}
+    for tp, value in offsets.items():
+        if value is not None and len(value.metadata) > MAX_METADATA_LENGTH:
+            raise OffsetMetadataTooLargeError(
+                f"{tp}: offset metadata of {len(value.metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
+            )
+        if value is not None:
+            value = msgspec.structs.replace(value, timestamp=now_ms, conditional=conditional)
+        stamped[tp] = value
+    return offset_entries(group, stamped)
+
+
+def known_group(state: PartitionState, group: str) -> GroupDescription:
+    """Return the group. Raises GroupIdNotFoundError if it has neither a membership nor offsets."""
+    for found in _describe_all(state, group):
+        return found
+    raise GroupIdNotFoundError(
         f"no consumer group {group!r} in this store; `txlog consumer-groups list` shows them all"
     )
-
-
-def stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditional: bool) -> OffsetValue | None:
-    """Return the value with its time; None removes the offset. Raises OffsetMetadataTooLargeError."""
-    if value is None:
-        return None
-    if len(value.metadata) > MAX_METADATA_LENGTH:
-        raise OffsetMetadataTooLargeError(
-            f"{tp}: offset metadata of {len(value.metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
-        )
-    return msgspec.structs.replace(value, timestamp=now_ms, conditional=conditional)
-
-
-def find_group(state: PartitionState, group: str) -> GroupDescription | None:
-    """Return the group; None if it has neither a membership nor offsets."""
-    return next((found for found in _describe_all(state, group)), None)
 
 
 def _describe_all(state: PartitionState, only: str | None = None) -> list[GroupDescription]:

@@ -199,6 +199,19 @@ def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | No
     return None if data is None else stored_record(data, tp, base_offset)
 
 
+def read_clean(tp: TopicPartition, number: int) -> Program[Clean]:
+    """Return a list of cleaned runs that was listed. Raises MissingObjectError if it is gone."""
+    return decode_clean((yield Get(tp.folder + names.clean_name(number))), tp, number)
+
+
+def decode_clean(data: bytes | None, tp: TopicPartition, number: int) -> Clean:
+    """Return the list of cleaned runs that an object holds, checked."""
+    path = tp.folder + names.clean_name(number)
+    clean, _ = envelope.decode(present(data, path), Clean, path)
+    chain.check_clean(clean, number, path)
+    return clean
+
+
 def present(data: bytes | None, path: str) -> bytes:
     """Return `data`, which the log requires at `path`. Raise MissingObjectError if the object does not exist."""
     if data is None:
@@ -246,11 +259,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: ClockR
         programs.append(get(tp.folder + names.clean_name(listing.clean)))
     found = list((yield Gather(tuple(programs)))) if programs else []
 
-    clean: Clean | None = None
-    if listing.clean is not None:
-        path = tp.folder + names.clean_name(listing.clean)
-        clean, _ = envelope.decode(present(found.pop(), path), Clean, path)
-        chain.check_clean(clean, listing.clean, path)
+    clean = None if listing.clean is None else decode_clean(found.pop(), tp, listing.clean)
     state = PartitionState.empty(tp)
     if snapshot_offset:
         path = tp.folder + names.snapshot_name(snapshot_offset)

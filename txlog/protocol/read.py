@@ -173,14 +173,20 @@ def aborted_transactions(
     return (yield from relisting(ctx, view, find))
 
 
+def read_plain_index(tp: TopicPartition, name: SegmentName) -> Program[SegmentIndex]:
+    """Return the index of a segment or run, checked. Raises MissingObjectError or CorruptRecordError naming it."""
+    path = tp.folder + name.index
+    index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)
+    check_index(index, name, path)
+    return index
+
+
 def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     """Return a sealed segment's index, checked, with the aborted transactions that it announces.
 
     Internal topics are supported, too. Raises MissingObjectError or CorruptRecordError naming the object.
     """
-    path = tp.folder + name.index
-    index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)
-    check_index(index, name, path)
+    index = yield from read_plain_index(tp, name)
     if not index.aborted_txns:
         return ReadIndex(index=index, aborted=())
     path = tp.folder + name.txnindex

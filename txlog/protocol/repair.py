@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,7 @@ from txlog.core.snapshot_state import from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
 from txlog.errors import CorruptLogError
 from txlog.protocol.context import Context
-from txlog.protocol.load import present
+from txlog.protocol.load import present, read_clean
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.requests import get
 
@@ -60,9 +61,7 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
     listed: Sequence[str] = yield List(tp.folder)
     there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))
     if there.listing.clean is not None:
-        path = tp.folder + names.clean_name(there.listing.clean)
-        there.clean, _ = envelope.decode(present((yield Get(path)), path), Clean, path)
-        chain.check_clean(there.clean, there.listing.clean, path)
+        there.clean = yield from read_clean(tp, there.listing.clean)
     followed = yield from _follow(tp, there)
     done = []
     for wrong in followed.wrong:
@@ -191,39 +190,29 @@ def _judge(
     """Return the objects of a finished segment that differ from its records; `after` is the state at its end."""
     records = [each.record for each in stored]
     name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
+    differs = partial(_Wrong, segment=name, after=after)
     wrong: list[_Wrong] = []
     if there.listing.boundary <= name.end_offset <= there.sealed_end:
         snapshot = names.snapshot_name(name.end_offset)
         why, _ = yield from _look(tp, snapshot, to_snapshot(after), Snapshot)
         if why:
-            wrong.append(_Wrong(name=snapshot, why=why, segment=name, value=to_snapshot(after), after=after))
+            wrong.append(differs(name=snapshot, why=why, value=to_snapshot(after)))
     if records[0].segment_base != name.base_offset or not there.is_current(name):
         return wrong
     others = [each.index for each in there.listing.segments if each.base_offset == name.base_offset and each != name]
     if others:
         why = f"{others[0]} begins at the same offset, and the records say that the segment ends at {name.end_offset}"
-        return [*wrong, _Wrong(name=others[0], why=why, segment=name, is_refused=True, after=after)]
+        return [*wrong, differs(name=others[0], why=why, is_refused=True)]
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     if aborted:
         expected = TxnIndex(partition=str(tp), aborted=aborted)
         why, _ = yield from _look(tp, name.txnindex, expected, TxnIndex)
         if why:
-            wrong.append(
-                _Wrong(name=name.txnindex, why=why, segment=name, value=expected, of_segment=True, after=after)
-            )
+            wrong.append(differs(name=name.txnindex, why=why, value=expected, of_segment=True))
     why, index = yield from _look_at_index(tp, name, stored, after)
     if why:
-        wrong.append(
-            _Wrong(
-                name=name.index,
-                why=why,
-                segment=name,
-                value=index,
-                records=() if index is not None else tuple(stored),
-                after=after,
-                of_segment=True,
-            )
-        )
+        records_needed = () if index is not None else tuple(stored)
+        wrong.append(differs(name=name.index, why=why, value=index, records=records_needed, of_segment=True))
     return wrong
 
 

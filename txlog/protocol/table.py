@@ -118,9 +118,7 @@ def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: T
     def guard(state: PartitionState) -> Program[Stop | None]:
         if txn.producer_id in state.producers:
             return None
-        _, table = yield from get_fresh_view(ctx, views, state_partition(ctx, txn.transactional_id))
-        row = table.state.transactions.get(txn.transactional_id)
-        current = row.value if row is not None else None
+        _, current = yield from look_up(ctx, views, txn.transactional_id)
         if current is not None and is_this_ongoing(current, txn) and tp in current.partitions:
             return None
         return Stop(Refuse(not_registered_error(current, txn, tp)), refused=True)
@@ -134,9 +132,8 @@ def prepared_guard(ctx: Context, views: Views, prepare: TransactionMetadata) -> 
     def guard(state: PartitionState) -> Program[Stop | None]:
         if prepare.producer_id in state.producers:
             return None
-        _, table = yield from get_fresh_view(ctx, views, state_partition(ctx, prepare.transactional_id))
-        row = table.state.transactions.get(prepare.transactional_id)
-        return None if row is not None and row.value == prepare else Stop(None)
+        _, current = yield from look_up(ctx, views, prepare.transactional_id)
+        return None if current == prepare else Stop(None)
 
     return guard
 

@@ -19,7 +19,16 @@ from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, max_field_id
+from txlog.core.schema import (
+    KAFKA_FIELDS,
+    KEY_TYPES,
+    assign_ids,
+    check_fields,
+    check_new_names,
+    evolve,
+    kafka_key,
+    max_field_id,
+)
 from txlog.errors import (
     CoordinatorContentionError,
     InvalidConfigurationError,
@@ -31,13 +40,22 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.protocol.context import Context
-from txlog.protocol.key_movement import check_key_movement
 from txlog.protocol.put import create
-from txlog.protocol.topics import decode_version, describe_topic, find_topic, last_version, topic_names, unknown_topic
+from txlog.protocol.topics import (
+    decode_version,
+    describe_topic,
+    earlier_version,
+    find_topic,
+    last_version,
+    topic_names,
+    unknown_topic,
+)
 from txlog.text import count_text, nearest
 
 MAX_PARTITIONS = 100_000
-
+_ALLOW_KEY_MOVEMENT = (
+    "if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
+)
 
 AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 """(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
@@ -146,7 +164,7 @@ def alter_topic(
         changed = _altered(current, config or {}, partitions, add_columns)
         if changed == current:
             return current
-        yield from check_key_movement(current, changed, allow_key_movement)
+        yield from _check_key_movement(current, changed, allow_key_movement)
         created_at = yield Now()
         write_id = yield NewId()
         changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
@@ -228,8 +246,7 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
 
     Return the topic if another process has made it meanwhile. Raises MissingObjectError if there are records.
     """
-    listed = yield List(f"{topic}/")
-    partitions = [name for name in listed if names.parse_partition_folder(name) is not None]
+    partitions = yield from _partitions_with_records(topic)
     if not partitions:
         return None
     found = yield from find_topic(topic)
@@ -240,6 +257,12 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
             f"choose another name, or remove the whole folder {topic}/ if its rows are not needed"
         )
     return found
+
+
+def _partitions_with_records(topic: str) -> Program[list[str]]:
+    """Return the folders of partitions to which any record was ever written. Costs one LIST."""
+    listed = yield List(f"{topic}/")
+    return [name for name in listed if names.parse_partition_folder(name) is not None]
 
 
 def check_case(topic: str) -> Program[None]:
@@ -317,6 +340,79 @@ def _altered(
         schema=schema,
         schema_id=current.schema_id if schema == current.schema else number,
     )
+
+
+def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
+    """Raise if new rows of a key would be in another partition than older ones, unless `allowed` permits it (W39).
+
+    No request if keys do not move. Otherwise one LIST, and a GET for each earlier version if compaction is turned on.
+    """
+    is_compacted = _is_compacted(changed)
+    if changed.partitions > current.partitions and _set_keys(current):
+        moves = (
+            f"topic {current.topic!r}: {changed.partitions} partitions instead of {current.partitions} would move keys "
+            f"({', '.join(_set_keys(current))}) to other partitions than their older rows"
+        )
+        if is_compacted or _is_compacted(current):
+            raise InvalidPartitionsError(
+                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both. hint: create a new topic and copy the rows"
+            )
+        if not allowed:
+            raise InvalidPartitionsError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
+    elif _moves_keys(current, changed) and (yield from _partitions_with_records(current.topic)):
+        moves = (
+            f"topic {current.topic!r}: the change ({_layout_text(current)}; then {_layout_text(changed)}) would move keys to other partitions "
+            "than their older rows"
+        )
+        if is_compacted:
+            raise InvalidConfigurationError(
+                f"{moves}, and compaction would keep rows of a key in both. hint: create a new topic with these settings and copy the rows"
+            )
+        if _keys(current) != _keys(changed) and not allowed:
+            raise InvalidConfigurationError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
+    if is_compacted and not _is_compacted(current) and changed.partitions > 1:
+        yield from _check_never_moved(current)
+
+
+def _check_never_moved(newest: TopicMetadata) -> Program[None]:
+    """Raise InvalidConfigurationError if a version of this topic has moved keys of rows that may still exist."""
+    later = newest
+    while later.number > 0:
+        earlier = yield from earlier_version(later.topic, later.number - 1)
+        if earlier.topic_id != newest.topic_id:
+            return
+        if _moves_keys(earlier, later):
+            if not (yield from _partitions_with_records(newest.topic)):
+                return
+            raise InvalidConfigurationError(
+                f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
+                f"partitions ({_layout_text(earlier)}; then {_layout_text(later)}). hint: create a new topic with cleanup.policy=compact and copy the rows"
+            )
+        later = earlier
+
+
+def _moves_keys(before: TopicMetadata, after: TopicMetadata) -> bool:
+    """Return whether a key of `after` may have older rows in another partition than its new ones."""
+    is_keyed = bool(_keys(before) or _keys(after))
+    return after.partitions > 1 and is_keyed and (_keys(before), before.partitions) != (_keys(after), after.partitions)
+
+
+def _keys(metadata: TopicMetadata) -> tuple[str, ...]:
+    return _set_keys(metadata) or kafka_key(metadata.schema)
+
+
+def _set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
+    # The text is not parsed: a later txlog may have written settings beside it that this one cannot parse.
+    return tuple(filter(None, metadata.config.get("key.columns", "").split(",")))
+
+
+def _layout_text(metadata: TopicMetadata) -> str:
+    key = f"key.columns={','.join(_keys(metadata))}" if _keys(metadata) else "no key.columns"
+    return f"{key}, {count_text(metadata.partitions, 'partition')}"
+
+
+def _is_compacted(metadata: TopicMetadata) -> bool:
+    return "compact" in metadata.config.get("cleanup.policy", "").split(",")
 
 
 def _check_partitions(topic: str, partitions: int) -> None:

@@ -41,13 +41,12 @@ def find_topic(topic: str) -> Program[TopicMetadata | None]:
     if not numbers:
         return None
     number = max(numbers)
-    path = names.topic_metadata_path(topic, number)
-    data = yield Get(path)
-    if data is None:
+    found = yield from read_version(topic, number)
+    if found is None:
         raise MissingObjectError(
-            f"{path}: was listed and is gone, but versions of topics are never removed. hint: check the store with `txlog fsck`"
+            f"{names.topic_metadata_path(topic, number)}: was listed and is gone, but versions of topics are never removed. hint: check the store with `txlog fsck`"
         )
-    return decode_version(data, topic, number)
+    return found
 
 
 def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:

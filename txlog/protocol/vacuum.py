@@ -15,7 +15,7 @@ from txlog.core import chain, envelope, names, vacuum
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.append_rules import RollPolicy, next_control
 from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent
-from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NumberedName, SegmentObject, TopicPartition
+from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, CommitRecord, TransactionMetadata
 from txlog.core.snapshot_state import decode_snapshot
 from txlog.core.state import PartitionState
@@ -33,7 +33,6 @@ from txlog.protocol.vacuum_dead import (
     dead_files,
     dead_numbers,
     dead_parts,
-    dead_snapshots,
     dead_staged_lists,
     judge_drawn,
 )
@@ -244,7 +243,9 @@ def _plan_partition(
         drawn = {path: why for path, why in drawn.items() if why is Why.DRAWN}
     boundary = yield from _next_boundary(tp, known, now_ms, grace_ms)
     seen = max(known.folder.listing.boundary, boundary or 0)
-    bounds_ms = yield from _modified_of(tp, "boundary", known.folder.boundaries)
+    boundaries = known.folder.boundaries
+    times_ms = yield from many([modified(tp.folder + names.boundary_name(number)) for number in boundaries])
+    bounds_ms = dict(zip(boundaries, times_ms, strict=True))
     parts, marks = dead_parts(tp, known, bounds_ms, seen, now_ms, grace_ms)
     dead: list[Dead] = [
         Dead(path=tp.folder + names.batch_name(base), kind=Kind.SLOT, why=Why.BELOW_BOUNDARY)
@@ -254,7 +255,6 @@ def _plan_partition(
     dead += dead_files(tp, files, known, drawn, table)
     dead += yield from dead_staged_lists(tp, staged_lists, known, table)
     dead += parts
-    dead += dead_snapshots(tp, known.folder, bounds_ms, now_ms, grace_ms)
     dead += dead_numbers(tp, known, bounds_ms, now_ms, grace_ms)
     return views, PartitionPlan(
         topic_partition=tp,
@@ -332,11 +332,6 @@ def _raise_boundary(plan: PartitionPlan) -> Program[int]:
     yield PutIfAbsent(tp.folder + names.boundary_name(plan.boundary), envelope.encode(made))
     # It may be this boundary or another process's: only a boundary that a LIST shows allows a deletion.
     return chain.parse_listing((yield List(tp.folder)), tp.folder).boundary
-
-
-def _modified_of(tp: TopicPartition, kind: str, numbers: Sequence[int]) -> Program[dict[int, int | None]]:
-    times = yield from many([modified(tp.folder + NumberedName(kind, number).name) for number in numbers])
-    return dict(zip(numbers, times, strict=True))
 
 
 # -- what Spark staged ------------------------------------------------------------------------------------------------

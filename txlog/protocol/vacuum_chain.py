@@ -9,16 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from txlog.core import chain, envelope, names, vacuum
-from txlog.core.effects import Get, List, Modified, Program
+from txlog.core import chain, names, vacuum
+from txlog.core.effects import List, Modified, Program
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
-from txlog.core.records import Clean, CommitRecord, SegmentIndex
-from txlog.core.segments import check_index
+from txlog.core.records import Clean, CommitRecord
 from txlog.core.state import PartitionState
 from txlog.core.vacuum import Folder
 from txlog.errors import MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.load import get_fresh_view, present, read_slot, relisting
+from txlog.protocol.load import get_fresh_view, read_clean, read_slot, relisting
+from txlog.protocol.read import read_plain_index
 from txlog.protocol.requests import many
 
 
@@ -87,16 +87,11 @@ def _unsealed(view: PartitionView, folder: Folder) -> list[int]:
 
 
 def _read_clean(tp: TopicPartition, number: int) -> Program[tuple[Clean, int | None]]:
-    path = tp.folder + names.clean_name(number)
-    clean, _ = envelope.decode(present((yield Get(path)), path), Clean, path)
-    chain.check_clean(clean, number, path)
-    return clean, (yield Modified(path))
+    return (yield from read_clean(tp, number)), (yield Modified(tp.folder + names.clean_name(number)))
 
 
 def _files_of_index(tp: TopicPartition, name: SegmentName) -> Program[tuple[str, ...]]:
-    path = tp.folder + name.index
-    index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)
-    check_index(index, name, path)
+    index = yield from read_plain_index(tp, name)
     return tuple(file.path for file in index.files)
 
 

@@ -8,7 +8,7 @@ from txlog.core import names, vacuum
 from txlog.core.effects import Modified, Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, TransactionEntry, TransactionMetadata
-from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Folder, Kind, Why
+from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Kind, Why
 from txlog.protocol.requests import many, modified
 from txlog.protocol.vacuum_chain import ChainContent, read_record
 
@@ -123,44 +123,26 @@ def dead_parts(
     return found, frozenset(marks)
 
 
-def dead_snapshots(
-    tp: TopicPartition, folder: Folder, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
-) -> list[Dead]:
-    return [
-        Dead(
-            path=tp.folder + names.snapshot_name(number),
-            kind=Kind.SNAPSHOT,
-            why=Why.OLD_SNAPSHOT,
-            waits_until_ms=_wait(bounds_ms.get(above), now_ms, grace_ms),
-        )
-        for number, above in vacuum.old_snapshots(folder).items()
-    ]
-
-
 def dead_numbers(
     tp: TopicPartition, known: ChainContent, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
 ) -> list[Dead]:
+    """Return superseded snapshots, boundaries and lists of cleaned runs."""
     folder = known.folder
-    found = [
-        Dead(
-            path=tp.folder + names.boundary_name(number),
-            kind=Kind.BOUNDARY,
-            why=Why.OLD_BOUNDARY,
-            waits_until_ms=_wait(bounds_ms.get(higher), now_ms, grace_ms),
-        )
-        for number, higher in vacuum.old_numbers(folder.boundaries).items()
-    ]
     cleans_ms = {clean.number: modified_ms for clean, modified_ms in known.cleans}
-    found += [
+    return [
         Dead(
-            path=tp.folder + names.clean_name(number),
-            kind=Kind.CLEAN,
-            why=Why.OLD_CLEAN,
-            waits_until_ms=_wait(cleans_ms.get(higher), now_ms, grace_ms),
+            path=tp.folder + name_of(number),
+            kind=kind,
+            why=why,
+            waits_until_ms=_wait(times_ms.get(higher), now_ms, grace_ms),
         )
-        for number, higher in vacuum.old_numbers(folder.cleans).items()
+        for name_of, kind, why, old, times_ms in (
+            (names.snapshot_name, Kind.SNAPSHOT, Why.OLD_SNAPSHOT, vacuum.old_snapshots(folder), bounds_ms),
+            (names.boundary_name, Kind.BOUNDARY, Why.OLD_BOUNDARY, vacuum.old_numbers(folder.boundaries), bounds_ms),
+            (names.clean_name, Kind.CLEAN, Why.OLD_CLEAN, vacuum.old_numbers(folder.cleans), cleans_ms),
+        )
+        for number, higher in old.items()
     ]
-    return found
 
 
 def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
