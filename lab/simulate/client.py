@@ -51,11 +51,12 @@ from txlog.errors import (
 )
 from txlog.protocol import groups, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
-from txlog.protocol.append import AppendResult, append_batch, append_log_start
+from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, refresh
 from txlog.protocol.read import end_offset, plan_read
 from txlog.protocol.seal import seal_quietly
+from txlog.protocol.slot import AppendResult
 
 T = TypeVar("T")
 MAX_RELISTS = 5

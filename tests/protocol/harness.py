@@ -57,11 +57,12 @@ from txlog.core.state import PartitionState, replay
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import StorageError
 from txlog.protocol import groups, transactions
-from txlog.protocol.append import AppendResult, append_batch
+from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadPlan, plan_read
 from txlog.protocol.seal import seal, seal_quietly
+from txlog.protocol.slot import AppendResult
 from txlog.protocol.table import state_partition
 
 T = TypeVar("T")

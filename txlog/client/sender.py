@@ -35,8 +35,9 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol.append import AppendResult, append_batch
+from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.slot import AppendResult
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Size of the rows that may wait to be sent. A send above this limit waits."""

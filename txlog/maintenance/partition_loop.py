@@ -104,7 +104,8 @@ def over_partitions(
 
     while True:
         for task, copied in (workers or Here(session)).map(planned(partitions), progress):
-            yield from _drained(seen)
+            yield from seen
+            seen.clear()
             tp, plan = task.subject
             watch.note("copy", copied)
             if isinstance(copied, TxlogError):
@@ -119,7 +120,8 @@ def over_partitions(
                 again[tp] = None
             if watch.is_down:
                 return
-        yield from _drained(seen)
+        yield from seen
+        seen.clear()
         if watch.is_down or not again:
             return
         partitions, again = list(again), {}
@@ -212,9 +214,3 @@ class StoreWatch:
             return self._runtime.run(read_store(self._runtime.where)) is not None
         except TxlogError:
             return False
-
-
-def _drained(seen: list[Outcome[D]]) -> list[Outcome[D]]:
-    found = seen[:]
-    seen.clear()
-    return found

@@ -5,7 +5,7 @@ Only indexes and the tail are read. No data file is opened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from txlog.core.cleaning import MergePolicy, choose_merges
 from txlog.core.effects import List, Program
 from txlog.core.fetch_plan import AbortedRanges
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, DataFile, IndexEntry
+from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexEntry
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
@@ -78,14 +78,13 @@ def _measured(
         files |= {file.path: file for file in index.files}
         rows += sum(entry.records for entry in index.entries)
         if not name.generation:
-            hidden += sum(entry.records for entry in index.entries if _is_hidden(ranges, entry))
+            hidden += _hidden_rows(ranges, index.entries)
     tail = [stored.record for stored in view.tail]
     inline_bytes = sum(record.payload_bytes for record in tail)
+    hidden += _hidden_rows(ranges, tail)
     for record in tail:
         files |= {file.path: file for file in record.files}
         rows += record.records
-        if record.records and ranges.hides(record.producer_id, record.base_offset, record.kind):
-            hidden += record.records
     groups = choose_merges(
         walk,
         {name: indexes[name].index for name in walk},
@@ -111,5 +110,5 @@ def _measured(
     )
 
 
-def _is_hidden(ranges: AbortedRanges, entry: IndexEntry) -> bool:
-    return entry.records > 0 and ranges.hides(entry.producer_id, entry.base_offset, entry.kind)
+def _hidden_rows(ranges: AbortedRanges, batches: Iterable[CommitRecord | IndexEntry]) -> int:
+    return sum(each.records for each in batches if ranges.hides(each.producer_id, each.base_offset, each.kind))

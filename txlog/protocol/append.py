@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_control, next_record
 from txlog.core.effects import NewId, Program, ReadClocks
@@ -13,19 +11,8 @@ from txlog.core.state import PartitionState
 from txlog.errors import IllegalStateError, StorageError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
-from txlog.protocol.slot import Appended, Guard, Stop, append_slot
+from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot
 from txlog.protocol.table import registered_guard
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
-    """The offsets of a batch in the log."""
-
-    base_offset: int
-    records: int
-    timestamp: int
-    duplicate: bool = False
-    """Whether an earlier try had already written the batch."""
 
 
 def append_batch(
@@ -70,15 +57,11 @@ def append_batch(
         ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard, guard_holds=txn is not None
     )
     views = with_view(views, view)
-    if isinstance(outcome, Appended):
-        return views, AppendResult(
-            base_offset=outcome.base_offset, records=outcome.records, timestamp=outcome.timestamp
-        )
+    if isinstance(outcome, AppendResult):
+        return views, outcome
     verdict = outcome.value
     if isinstance(verdict, Duplicate):
-        return views, AppendResult(
-            base_offset=verdict.base_offset, records=draft.records, timestamp=verdict.timestamp, duplicate=True
-        )
+        return views, AppendResult(verdict.base_offset, draft.records, verdict.timestamp, duplicate=True)
     raise verdict.error
 
 

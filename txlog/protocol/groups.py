@@ -40,7 +40,7 @@ from txlog.errors import (
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import Appended, Guard, Stop, append_slot, find_own
+from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
 
@@ -360,7 +360,7 @@ def append_entries(
 
     tried: set[int] = set()
 
-    def append(view: PartitionView) -> Program[tuple[PartitionView, Appended | Stop]]:
+    def append(view: PartitionView) -> Program[tuple[PartitionView, AppendResult | Stop]]:
         try:
             return (yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard, guard_holds=True))
         except (OutcomeUnknownError, TxlogTimeoutError):

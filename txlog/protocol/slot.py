@@ -52,12 +52,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """The record is in the chain, at these offsets, and acknowledged."""
 
     base_offset: int
     records: int
     timestamp: int
+    duplicate: bool = False
+    """Whether an earlier try had already written the batch."""
 
 
 def append_slot(
@@ -69,7 +71,7 @@ def append_slot(
     payload: bytes = b"",
     guard: Guard | None = None,
     guard_holds: bool = False,
-) -> Program[tuple[PartitionView, Appended | Stop]]:
+) -> Program[tuple[PartitionView, AppendResult | Stop]]:
     """Append the record that `decide` makes for the next free slot, exactly once (W10, invariants 1 and 3).
 
     `guard_holds`: the consent of `guard` also holds for later folds that `_continues` finds. `payload` is left out if
@@ -212,7 +214,7 @@ def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool
     return chain.parse_listing(listed, view.topic_partition.folder).boundary <= slot
 
 
-def find_own(view: PartitionView, write_id: str) -> Appended | None:
+def find_own(view: PartitionView, write_id: str) -> AppendResult | None:
     """Return the record with this `write_id`, from the tail or as the last one of its key in the folded tables."""
     for stored in view.tail:
         if stored.record.write_id == write_id:
@@ -222,15 +224,15 @@ def find_own(view: PartitionView, write_id: str) -> Appended | None:
     rows: list[OffsetRow | GroupRow] = [*state.committed.values(), *pending, *state.groups.values()]
     for row in rows:
         if row.write_id == write_id:
-            return Appended(row.position, 1, state.last_timestamp)
+            return AppendResult(row.position, 1, state.last_timestamp)
     for txn in state.transactions.values():
         if txn.value.write_id == write_id:
-            return Appended(txn.offset, 1, txn.value.updated_at)
+            return AppendResult(txn.offset, 1, txn.value.updated_at)
     return None
 
 
-def _appended(record: CommitRecord) -> Appended:
-    return Appended(record.base_offset, record.records, record.timestamp)
+def _appended(record: CommitRecord) -> AppendResult:
+    return AppendResult(record.base_offset, record.records, record.timestamp)
 
 
 def _is_known(state: PartitionState, record: CommitRecord) -> bool:

@@ -22,7 +22,7 @@ from txlog.errors import TransactionalIdNotFoundError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_if_long, seal_quietly
-from txlog.protocol.slot import Appended, Guard, Stop, append_slot, encode_checked
+from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot, encode_checked
 
 Judge: TypeAlias = Callable[[PartitionState, TransactionMetadata | None, int, str], Judgement | None]
 """(state of the table's partition, the id's record, wall clock, write_id) -> what to do; None: nothing."""
@@ -105,7 +105,7 @@ def put_tombstone(
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
     view = yield from seal_quietly(ctx, view)
-    return with_view(views, view), isinstance(outcome, Appended)
+    return with_view(views, view), isinstance(outcome, AppendResult)
 
 
 def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: TopicPartition) -> Guard:

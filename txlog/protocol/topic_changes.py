@@ -46,7 +46,7 @@ from txlog.protocol.topics import (
     describe_topic,
     earlier_version,
     find_topic,
-    last_version,
+    newest_version,
     topic_names,
     unknown_topic,
 )
@@ -218,7 +218,7 @@ def delete_topic(
         if (yield from _put_version(ctx, gone)):
             yield from _finish_decided(gone, append_log_start)
             return gone
-        current = yield from last_version(current)
+        current = yield from newest_version(current, of_topic=True)
     raise _contention(topic, ctx)
 
 

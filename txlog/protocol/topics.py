@@ -55,7 +55,7 @@ def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
     Raises UnknownTopicOrPartitionError if the topic was deleted since, also if its name was created again. The new
     topic has other rows, another schema and other offsets.
     """
-    newest = yield from _newest_version(metadata)
+    newest = yield from newest_version(metadata)
     if newest.deleted or newest.topic_id != metadata.topic_id:
         raise (yield from unknown_topic(metadata.topic, newest))
     return newest
@@ -72,7 +72,7 @@ def refresh_topic_of_rows(
     Without `known` this costs one LIST and one GET. It costs one GET more if the columns have changed since the rows
     were made.
     """
-    newest = (yield from find_topic(topic)) if known is None else (yield from _newest_version(known))
+    newest = (yield from find_topic(topic)) if known is None else (yield from newest_version(known))
     if newest is None or newest.deleted:
         return (yield from unknown_topic(topic, newest))
     if newest.schema_id != schema_id:
@@ -82,17 +82,13 @@ def refresh_topic_of_rows(
     return newest
 
 
-def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
-    newest = metadata
-    while (later := (yield from _next_version(newest))) is not None:
-        newest = later
-    return newest
+def newest_version(metadata: TopicMetadata, *, of_topic: bool = False) -> Program[TopicMetadata]:
+    """Return the newest version of the name, found from an older one.
 
-
-def last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
-    """Return the last version of this same topic, even if its name was created again after a deletion."""
+    With `of_topic` return the last version of this same topic, even if its name was created again after a deletion.
+    """
     newest = metadata
-    while not newest.deleted and (later := (yield from _next_version(newest))) is not None:
+    while not (of_topic and newest.deleted) and (later := (yield from _next_version(newest))) is not None:
         newest = later
     return newest
 
