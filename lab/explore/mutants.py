@@ -47,7 +47,6 @@ from txlog.protocol import (
     table,
     topics,
     vacuum,
-    vacuum_chain,
     vacuum_dead,
 )
 from txlog.protocol import transactions as coordinator
@@ -753,7 +752,7 @@ def _known_before(ctx: Any, views: Any, tp: Any) -> Any:
 
 
 _HELD = TopicPartition("held", 0)
-_ORIGINAL_KNOW = vacuum_chain.read_chain
+_ORIGINAL_KNOW = vacuum_dead.read_chain
 
 
 def _dead_at_a_later_epoch(producer_id: int, producer_epoch: int, table: Any) -> Any:

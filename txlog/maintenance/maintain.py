@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from txlog.client import reading
 from txlog.client.runtime import Runtime
-from txlog.core import names
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
@@ -26,8 +25,6 @@ from txlog.maintenance.history import recorded
 from txlog.maintenance.round import MAX_NAMED, Action, MaintainReport, Round, RoundStoppedError, Step, StepReport
 from txlog.maintenance.steps import WORK
 from txlog.maintenance.workers import Workers
-from txlog.protocol import topics as topic_protocol
-from txlog.protocol.requests import names_in
 
 __all__ = ["MAX_NAMED", "STEPS", "Action", "MaintainPolicy", "MaintainReport", "Maintainer", "StepReport"]
 
@@ -89,7 +86,8 @@ class Maintainer:
         self.session = reading.read_session(runtime)
         self.first_error: TxlogError | None = None
         """First error of the last round; a program may end with it."""
-        self._topics: dict[str, tuple[TopicMetadata, int]] = {}
+        self.known_topics: dict[str, tuple[TopicMetadata, int]] = {}
+        """Metadata of users' topics, and when they were read."""
         self.merged: dict[TopicPartition, tuple[SegmentName, ...]] = {}
         """Segments in which the last plan found nothing to merge."""
         self.looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
@@ -148,44 +146,3 @@ class Maintainer:
         """Raise RoundStoppedError if the round was asked to stop."""
         if self.should_stop():
             raise RoundStoppedError
-
-    # -- what there is ------------------------------------------------------------------------------------------------
-
-    def topics(self, step: Step) -> list[TopicMetadata]:
-        """Return users' topics, deleted ones included, at most `metadata.max.age.ms` old.
-
-        A topic that cannot be read is a failure of the step. Costs one LIST, and two requests for each topic that is
-        looked up.
-        """
-        now_ms = self.runtime.clock.monotonic_ms()
-        listed = self.runtime.run(topic_protocol.topic_names())
-        limit_ms = self.session.metadata_max_age_ms
-        known = {name: found for name, found in self._topics.items() if name in listed and now_ms - found[1] < limit_ms}
-        for name in listed:
-            if name in known:
-                continue
-            with step.attempt():
-                found = self.runtime.run(topic_protocol.find_topic(name))
-                if found is not None:
-                    known[name] = (found, now_ms)
-                    if not found.deleted:
-                        self.runtime.remember_topic(found)
-        self._topics = known
-        return [known[name][0] for name in listed if name in known]
-
-    def newest(self, topic: TopicMetadata) -> TopicMetadata | None:
-        """Return the topic's metadata as they are now, or None if the topic was deleted or created again.
-
-        A step that removes rows by the topic's settings must use these (PROTOCOL.md, W45).
-        """
-        found = self.runtime.run(topic_protocol.find_topic(topic.topic))
-        if found is None or found.deleted or found.topic_id != topic.topic_id:
-            return None
-        self._topics[topic.topic] = (found, self.runtime.clock.monotonic_ms())
-        self.runtime.remember_topic(found)
-        return found
-
-    def internal_partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of an internal topic that are not empty. Costs one LIST."""
-        numbers = [names.parse_partition_folder(name) for name in self.runtime.run(names_in(f"{topic}/"))]
-        return [TopicPartition(topic, number) for number in sorted(each for each in numbers if each is not None)]

@@ -23,7 +23,9 @@ from txlog.errors import (
 from txlog.maintenance.history import Recorder
 from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
+from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import PartitionView, Views
+from txlog.protocol.requests import names_in
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer
@@ -165,9 +167,10 @@ class Round:
         self._internal: dict[str, list[TopicPartition]] = {}
 
     def internal(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of an internal topic that are not empty."""
+        """Return the partitions of an internal topic that are not empty. Costs one LIST."""
         if topic not in self._internal:
-            self._internal[topic] = self.maintainer.internal_partitions(topic)
+            numbers = [names.parse_partition_folder(name) for name in self.runtime.run(names_in(f"{topic}/"))]
+            self._internal[topic] = [TopicPartition(topic, n) for n in sorted(n for n in numbers if n is not None)]
         return self._internal[topic]
 
     def over_table(self, topic: str, step: Step, what: str, sweep: Callable[..., Program[tuple[Views, T]]]) -> list[T]:
@@ -192,10 +195,41 @@ class Round:
         return swept
 
     def topics(self, step: Step) -> list[TopicMetadata]:
-        """Return users' topics, deleted ones included. If one cannot be read, the first step that asks has failed."""
+        """Return users' topics, deleted ones included, at most `metadata.max.age.ms` old.
+
+        If a topic cannot be read, the first step that asks has failed. Costs one LIST, and two requests for each topic
+        that is looked up.
+        """
         if self._topics is None:
-            self._topics = self.maintainer.topics(step)
+            now_ms = self.runtime.clock.monotonic_ms()
+            listed = self.runtime.run(topic_protocol.topic_names())
+            oldest_ms = now_ms - self.session.metadata_max_age_ms
+            before = self.maintainer.known_topics
+            known = {name: before[name] for name in listed if name in before and before[name][1] > oldest_ms}
+            for name in listed:
+                if name in known:
+                    continue
+                with step.attempt():
+                    found = self.runtime.run(topic_protocol.find_topic(name))
+                    if found is not None:
+                        known[name] = (found, now_ms)
+                        if not found.deleted:
+                            self.runtime.remember_topic(found)
+            self.maintainer.known_topics = known
+            self._topics = [known[name][0] for name in listed if name in known]
         return self._topics
+
+    def newest(self, topic: TopicMetadata) -> TopicMetadata | None:
+        """Return the topic's metadata as they are now, or None if the topic was deleted or created again.
+
+        A step that removes rows by the topic's settings must use these (PROTOCOL.md, W45).
+        """
+        found = self.runtime.run(topic_protocol.find_topic(topic.topic))
+        if found is None or found.deleted or found.topic_id != topic.topic_id:
+            return None
+        self.maintainer.known_topics[topic.topic] = (found, self.runtime.clock.monotonic_ms())
+        self.runtime.remember_topic(found)
+        return found
 
     def partitions(self, step: Step, *, internal: bool = True) -> list[TopicPartition]:
         """Return all partitions that can be opened, with a view of this round. Each other one is a failure of the step."""

@@ -162,7 +162,7 @@ def _compact_keys(a_round: Round, step: Step) -> None:
             wanted = [tp for tp in a_round.partitions_of(topic, step) if a_round.is_worth_a_look("compact", tp)]
             # If a user ends the compaction of a topic, that holds from then on, not from the next time this process
             # looks.
-            newest = a_round.maintainer.newest(topic) if wanted else None
+            newest = a_round.newest(topic) if wanted else None
             policy = None if newest is None else compaction_policy(a_round.runtime, newest)
             if policy is not None:
                 due |= dict.fromkeys(wanted, policy)
@@ -232,7 +232,7 @@ def _retire(a_round: Round, step: Step, *, after_compaction: bool) -> None:
                 plan = plan_partition(a_round.session, tp, policy)
                 if plan.moves:
                     # As with a compaction: only the settings as they are now may remove rows.
-                    newest = a_round.maintainer.newest(topic)
+                    newest = a_round.newest(topic)
                     now = None if newest is None else _retention_now(a_round, newest, after_compaction)
                     if now != policy:
                         step.leave("the topic's settings changed; the next round goes by them", tp)

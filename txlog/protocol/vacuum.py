@@ -28,13 +28,14 @@ from txlog.protocol.requests import AT_ONCE, delete, many, modified, names_in, s
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import append_slot
 from txlog.protocol.snapshot import fold_table
-from txlog.protocol.vacuum_chain import ChainContent, read_chain
 from txlog.protocol.vacuum_dead import (
+    ChainContent,
     dead_files,
     dead_numbers,
     dead_parts,
     dead_staged_lists,
     judge_drawn,
+    read_chain,
 )
 
 

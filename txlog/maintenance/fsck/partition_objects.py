@@ -86,8 +86,11 @@ class PartitionObjects:
     def numbers(self, kind: str) -> list[int]:
         return sorted(p.number for p in self.parsed.values() if isinstance(p, NumberedName) and p.kind == kind)
 
+    def _segments(self, kind: str) -> list[SegmentName]:
+        return sorted(p.segment for p in self.parsed.values() if isinstance(p, SegmentObject) and p.kind == kind)
+
     def _read(self, name: str, kind: type[S], noun: str, check: Callable[..., object], expected: str) -> S | None:
-        """Return the object, or None if it does not exist, is damaged or does not pass `check`: these are findings."""
+        """Return the object, or None if it does not exist. Damage, and what `check` raises, is a finding."""
         path = self.folder + name
         found = self.reader.read(path, kind, noun)
         if found is not None:
@@ -114,16 +117,12 @@ class PartitionObjects:
             self._read(names.snapshot_name(number), Snapshot, "snapshot", check, "a state of this partition")
 
     def _read_indexes(self) -> None:
-        kinds: dict[SegmentName, set[str]] = {}
-        for parsed in self.parsed.values():
-            if isinstance(parsed, SegmentObject):
-                kinds.setdefault(parsed.segment, set()).add(parsed.kind)
-        for name in sorted(name for name in kinds if "index" in kinds[name]):
+        for name in self._segments("index"):
             expected = "a consistent index of the segment in its name"
             index = self._read(name.index, SegmentIndex, "segment index", partial(check_index, name=name), expected)
             if index is not None:
                 self.indexes[name] = index
-        for name in sorted(name for name in kinds if "txnindex" in kinds[name]):
+        for name in self._segments("txnindex"):
             index = self.indexes.get(name)
             check = partial(
                 check_txn_index,
@@ -136,7 +135,7 @@ class PartitionObjects:
             if found is not None:
                 self.txn_indexes[name] = found
         for name, index in self.indexes.items():
-            if index.aborted_txns and "txnindex" not in kinds[name]:
+            if index.aborted_txns and name.txnindex not in self.parsed:
                 self.findings.missing(
                     self.folder + name.txnindex,
                     f"{count_text(index.aborted_txns, 'aborted transaction')}, which the .index announces",
