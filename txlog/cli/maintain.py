@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -114,14 +113,7 @@ def maintain(
                 raise typer.Exit(exit_status(maintainer.first_error))
             interrupts.check()
         else:
-            rest_ms = _rests(session, interval_ms, jitter_ms)
-            _loop(session, maintainer, interrupts, metrics, metrics_file, rest_ms)
-
-
-def _rests(session: Session, interval_ms: int, jitter_ms: int) -> Callable[[], int]:
-    ids = session.store.runtime.ids
-    # The jitter of an id generator is between one half and one and a half of its argument.
-    return lambda: interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2
+            _loop(session, maintainer, interrupts, metrics, metrics_file, interval_ms, jitter_ms)
 
 
 def _loop(
@@ -130,10 +122,11 @@ def _loop(
     interrupts: Interrupts,
     metrics: Metrics,
     metrics_file: str | None,
-    rest_ms: Callable[[], int],
+    interval_ms: int,
+    jitter_ms: int,
 ) -> None:
     """Run rounds until a signal comes. If the store cannot be reached for a while, the loop goes on."""
-    clock = session.store.runtime.clock
+    clock, ids = session.store.runtime.clock, session.store.runtime.ids
     left: set[str] = set()
     while interrupts.received is None:
         try:
@@ -144,7 +137,8 @@ def _loop(
             _publish(metrics, report, metrics_file)
             left = _tell(session.out, report, left)
         with contextlib.suppress(Interrupted), interrupts.at_once():
-            clock.sleep_ms(rest_ms())
+            # The jitter of an id generator is between one half and one and a half of its argument.
+            clock.sleep_ms(interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2)
     session.out.note(
         f"{time_text(clock.now_ms())}  Ended by {interrupts.received.name} after {count_text(metrics.rounds, 'round')}."
     )
@@ -169,20 +163,16 @@ def _tell(out: Output, report: MaintainReport, told: set[str]) -> set[str]:
         return told
     left = set()
     for step in report.steps:
-        where = [(kind, action) for kind in ("done", "left", "failed") for action in getattr(step, kind)]
-        for kind, action in where:
-            line = f"{step.step}{_place(action.topic, action.partition)}: {'left: ' if kind == 'left' else 'FAILED: ' if kind == 'failed' else ''}{action.text}"
-            if kind == "left":
-                left.add(f"{step.step} {action.topic} {action.partition}")
-                if f"{step.step} {action.topic} {action.partition}" in told:
-                    continue
-            out.line(f"{time_text(report.ended_at)}  {line}")
+        for kind, mark in (("done", ""), ("left", "left: "), ("failed", "FAILED: ")):
+            for action in getattr(step, kind):
+                place = "" if action.topic is None else f" {action.topic}-{action.partition}"
+                known = f"{step.step} {action.topic} {action.partition}"
+                if kind == "left":
+                    left.add(known)
+                if kind != "left" or known not in told:
+                    out.line(f"{time_text(report.ended_at)}  {step.step}{place}: {mark}{action.text}")
     out.flush()
     return left
-
-
-def _place(topic: str | None, partition: int | None) -> str:
-    return "" if topic is None else f" {topic}-{partition}"
 
 
 def show_round(out: Output, report: MaintainReport) -> None:

@@ -164,10 +164,7 @@ class FsspecObjectStore:
         if start == end:
             self.size(path)
             return b""
-        found = self._repeating("get_range", path, lambda backend: backend.read_range(key, start, end), missing=None)
-        if found is None:
-            raise MissingObjectError(f"{self.url}: there is no object {path!r}")
-        return bytes(found)
+        return bytes(self._existing("get_range", path, lambda backend: backend.read_range(key, start, end)))
 
     def size(self, path: str) -> int:
         return self._stat("size", path)[0]
@@ -237,7 +234,10 @@ class FsspecObjectStore:
     def _stat(self, verb: str, path: str) -> tuple[int, datetime.datetime | None]:
         """Return (length, time of the last change) of an object."""
         key = self._key(path)
-        found = self._repeating(verb, path, lambda backend: backend.stat(key), missing=None)
+        return self._existing(verb, path, lambda backend: backend.stat(key))
+
+    def _existing(self, verb: str, path: str, call: Callable[[Backend], T | None]) -> T:
+        found = self._repeating(verb, path, call, missing=None)
         if found is None:
             raise MissingObjectError(f"{self.url}: there is no object {path!r}")
         return found
