@@ -415,7 +415,8 @@ class Story:
         path = path or names.rows_file_path(tp.partition, txn.producer_id, txn.producer_epoch, self.new_id())
         batches = conform(list(rows), fields, topic=tp.topic).to_batches()
         assert batches[0].schema.equals(to_arrow(fields))
-        return write_rows_file(self.store, tp.topic, path, batches, fields, digest=digest)
+        file = write_rows_file(self.store, tp.topic, path, batches, fields)
+        return file if digest else msgspec.structs.replace(file, digest=None)
 
     def staged(self, tp: TopicPartition, files: Sequence[DataFile]) -> StagedPart:
         schema_id = self.topics[tp.topic].schema_id

@@ -49,12 +49,11 @@ def describe_file(
     file_path: str,
     fields: Sequence[SchemaField],
     *,
-    digest: bool = False,
     exact: bool = False,
 ) -> DataFile:
     """Return what a record needs to name a Parquet file of another writer (Spark's own) at `<topic>/<file_path>`.
 
-    Reads only the footer; with `digest` the whole file. With `exact` its columns must have the topic's ids and types,
+    Reads only the footer. With `exact` its columns must have the topic's ids and types,
     as in a file written for the topic; otherwise columns that can be cast are accepted. Raises SchemaMismatchError if
     its columns are not the topic's, CorruptRecordError if it is not a Parquet file, MissingObjectError.
     """
@@ -70,7 +69,7 @@ def describe_file(
         path=file_path,
         rows=metadata.num_rows,
         bytes=size,
-        digest=_digest_of(store, path, size) if digest else None,
+        digest=None,
         footer_digest=opened.digest,
         row_groups=row_groups(metadata),
         statistics=file_statistics(metadata, schema, fields, odd),

@@ -38,7 +38,6 @@ def write_rows_file(
     *,
     compression: str = "zstd",
     row_group_rows: int = ROW_GROUP_ROWS,
-    digest: bool = True,
     offset_column: bool = False,
     bloom: Sequence[str] = (),
     sorted_batches: bool = False,
@@ -46,10 +45,9 @@ def write_rows_file(
     """Write rows to `<topic>/<file_path>`, a name never used before, in one pass.
 
     Return what a record needs to name the file. `batches` have the columns of `to_arrow(fields)`, and `_offset` and
-    `_timestamp` after them with `offset_column`. `digest=False` leaves out the digest of the whole object. `bloom`
-    names columns with a Bloom filter in each row group. `sorted_batches`: each batch is in one row group, and pages
-    have bounds. Raises StorageError; then the file does not exist. Raises UnsupportedStoreError if this pyarrow cannot
-    write Bloom filters.
+    `_timestamp` after them with `offset_column`. `bloom` names columns with a Bloom filter in each row group.
+    `sorted_batches`: each batch is in one row group, and pages have bounds. Raises StorageError; then the file does not
+    exist. Raises UnsupportedStoreError if this pyarrow cannot write Bloom filters.
     """
     schema = to_arrow(fields)
     if offset_column:
@@ -57,14 +55,14 @@ def write_rows_file(
     extra: dict[str, Any] = {"write_page_index": True} if sorted_batches else {}
     if bloom:
         extra["bloom_filter_options"] = _bloom_options(bloom, row_group_rows)
-    encoder = _Encoder(schema, fields, compression, row_group_rows, digest, extra, whole_batches=sorted_batches)
+    encoder = _Encoder(schema, fields, compression, row_group_rows, extra, whole_batches=sorted_batches)
     written = store.write_file(f"{topic}/{file_path}", encoder.chunks(batches))
     metadata = encoder.metadata
     return DataFile(
         path=file_path,
         rows=metadata.num_rows,
         bytes=written,
-        digest=encoder.digest,
+        digest=encoder.whole.hexdigest(),
         footer_digest=encoder.footer_digest,
         row_groups=row_groups(metadata),
         statistics=file_statistics(metadata, schema, fields, encoder.has_odd_floats),
@@ -102,7 +100,6 @@ class _Encoder:
         fields: Sequence[SchemaField],
         compression: str,
         row_group_rows: int,
-        digest: bool,
         extra: Mapping[str, Any],
         *,
         whole_batches: bool,
@@ -113,15 +110,11 @@ class _Encoder:
         self._compression = compression
         self._row_group_rows = row_group_rows
         self._floats = [field.name for field in fields if field.type in {"float32", "float64"}]
-        self._whole = hashlib.sha256() if digest else None
+        self.whole = hashlib.sha256()
         self.metadata: Any = None
         self.footer_digest = ""
         self.has_odd_floats: set[str] = set()
         """Columns whose bounds are unknown or cannot be written in JSON: they have NaN or infinite values."""
-
-    @property
-    def digest(self) -> str | None:
-        return self._whole.hexdigest() if self._whole else None
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
         sink = _Sink()
@@ -178,8 +171,7 @@ class _Encoder:
                 self.has_odd_floats.add(name)
 
     def _passed(self, data: bytes) -> bytes:
-        if self._whole:
-            self._whole.update(data)
+        self.whole.update(data)
         return data
 
 
