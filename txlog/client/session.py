@@ -106,7 +106,9 @@ class Session:
         changed = {tp: view for tp, view in after.items() if before.get(tp) is not view}
         if changed:
             with self._lock:
-                newer = {tp: view for tp, view in changed.items() if not _is_older(view, self._views.get(tp))}
+                # A log end never moves back, so the view with the lower log end is the older one.
+                held = {tp: self._views[tp].state.next_offset for tp in changed if tp in self._views}
+                newer = {tp: view for tp, view in changed.items() if view.state.next_offset >= held.get(tp, 0)}
                 self._views = {**self._views, **newer}
 
     def keep_view(self, view: PartitionView) -> None:
@@ -217,11 +219,6 @@ class Session:
 def only_views(program: Program[Views]) -> Program[tuple[Views, None]]:
     """Return the program of a call that has no other result than views."""
     return (yield from program), None
-
-
-def _is_older(view: PartitionView, held: PartitionView | None) -> bool:
-    """Return whether `view` was read earlier. A log end never moves back, so the lower log end is the older one."""
-    return held is not None and view.state.next_offset < held.state.next_offset
 
 
 def _is_long(view: PartitionView) -> bool:
