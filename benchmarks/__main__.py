@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -34,17 +35,22 @@ def main(
     publish: Annotated[
         bool, typer.Option("--publish", help="Measure nothing; write the kept results into docs/benchmarks.md.")
     ] = False,
+    rest: Annotated[
+        bool, typer.Option("--rest", help="Only what has no result of today under the same conditions.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit status 1 if a goal of these rows is not met.")] = False,
     output: Annotated[Path, typer.Option(help="Folder for bench.json and the tables.")] = Path("reports"),
 ) -> None:
     """Measure, print the table of goals, and keep the raw samples."""
+    # A run that is stopped clears up too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if quick:
         rounds, scale, scale_factor = 3, 0.1, 0.1
     specs = all_specs()
     chosen = choose(specs, rows or [])
     about = report.conditions(seed=seed, scale=scale, scale_factor=scale_factor, rounds=rounds, beside=beside)
     kept = output / "bench.json"
-    failed = [] if publish else run(chosen, kept, about)
+    failed = [] if publish else run(without_result(chosen, kept, about) if rest else chosen, kept, about)
     results = report.load(kept)
     mine = [measured for measured, _ in report.of_specs(results, chosen)]
     text = "\n\n".join((report.conditions_text([about]), report.goals_table(mine), report.figures_table(mine)))
@@ -76,6 +82,12 @@ def choose(specs: tuple[Spec, ...], rows: list[str]) -> tuple[Spec, ...]:
     return tuple(spec for spec in specs if (spec.row in rows if rows else not spec.apart))
 
 
+def without_result(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> tuple[Spec, ...]:
+    """Return the specs that have no result of today under the same conditions."""
+    done = {(each["row"], each["title"]) for each in report.load(kept) if each["about"] == about}
+    return tuple(spec for spec in specs if (spec.row, spec.title) not in done)
+
+
 def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]:
     """Measure each spec, and keep its samples at once, so that a stopped run loses only one. Return those that failed."""
     console = Console(file=sys.stderr)
@@ -98,9 +110,10 @@ def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]
                     )
                 report.keep(kept, [report.to_json(measured, about)])
             except Exception:
-                # The other rows are still worth their hour.
+                # The other rows are still worth their hour. They may need a Spark that this row has broken.
                 console.print_exception(max_frames=4)
                 failed.append(head)
+                resources.restart()
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             console.print(f"{head}: {time.perf_counter() - began:,.0f} s since the start")

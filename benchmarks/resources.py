@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,12 @@ class Resources:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def restart(self) -> None:
+        """End Spark and Iceberg's process, which may have died. Each starts again when it is needed."""
+        with suppress(Exception):
+            self._open.close()
+        self._spark = self._iceberg = None
 
     def table(self, name: str) -> Path:
         """Return the Parquet file of an input, which is made once: `lineitem`, `lineitem x10` or `flights`."""

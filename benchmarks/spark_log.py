@@ -65,15 +65,18 @@ class Format(Native):
     """txlog as Spark's users try it first: `format("txlog")`, natively where `session()` makes that possible."""
 
     def append(self, frame: DataFrame, name: str) -> None:
-        writer = frame.write.format("txlog").mode("append").option("topic", name)
-        writer.option("storage.fsync", self._fsync).save(self._url)
+        writer = frame.write.format("txlog").mode("append").options(**self._write_options(name))
+        writer.save(self._url)
 
     def read(self, name: str) -> DataFrame:
         return self.spark.read.format("txlog").option("subscribe", name).load(self._url)
 
     def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
-        writer = source.writeStream.format("txlog").option("topic", name).option("storage.fsync", self._fsync)
+        writer = source.writeStream.format("txlog").options(**self._write_options(name))
         return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
+
+    def _write_options(self, name: str) -> dict[str, str]:
+        return {"topic": name, "storage.fsync": self._fsync}
 
     def requests(self) -> int:
         # The other store objects of this process, and those of Spark's workers, are not counted.
@@ -82,6 +85,13 @@ class Format(Native):
     @property
     def _fsync(self) -> str:
         return str(self.options["fsync"]).lower()
+
+
+class FormatWithId(Format):
+    """The same, with the transactional.id that `Native` has."""
+
+    def _write_options(self, name: str) -> dict[str, str]:
+        return {**super()._write_options(name), "transactional.id": name}
 
 
 class PythonSink(Format):
@@ -106,6 +116,7 @@ def formats() -> dict[str, Callable[[SparkSession, Path], TableFormat]]:
     return {
         "txlog, native": Native,
         'format("txlog")': Format,
+        'format("txlog"), same id': FormatWithId,
         "txlog, Python sink": PythonSink,
         "txlog, native, fsync": partial(Native, fsync=True),
         **FORMATS,

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from benchmarks.harness import Samples
 from benchmarks.rivals.table_formats import TableFormat
-from benchmarks.timing import peaks, seconds, timed
+from benchmarks.timing import peaks, repeated, seconds, timed
 
 STREAM_S = 600
 
@@ -81,14 +81,14 @@ def bulk_peak(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
 
 @contextmanager
 def scans(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
-    """Scans of the input. The time includes the creation of the frame."""
+    """Scans of the input, short ones several times. The time includes the creation of the frame."""
     rows = form.spark.read.parquet(work.file)
     form.create(work.table, rows)
     form.append(rows, work.table)
 
     def turn() -> Samples:
         return {
-            f"{name} s": seconds(lambda scan=scan: scan(form.read(work.table)))["s"]
+            f"{name} s": repeated(lambda scan=scan: scan(form.read(work.table)))["s"]
             for name, scan in SCANS[work.table].items()
         }
 
@@ -104,9 +104,9 @@ def many_commits(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples
         form.append(few, "many")
 
     def turn() -> Samples:
-        found: list[int] = []
-        taken = seconds(lambda: found.append(form.read("many").count()))
-        if found != [work.rows * work.commits]:
+        found: set[int] = set()
+        taken = repeated(lambda: found.add(form.read("many").count()))
+        if found != {work.rows * work.commits}:
             raise RuntimeError(f"{form.name} has {found} rows")
         return taken
 

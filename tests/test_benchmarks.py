@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -18,8 +19,8 @@ from benchmarks import __main__ as program
 from benchmarks import report
 from benchmarks.harness import Contestant, Goal, Measured, NotAvailable, Place, Samples, Spec, measure
 from benchmarks.resources import Resources
-from benchmarks.specs import all_specs
-from benchmarks.timing import peaks
+from benchmarks.specs import all_specs, memory
+from benchmarks.timing import peaks, repeated
 
 CHEAP = ("P1", "P3", "P16")
 
@@ -177,6 +178,49 @@ def test_a_goal_that_is_not_met_is_shown_with_its_figure(tmp_path: Path) -> None
     measured, _ = _measured(tmp_path, [3], [4], once=True)
     (line,) = report.goals_table([measured]).splitlines()[2:]
     assert line == "| P0 | known | mine | p50 ms | 3 | theirs 4 | 0.75 (0.75 to 0.75) | ≤ 0.5 × theirs | **not met** |"
+
+
+def test_a_short_call_is_repeated_and_a_long_one_is_not() -> None:
+    calls: list[float] = []
+    assert len(repeated(lambda: calls.append(time.perf_counter()))["s"]) == len(calls) == 15
+    (long,) = repeated(lambda: time.sleep(0.2), for_s=0.1)["s"]
+    assert long >= 0.2
+
+
+@contextlib.contextmanager
+def breaking(place: Place) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn that fails."""
+
+    def turn() -> Samples:
+        raise ValueError("out of order")
+
+    yield turn
+
+
+def test_a_row_that_fails_loses_no_other_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    restarts: list[str] = []
+    monkeypatch.setattr(Resources, "restart", lambda self: restarts.append("restart"))
+    good = partial(steady, figures=[1.0], log=[], name="good")
+    specs = tuple(
+        Spec(row=row, title="known", contestants=(Contestant(name="mine", start=start),), once=True)
+        for row, start in (("P1", good), ("P2", breaking), ("P3", good))
+    )
+    about = report.conditions(seed=1, scale=1, scale_factor=1, rounds=3, beside=True)
+    kept = tmp_path / "bench.json"
+    assert program.run(specs, kept, about) == ["2/3 P2 known"]
+    assert restarts == ["restart"]
+    assert [each["row"] for each in report.load(kept)] == ["P1", "P3"]
+    assert [spec.row for spec in program.without_result(specs, kept, about)] == ["P2"]
+    # A result under other conditions is not the same result.
+    assert program.without_result(specs, kept, about | {"scale": 0.1}) == specs
+
+
+def test_a_work_in_a_process_of_its_own_returns_or_says_why_not() -> None:
+    assert memory._apart(math.sqrt, 4) == 2
+    with pytest.raises(RuntimeError, match="ValueError: math domain error"):
+        memory._apart(math.sqrt, -1)
+    with pytest.raises(RuntimeError, match="the process died"):
+        memory._apart(os._exit, 3)
 
 
 def test_peaks_are_of_the_block_and_of_children_that_live() -> None:

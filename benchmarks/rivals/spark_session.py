@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pyspark_txlog import session
@@ -16,8 +17,15 @@ def start_spark() -> Iterator[SparkSession]:
     spark = session("txlog benchmark", config=_delta())
     # A query is always stopped in the middle of a micro-batch, which Spark logs as an error.
     spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
+    try:
+        yield spark
+    finally:
+        try:
+            spark.stop()
+        except Exception:
+            # Its JVM has died. Without this, pyspark would look for it again.
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+            SparkSession._instantiatedSession = None
 
 
 def _delta() -> dict[str, str]:

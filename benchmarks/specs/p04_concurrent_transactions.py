@@ -21,6 +21,7 @@ SPECS = (
             Contestant(name="Kafka", start=partial(kafka.crew_of_transactions, **OWN)),
         ),
         goals=(Goal(of="txlog", figure="per s", versus="Kafka", at_least=1.0),),
+        rounds=3,
     ),
     Spec(
         row="P4",
@@ -37,5 +38,6 @@ SPECS = (
             "the slowest one in a hundred are the commits that seal a segment: 25 to 50 ms of CPU time beside 7 other processes. Tried: at most "
             "one partition a commit, after its markers. The return still waits for it."
         ),
+        rounds=3,
     ),
 )

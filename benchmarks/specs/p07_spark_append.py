@@ -19,6 +19,7 @@ SPECS = (
             Goal(of="txlog, native", figure="ms", versus="Iceberg", at_most=0.4),
             Goal(of='format("txlog")', figure="ms", versus="Iceberg", at_most=1.0),
         ),
+        rounds=3,
         warm_up=2,
     ),
 )

@@ -55,7 +55,7 @@ SPECS = (
         Spec(
             row="scaling",
             title=f"transactions of 100 rows by 1 to 32 processes, {which}",
-            contestants=_processes((1, 2, 4, 8, 16, 32), shared=shared, seconds=4.0),
+            contestants=_processes((1, 2, 4, 8, 16, 32), shared=shared, seconds=2.5),
             rounds=3,
         )
         for which, shared in WHICH

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.spark_log import Format, Native, PythonSink
+from benchmarks.spark_log import FormatWithId, Native, PythonSink
 from benchmarks.spark_works import Work, running
 
 WORKS = {
@@ -19,7 +19,7 @@ WORKS = {
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("way", [Native, Format])
+@pytest.mark.parametrize("way", [Native, FormatWithId])
 @pytest.mark.parametrize("name", WORKS)
 def test_a_work_gives_its_figures(spark: SparkSession, tmp_path: Path, way: type[Native], name: str) -> None:
     work = Work(name=name, rows=10, times=2, commits=2, warm_up=1)
