@@ -136,7 +136,7 @@ def _load(reader: Any, path: object) -> Callable[[], DataFrame]:
     java = reader._jreader
     given = java.userSpecifiedSchema()
     schema = StructType.fromJson(json.loads(given.get().json())) if given.isDefined() else None
-    frame = load(reader._spark, _options(reader._spark, java.extraOptions(), path), schema)
+    frame = load(reader._spark, _options(java.extraOptions(), path), schema)
     return lambda: frame
 
 
@@ -161,7 +161,7 @@ def _save(writer: Any, path: object) -> Callable[[], None]:
     arranged = (java.partitioningColumns(), java.bucketColumnNames(), java.sortColumnNames(), java.clusteringColumns())
     if any(columns.isDefined() for columns in arranged):
         raise NotNativeError("a topic is not partitioned, bucketed, sorted or clustered by columns")
-    return begin_save(writer._df, _options(writer._spark, java.extraOptions(), path))
+    return begin_save(writer._df, _options(java.extraOptions(), path))
 
 
 def _start(writer: Any, path: object) -> Callable[[], StreamingQuery]:
@@ -175,7 +175,7 @@ def _start(writer: Any, path: object) -> Callable[[], StreamingQuery]:
         raise NotNativeError(f"the trigger is {trigger}")
     if any(_private(java, name).isDefined() for name in ("partitioningColumns", "clusteringColumns")):
         raise NotNativeError("a topic is not partitioned or clustered by columns")
-    batch = begin_stream(writer._df, _options(writer._spark, _private(java, "extraOptions"), path))
+    batch = begin_stream(writer._df, _options(_private(java, "extraOptions"), path))
 
     def start() -> StreamingQuery:
         try:
@@ -188,8 +188,14 @@ def _start(writer: Any, path: object) -> Callable[[], StreamingQuery]:
     return start
 
 
-def _options(spark: Any, extra: Any, path: object) -> dict[str, str]:
-    return _with_path(dict(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(extra)), path)
+def _options(extra: Any, path: object) -> dict[str, str]:
+    """Return Scala's map of options. A look at each option would cost several calls into Java."""
+    if extra.isEmpty():
+        return _with_path({}, path)
+    names, values = (part.mkString("\0").split("\0") for part in (extra.keys(), extra.values()))
+    if len(names) != len(values) or extra.values().iterator().contains(None):
+        raise NotNativeError("an option has the value None or contains a NUL character")
+    return _with_path(dict(zip(names, values, strict=True)), path)
 
 
 def _with_path(options: Mapping[str, str], path: object) -> dict[str, str]:

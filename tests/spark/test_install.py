@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lab.invariants import check_store
 from pyspark_txlog import install, patch, uninstall
+from pyspark_txlog.messages import NotNativeError
 from tests.spark.conftest import ORDERS, Console, Log
 from tests.spark.test_stream_sink import Files, committed, forget_last_commit, query_id, run, start
 from txlog.storage.open import open_object_store
@@ -78,6 +79,19 @@ def test_a_wrapper_of_another_library_stays_and_ours_passes_calls_on(log: Log, m
     uninstall()
     assert DataFrameReader.load is theirs
     assert not is_native(log.read())
+
+
+def test_options_are_read_from_sparks_own_map(spark: SparkSession) -> None:
+    given = {f"option{number}": f"{number}\n, {number}" for number in range(9)} | {"empty": ""}
+
+    def read(**options: str | None) -> dict[str, str]:
+        return patch._options(spark.read.options(**options)._jreader.extraOptions(), None)
+
+    assert read() == {}
+    assert read(**given) == given
+    for value in (None, "a\0b"):
+        with pytest.raises(NotNativeError, match="the value None or contains a NUL"):
+            read(**given, another=value)
 
 
 def test_other_formats_are_not_touched(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ class _TopicScan:
         predicate = newest.keep
         if isinstance(predicate, Predicate):
             frame = frame.filter(predicate.column())
-        return frame.select(*(quoted(name) for name in schema.names))
+        return frame if wanted.names == schema.names else frame.select(*(quoted(name) for name in schema.names))
 
     def _files(self, files: Sequence[_ScannedFile], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame:
         """Scan files of one kind: all whole or all in part, all with or all without stored offsets, all or none with
@@ -228,7 +228,9 @@ class _TopicScan:
         stored, whole = files[0].stored, files[0].whole
         physical = StructType([StructField(each.name, each.dataType) for each in schemas.to_spark(fields)])
         if stored:
-            physical = physical.add("_offset", LongType()).add("_timestamp", TimestampType())
+            places = (StructField("_offset", LongType()), StructField("_timestamp", TimestampType()))
+            # To know which rows of a part count, Spark needs both.
+            physical = StructType([*physical, *(each for each in places if not whole or each.name in wanted.names)])
         options = {**SCAN_OPTIONS, **(FLOAT_OPTIONS if any(_floats(fields)) else {})}
         if files[0].odd:
             options.update(ODD_FLOAT_OPTIONS)
@@ -239,6 +241,9 @@ class _TopicScan:
             frame = _with_schema(
                 frame, StructType([wanted[each.name] if each.name in wanted.names else each for each in physical])
             )
+        if whole and physical.names == wanted.names:
+            # Expressions would cost 30 calls into Java for each column.
+            return frame
         columns = {name: functions.col(quoted(name)) for name in physical.names}
         place = _Place(frame, files, self._topic, stored=stored, whole=whole, wanted=wanted.names)
         if "_topic" in wanted.names:
@@ -395,7 +400,7 @@ def _with_schema(frame: DataFrame, schema: StructType) -> DataFrame:
 
     Over Spark Connect return the frame unchanged.
     """
-    if not hasattr(frame, "_jdf"):
+    if not hasattr(frame, "_jdf") or frame.schema == schema:
         return frame
     session: Any = frame.sparkSession
     files = frame._jdf.queryExecution().analyzed().relation()
