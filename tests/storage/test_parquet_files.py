@@ -567,17 +567,30 @@ def test_inline_rows_become_one_file():
             inline([{"n": 1}, {"n": 2}], 10, 1_000),
             inline([{"n": 3, "x": 0.5}], 20, 2_000, 1, newer),
             inline([{"n": 4}], 21, 3_000),
+            inline([{"n": 5}, {"n": 6}], 30, 4_000),
         ),
     )
     file = write_inline_rows(store, effect)
-    assert file.rows == 4
-    ranges = [RowRange(first_row=0, rows=4, base_offset=BY_COLUMN, timestamp=0)]
+    assert file.rows == 6
+    ranges = [RowRange(first_row=0, rows=6, base_offset=BY_COLUMN, timestamp=0)]
     found = read(store, file, ranges, newer)
-    assert found.column("n").to_pylist() == [1, 2, 3, 4]
-    assert found.column("x").to_pylist() == [None, None, 0.5, None]
-    assert found.column("_offset").to_pylist() == [10, 11, 20, 21]
-    assert found.column("_timestamp").cast(pa.int64()).to_pylist() == [1_000_000, 1_000_000, 2_000_000, 3_000_000]
+    assert found.column("n").to_pylist() == [1, 2, 3, 4, 5, 6]
+    assert found.column("x").to_pylist() == [None, None, 0.5, None, None, None]
+    assert found.column("_offset").to_pylist() == [10, 11, 20, 21, 30, 31]
+    stamps_ms = [stamp // 1000 for stamp in found.column("_timestamp").cast(pa.int64()).to_pylist()]
+    assert stamps_ms == [1_000, 1_000, 2_000, 3_000, 4_000, 4_000]
     assert set(file.statistics) == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize("part_bytes", [1, 1_000, 10**6])
+def test_the_rows_of_a_file_do_not_depend_on_how_many_batches_are_joined(part_bytes, monkeypatch):
+    monkeypatch.setattr("txlog.storage.parquet_writer._PART_BYTES", part_bytes)
+    store = MemoryObjectStore()
+    batches = tuple(inline([{"n": number}] * (1 + number % 3), 10 * number, number) for number in range(40))
+    file = write_inline_rows(store, WriteRows(topic="orders", file_path=PATH, rows=batches))
+    found = read(store, file, [RowRange(first_row=0, rows=file.rows, base_offset=BY_COLUMN, timestamp=0)], NUMBERS)
+    expected = [(number, 10 * number + row) for number in range(40) for row in range(1 + number % 3)]
+    assert list(zip(found.column("n").to_pylist(), found.column("_offset").to_pylist(), strict=True)) == expected
 
 
 def test_damaged_inline_rows_are_not_written():

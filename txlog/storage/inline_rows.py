@@ -120,8 +120,20 @@ def with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int
 
     `rows` is its length, also if it has no columns.
     """
+    return with_offsets_of(table, [(rows, base_offset, timestamp_ms)])
+
+
+def with_offsets_of(table: pa.Table, batches: Sequence[tuple[int, int, int]]) -> pa.Table:
+    """Return `table`, the rows of these batches in order, with `_offset` and `_timestamp` after its columns.
+
+    A batch is its number of rows, its base offset, and its timestamp in milliseconds.
+    """
+    in_us = [(rows, base_offset, timestamp_ms * 1000) for rows, base_offset, timestamp_ms in batches]
+    rows, base_offsets, timestamps = np.array(in_us, dtype=np.int64).reshape(-1, 3).T
+    first_rows = np.cumsum(rows) - rows
     offsets, stamps = own_columns(
-        np.arange(base_offset, base_offset + rows, dtype=np.int64), np.full(rows, timestamp_ms * 1000, dtype=np.int64)
+        np.arange(rows.sum(), dtype=np.int64) + np.repeat(base_offsets - first_rows, rows),
+        np.repeat(timestamps, rows),
     )
     if not table.num_columns:
         return pa.table([offsets, stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))

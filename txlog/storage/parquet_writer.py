@@ -16,7 +16,7 @@ from txlog.core.effects import WriteRows
 from txlog.core.records import DataFile, SchemaField
 from txlog.errors import UnsupportedStoreError
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, stored_fields, to_arrow
-from txlog.storage.inline_rows import read_ipc, select_fields, with_offsets
+from txlog.storage.inline_rows import read_ipc, select_fields, with_offsets_of
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_file import TRAILER_BYTES
 from txlog.storage.parquet_statistics import file_statistics, row_groups
@@ -26,7 +26,7 @@ MAX_ROW_GROUP_BYTES = 128 * 2**20
 """A row group ends at this many bytes in memory, however few its rows are; Spark's default is the same."""
 _BLOOM_FALSE_POSITIVES = 0.01
 _PART_BYTES = 4 * 2**20
-"""Bytes written at once where Arrow writes smaller parts."""
+"""Bytes written at once where Arrow writes smaller parts, and of inline rows that are joined."""
 
 
 def write_rows_file(
@@ -81,11 +81,28 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
     fields = stored_fields(tables[newest].schema, where)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for rows, table in zip(effect.rows, tables, strict=True):
-            selected = select_fields(table, fields, where)
-            yield from with_offsets(selected, table.num_rows, rows.base_offset, rows.timestamp).to_batches()
+        for run in _runs(tables):
+            # Arrow takes as long for the call as for a thousand rows, and a batch is often smaller.
+            joined = pa.concat_tables(tables[number] for number in run).combine_chunks()
+            selected = select_fields(joined, fields, where)
+            places = [(tables[n].num_rows, effect.rows[n].base_offset, effect.rows[n].timestamp) for n in run]
+            yield from with_offsets_of(selected, places).to_batches()
 
     return write_rows_file(store, effect.topic, effect.file_path, batches(), fields, offset_column=True)
+
+
+def _runs(tables: Sequence[pa.Table]) -> Iterator[range]:
+    """Yield the positions of neighbours with one schema, up to _PART_BYTES together."""
+    first = size = 0
+    for number, table in enumerate(tables):
+        more = table.nbytes
+        if number > first and (
+            size + more > _PART_BYTES or not table.schema.equals(tables[first].schema, check_metadata=True)
+        ):
+            yield range(first, number)
+            first, size = number, 0
+        size += more
+    yield range(first, len(tables))
 
 
 class _Encoder:
