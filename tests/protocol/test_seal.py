@@ -307,6 +307,60 @@ def test_the_rows_of_a_transaction_are_visible_before_anything_is_sealed() -> No
         _ = task.result
 
 
+def test_rows_of_a_segment_are_written_by_the_producer_that_began_the_next_one() -> None:
+    cluster = Cluster()
+    x, y = Process(cluster, "x", ROLL), Process(cluster, "y", ROLL)
+
+    def files_of(process: Process) -> int:
+        """Return how many files of rows a transaction of this process writes."""
+        task = process.start(process.commit())
+        written = 0
+        while not task.run(until=lambda effect: isinstance(effect, WriteRows)).done:
+            written += 1
+            task.step()
+        _ = task.result
+        return written
+
+    def indexes() -> int:
+        return sum(path.startswith(A.folder) and path.endswith(".index") for path in cluster.objects)
+
+    for process in (x, y):
+        process.do(process.init())
+    for process in (x, y, x, y):
+        process.stage_inline(A, "a")
+        if process is y and len(cluster.batches(A)) == 3:
+            # Its record begins the second segment, and it dies before it seals the first one.
+            y.start(y.commit()).run(until=lambda effect: isinstance(effect, WriteRows))
+        else:
+            assert files_of(process) == 0
+    for _ in range(2):
+        x.stage_inline(A, "b")
+        assert files_of(x) == 0  # x leaves the first segment to y
+    assert indexes() == 0
+    x.stage_inline(A, "c")
+    assert files_of(x) == 2  # the record of x begins the third segment, and both others are sealed
+    assert indexes() == 2
+    assert list(cluster.read(A).values()) == ["a", "a", "a", "a", "b", "b", "c"]
+
+
+def test_a_segment_of_a_dead_producer_is_sealed_when_there_is_another() -> None:
+    cluster = Cluster()
+    producers = {name: Process(cluster, name, ROLL) for name in "xyz"}
+    for process in producers.values():
+        process.do(process.init())
+    for name in "xxxyxxzx":
+        process = producers[name]
+        process.stage_inline(A, name)
+        task = process.start(process.commit())
+        if name != "x":
+            # Its record begins a segment, and it dies before it seals the one before.
+            task.run(until=lambda effect: isinstance(effect, WriteRows))
+        else:
+            _ = task.run().result
+    assert [len(each) for each in finished_segments(producers["x"].views[A])] == [3]
+    assert sum(path.startswith(A.folder) and path.endswith(".index") for path in cluster.objects) == 1
+
+
 def test_a_tail_that_is_too_long_is_sealed_at_once() -> None:
     cluster = Cluster()
     process = Process(cluster, "x", rolling(1))

@@ -219,13 +219,13 @@ def present(data: bytes | None, path: str) -> bytes:
     return data
 
 
-def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) -> PartitionView:
-    """Return `view` after the tail up to `end_offset` was sealed as `segments`."""
-    sealed = [stored for stored in view.tail if stored.record.base_offset < end_offset]
+def trim_to(view: PartitionView, base: PartitionState, *segments: names.SegmentName) -> PartitionView:
+    """Return `view` after the tail up to the end of `base`, its fold there, was sealed as `segments`."""
+    end_offset = base.next_offset
     return replace(
         view,
         walk=view.walk + segments,
-        base=replay(view.base, sealed),
+        base=base,
         tail=tuple(stored for stored in view.tail if stored.record.base_offset >= end_offset),
     )
 

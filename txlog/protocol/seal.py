@@ -29,8 +29,8 @@ MAX_FINISHED_SEGMENTS = 2
 _UNSEALED = "the segment stays unsealed until the state of idle producers has ended"
 
 
-def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """Seal every finished segment of the tail, oldest first; the active one stays. Return the view after it.
+def seal(ctx: Context, view: PartitionView, leave: int = 0) -> Program[PartitionView]:
+    """Seal every finished segment of the tail but the last `leave`, oldest first. Return the view after it.
 
     Two processes may do this at once, and it may be repeated: vacuum deletes the loser's Parquet file. Raises
     RecordTooLargeError if the snapshot or index would be larger than readers accept. The segment is then not sealed,
@@ -41,12 +41,13 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         # Only a young view proves that these slots were not deleted and created again (W37).
         view = yield from reload(ctx, view)
-    for records in finished_segments(view):
+    segments = finished_segments(view)
+    for records in segments[: len(segments) - leave]:
         view = yield from _seal_one(ctx, view, records)
     return view
 
 
-def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
+def seal_quietly(ctx: Context, view: PartitionView, leave: int = 0) -> Program[PartitionView]:
     """Seal after the process's own append, without errors.
 
     The append holds whatever happens to the sealing, which any process can do later. So no error of the sealing may
@@ -55,7 +56,7 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     decided transaction from being written.
     """
     try:
-        return (yield from seal(ctx, view))
+        return (yield from seal(ctx, view, leave))
     except TxlogError:
         return view
 
@@ -72,19 +73,30 @@ def seal_if_long(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     return (yield from seal_quietly(ctx, view))
 
 
-def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition]) -> Program[Views]:
+def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition], producer_id: int) -> Program[Views]:
     """Seal, as `seal_quietly`, the longest finished tail of `tps`, and those that are too long.
 
     Partitions that are written together often finish their segments together. So a transaction seals one of them, and
-    the next ones seal the others.
+    the next ones seal the others. A segment of rows that a record of another producer has finished is left to that
+    producer until it is not the last finished one: otherwise all writers of a partition would encode the same rows.
     """
     finished = {tp: finished_segments(views[tp]) for tp in tps if tp in views}
-    longest = max(finished, key=lambda tp: sum(len(records) for records in finished[tp]), default=None)
-    due = [tp for tp, segments in finished.items() if len(segments) >= (1 if tp == longest else MAX_FINISHED_SEGMENTS)]
+    left = {tp: int(bool(segments) and not _is_own(views[tp], producer_id)) for tp, segments in finished.items()}
+    own = {tp: segments[: len(segments) - left[tp]] for tp, segments in finished.items() if len(segments) > left[tp]}
+    longest = max(own, key=lambda tp: sum(len(records) for records in own[tp]), default=None)
+    due = [tp for tp in own if tp == longest or len(finished[tp]) >= MAX_FINISHED_SEGMENTS]
     if due:
-        for view in (yield from seal_all(ctx, [views[tp] for tp in due])):
+        for view in (yield from gathered(seal_quietly(ctx, views[tp], left[tp]) for tp in due)):
             views = with_view(views, view)
     return views
+
+
+def _is_own(view: PartitionView, producer_id: int) -> bool:
+    """Return whether a record of this producer has begun the active segment, or no producer's, in an internal topic."""
+    begun = view.tail[-1].record.segment_base
+    return view.topic_partition.topic in names.INTERNAL_TOPICS or any(
+        each.record.base_offset == begun and each.record.producer_id == producer_id for each in view.tail
+    )
 
 
 def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:
@@ -108,7 +120,7 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         if (yield Get(tp.folder + name.index)) is not None:
             # Another process was faster. Many writers may notice a finished segment, and only the first writes its
             # rows.
-            return trim_to(view, name.end_offset, name)
+            return trim_to(view, after, name)
         unique = yield NewId()
         rows = tuple(
             InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
@@ -126,4 +138,4 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     # The `.index` is created last: it declares that the other objects exist (W38).
     yield from put_pure(ctx, snapshot_path, snapshot)
     yield from put_pure(ctx, tp.folder + name.index, index_data)
-    return trim_to(view, name.end_offset, name)
+    return trim_to(view, after, name)

@@ -279,7 +279,7 @@ def _put_complete(ctx: Context, views: Views, txn: TransactionMetadata) -> Progr
         return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
 
     views, _ = yield from transit(ctx, views, txn.transactional_id, judge)
-    return (yield from seal_one(ctx, views, [state_partition(ctx, txn.transactional_id)]))
+    return (yield from seal_one(ctx, views, [state_partition(ctx, txn.transactional_id)], txn.producer_id))
 
 
 def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program[Views]:
@@ -316,7 +316,7 @@ def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program
         marked = yield Gather(tuple(marker(tp) for tp in tps))
         for view in marked:
             views = with_view(views, view)
-    return (yield from seal_one(ctx, views, [*tps, state_partition(ctx, txn.transactional_id)]))
+    return (yield from seal_one(ctx, views, [*tps, state_partition(ctx, txn.transactional_id)], txn.producer_id))
 
 
 def abort_transaction(
