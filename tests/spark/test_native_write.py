@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -18,12 +19,15 @@ from pyspark.sql import functions as F
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.native import write
+from pyspark_txlog.native.task_files import move_to_partitions
 from pyspark_txlog.native.write import Road
 from tests.spark.conftest import ORDERS, Log, rows
 from tests.spark.scalars import SCALARS
+from tests.spark.verbs import vacuum_topics
 from txlog.errors import (
     InvalidRequestError,
     SchemaMismatchError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from txlog.maintenance.fsck import check_store
@@ -355,6 +359,101 @@ def test_micro_batches_of_one_task_go_to_one_partition_after_the_other(log: Log,
     found = log.read(columns="_partition,_offset,order_id").orderBy("_partition", "_offset").collect()
     by_partition = {number: [row.order_id for row in found if row._partition == number] for number in range(3)}
     assert by_partition == {0: [*range(10), *range(30, 40)], 1: [*range(10, 20)], 2: [*range(20, 30)]}
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_all_files_of_a_task_go_to_the_partition_of_its_number(
+    spark: SparkSession, log: Log, native: TxLog, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """They do so where files are moved after the job, and where Spark's writer fills several folders (object stores)."""
+    if not moves:
+        monkeypatch.setattr(write, "can_move", lambda url, partitions: False)
+    log.create(partitions=3)
+    # The third of five tasks has no rows. The others have two files each.
+    frame = log.frame(0, 50, tasks=5).where("order_id < 20 OR order_id >= 30")
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", "6")
+    try:
+        native.table("orders").append(frame, transactional_id="query", version=1, scope="its id", road="executors")
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
+    found = log.read(columns="_partition,_offset,order_id").orderBy("_partition", "_offset").collect()
+    by_partition = {number: [row.order_id for row in found if row._partition == number] for number in range(3)}
+    assert by_partition == {0: [], 1: [*range(10), *range(30, 40)], 2: [*range(10, 20), *range(40, 50)]}
+    assert len(list((Path(log.url) / "orders" / "staged").glob("*/_partition=[12]/part-*.parquet"))) >= 8
+    assert_sound(log)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_frames_of_one_task_do_not_all_go_to_the_first_partition(log: Log, native: TxLog, road: Road) -> None:
+    log.create(partitions=64)
+    for number in range(5):
+        native.table("orders").append(log.frame(number, 1, tasks=1), road=road)
+    # They all draw the same partition once in 16 million runs.
+    assert len([end for _, end in log.ends() if end]) > 1
+    assert log.ids() == list(range(5))
+
+
+def test_a_key_needs_no_hash_if_there_is_one_partition(log: Log, native: TxLog) -> None:
+    log.create(partitions=1, key_columns="order_id")
+    native.table("orders").append(log.frame(0, 20, tasks=3), road="executors")
+    assert log.ids() == list(range(20))
+    misled = log.frame(0, 3).selectExpr("order_id", "1 AS partition")
+    with pytest.raises(UnknownTopicOrPartitionError, match="it has 1"):
+        native.table("orders").append(misled, road="executors")
+    assert log.ids() == list(range(20))
+    assert_sound(log)
+
+
+def test_a_driver_that_fails_between_job_and_moves_publishes_nothing(
+    spark: SparkSession, log: Log, native: TxLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create()
+    table = native.table("orders")
+
+    def fails(*_: object) -> None:
+        raise OSError("the driver dies")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(write, "move_to_partitions", fails)
+        with pytest.raises(OSError, match="the driver dies"):
+            table.append(log.frame(0, 100, tasks=4), transactional_id="nightly", version=1, road="executors")
+    left = list((Path(log.url) / "orders" / "staged").glob("*/_partition=*/part-*.parquet"))
+    assert len(left) == 4
+    assert log.ends() == [(0, 0), (0, 0)]
+    table.append(log.frame(0, 100, tasks=4), transactional_id="nightly", version=1, road="executors")
+    assert log.ids() == list(range(100))
+    assert_sound(log)
+    vacuum_topics(spark, log.store, ["orders"])
+    assert not [file for file in left if file.exists()]
+    assert log.ids() == list(range(100))
+
+
+def test_files_are_moved_by_the_number_in_their_name(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/job/"
+    first = tmp_path / "job" / "_partition=1"
+    move_to_partitions(spark, url, 4, 3)
+    assert not (tmp_path / "job").exists()
+    first.mkdir(parents=True)
+    names = [
+        "part-00000-a-c000.zstd.parquet",
+        "part-00001-a-c000.parquet",
+        "part-100001-a-c001.parquet",
+        "other.parquet",
+    ]
+    for name in names:
+        (first / name).touch()
+    move_to_partitions(spark, url, 4, 3)
+    assert {str(file.relative_to(tmp_path / "job")) for file in tmp_path.glob("job/*/*.parquet")} == {
+        "_partition=1/part-00000-a-c000.zstd.parquet",
+        "_partition=2/part-00001-a-c000.parquet",
+        "_partition=0/part-100001-a-c001.parquet",
+        "_partition=1/other.parquet",
+    }
+    (first / "part-00004-a-c000.parquet").touch()
+    shutil.rmtree(tmp_path / "job" / "_partition=2")
+    (tmp_path / "job" / "_partition=2").touch()
+    with pytest.raises(StorageError, match="cannot move files"):
+        move_to_partitions(spark, url, 4, 3)
 
 
 def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:

@@ -6,8 +6,10 @@ There are two ways with one result: a part for each partition that got rows, whi
                 Spark's plan shows whether it is small, `limit(n + 1)` does, and then its rows are already here. Rows of
                 less than `inline.max.bytes` for a partition go into the commit itself; the rest becomes a file for each
                 partition.
-    executors   Spark's Parquet writer fills a folder of the transaction with `partitionBy("_partition")`, without a
-                shuffle. Then txlog reads the footers of the files that Spark's committer left, and names them in place.
+    executors   Spark's Parquet writer fills a folder of the transaction, without a shuffle. Rows that have a partition of
+                their own need `partitionBy("_partition")`. Otherwise each task has one partition: Spark writes all files
+                to one folder, and `task_files` moves them if a move is cheap. Then txlog reads the footers of the files
+                that Spark's committer left, and names them in place.
 
 If a task failed, was retried or ran twice, Spark's own committer keeps at most one of its files. A failed job leaves
 its folder, and no later job uses that folder. The job runs in its own session, so settings of the user's session
@@ -31,6 +33,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
+from pyspark_txlog.native.task_files import can_move, move_to_partitions, partition_folder
 from pyspark_txlog.sink.micro_batch import task_of_batch
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
 from pyspark_txlog.spark_ui import described
@@ -115,13 +118,17 @@ def write_frame(
 ) -> tuple[StagedPart, ...]:
     """Write the frame's rows to files of `txn`, or inline if there are few. No log contains them before the commit.
 
-    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. `batch` is
-    the number of the micro-batch, if the frame is one. Raises SchemaMismatchError for a row that the topic cannot take,
-    UnknownTopicOrPartitionError for a row whose column `partition` names no partition, StorageError, and what Spark
-    raises for a failed job. Raises InvalidRequestError over Spark Connect if the frame is too large for the driver.
+    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. Otherwise a
+    frame that is not a micro-batch begins at a random partition. `batch` is the number of the micro-batch, if the frame
+    is one.
+
+    Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
+    `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError over
+    Spark Connect if the frame is too large for the driver.
     """
     session = frame.sparkSession
     what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
+    first = _first_task(runtime, batch, by_task=by_task)
     if road == "auto":
         road = _known_road(frame, small_rows)
     if road != "executors":
@@ -131,10 +138,18 @@ def write_frame(
             numbered = frame.select("*", F.spark_partition_id().alias(PARTITION_COLUMN)) if by_task else frame
             rows = _fetched(numbered if road == "driver" else numbered.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
-            return _write_here(runtime, txn, rows, route, compression, batch)
+            return _write_here(runtime, txn, rows, route, compression, first)
     check_connect(frame, route.topic.topic, "executors")
     with described(session, f"txlog: {what}, by Spark's own writer"):
-        return _write_there(runtime, txn, frame, route, compression, batch)
+        return _write_there(runtime, txn, frame, route, compression, first)
+
+
+def _first_task(runtime: Runtime, batch: int | None, *, by_task: bool) -> int:
+    """Return the number that is added to those of the tasks: that of the micro-batch. Other frames have a random one,
+    because many of them have one task, and its rows must not always fill partition 0."""
+    if batch is not None:
+        return task_of_batch(0, batch)
+    return 0 if by_task else int(runtime.ids.new_id()[-8:], 16)
 
 
 def _known_road(frame: DataFrame, small_rows: int) -> Road:
@@ -180,17 +195,13 @@ def _write_here(
     rows: pa.Table,
     route: TopicRoute,
     compression: str | None,
-    batch: int | None,
+    first: int,
 ) -> tuple[StagedPart, ...]:
     files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES)
-    # Without numbers of tasks, one partition takes all rows without a key: that of the micro-batch, or a random one.
-    task: int | NDArray[np.int64]
+    # Without numbers of tasks, one partition takes all rows without a key.
+    task: int | NDArray[np.int64] = first
     if PARTITION_COLUMN in rows.column_names:
-        task = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64) + task_of_batch(0, batch or 0)
-    elif batch is not None:
-        task = task_of_batch(0, batch)
-    else:
-        task = int(runtime.ids.new_id()[-8:], 16)
+        task = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64) + first
     stored, partitions = route.take(rows, task)
     files.add(route.topic, stored, partitions)
     return files.finish()
@@ -205,28 +216,41 @@ def _write_there(
     frame: DataFrame,
     route: TopicRoute,
     compression: str | None,
-    batch: int | None,
+    first: int,
 ) -> tuple[StagedPart, ...]:
     topic = route.topic
     codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
     url = f"{spark_folder(frame.sparkSession, runtime)}/{topic.topic}/{folder}"
-    writer = _in_own_session(_prepared(frame, route, batch or 0)).write.mode("append").partitionBy(PARTITION_COLUMN)
+    by_row = _has_partition_by_row(route) or not can_move(url, topic.partitions)
+    writer = _in_own_session(_prepared(frame, route, first if by_row else None)).write.mode("append")
+    if by_row:
+        writer = writer.partitionBy(PARTITION_COLUMN)
     for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
         writer = writer.option(name, value)
     try:
-        writer.parquet(url)
+        writer.parquet(url if by_row else f"{url}{partition_folder(first % topic.partitions)}")
     except Exception as error:
         refused = _refusal(error)
         if refused is None:
             raise
         raise refused from error
+    if not by_row:
+        move_to_partitions(frame.sparkSession, url, first, topic.partitions)
     return read_staged_folder(runtime, topic, folder)
 
 
-def _prepared(frame: DataFrame, route: TopicRoute, batch: int) -> DataFrame:
-    """Return the frame with exactly the topic's columns, types and field ids, followed by `_partition`; a bad row fails
-    its task."""
+def _has_partition_by_row(route: TopicRoute) -> bool:
+    """Whether rows of one task may go to several partitions, or be refused because of their partition or key."""
+    by_key = route.topic.partitions > 1 and any(name in route.columns for name in route.key)
+    return by_key or route.by_partition or bool(route.compacted_by)
+
+
+def _prepared(frame: DataFrame, route: TopicRoute, first: int | None) -> DataFrame:
+    """Return the frame with exactly the topic's columns, types and field ids; a bad row fails its task.
+
+    If `first` is given, `_partition` follows. A task's number plus `first` chooses it for rows without a key.
+    """
     topic = route.topic
     fields = [field for field in topic.schema if field.name in route.columns]
     columns: list[Column] = []
@@ -243,12 +267,14 @@ def _prepared(frame: DataFrame, route: TopicRoute, batch: int) -> DataFrame:
                 refusal = _raise(SchemaMismatchError, f"topic {topic.topic!r}: column {field.name!r} {what}")
                 column = F.when(bad, refusal).otherwise(column)
         columns.append(column.alias(field.name))
-    columns.append(_partition_of(route, batch).alias(PARTITION_COLUMN))
-    partition = spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True)
+    partition: list[spark.StructField] = []
+    if first is not None:
+        columns.append(_partition_of(route, first).alias(PARTITION_COLUMN))
+        partition.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
     # This casts, and finds fields of structs by name. It must not add the ids: Spark drops those of a struct's fields if
     # it changes a nullable struct, and takes a column that gains only metadata for unchanged.
-    typed = frame.select(*columns).to(spark.StructType([*(_target(field, ids=False) for field in fields), partition]))
-    target = [*(_target(field, ids=True) for field in fields), partition]
+    typed = frame.select(*columns).to(spark.StructType([*(_target(field, ids=False) for field in fields), *partition]))
+    target = [*(_target(field, ids=True) for field in fields), *partition]
     return typed.select(
         *(_quoted(each.name).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in target)
     )
@@ -315,9 +341,9 @@ def _elements(test: _Test, values: Column, field: SchemaField, kind: spark.DataT
     return [values.isNotNull() & F.exists(values, bad)]
 
 
-def _partition_of(route: TopicRoute, batch: int) -> Column:
-    """Return the row's own column `partition`, else the hash of its key, else the task's number (`task_of_batch`), as
-    in `pyspark_txlog.sink.routing`."""
+def _partition_of(route: TopicRoute, first: int) -> Column:
+    """Return the row's own column `partition`, else the hash of its key, else the task's number plus `first`, as in
+    `pyspark_txlog.sink.routing`."""
     topic = route.topic
     candidates: list[Column] = []
     if route.by_partition:
@@ -335,8 +361,8 @@ def _partition_of(route: TopicRoute, batch: int) -> Column:
         ]
         candidates.append(_key_hash(topic.partitions)(*keys))
     # Only the remainder counts, and it cannot overflow.
-    first = F.lit(task_of_batch(0, batch) % topic.partitions)
-    candidates.append(F.pmod(F.spark_partition_id() + first, F.lit(topic.partitions)))
+    start = F.lit(first % topic.partitions)
+    candidates.append(F.pmod(F.spark_partition_id() + start, F.lit(topic.partitions)))
     chosen = F.coalesce(*candidates)
     if route.compacted_by:
         keyless = F.lit(True)
