@@ -45,18 +45,18 @@ class TxlogDataSource(DataSource):
 
         refuse_catalog(self.options)
         if "metadata" in self.options:
-            return TABLES[options.parse_metadata_options(self.options).table].schema
+            return TABLES[options.parse_metadata_options(self.options)[0]].schema
         return batch_reader.schema_of(options.parse_schema_options(self.options))
 
     def reader(self, schema: StructType) -> TxlogReader | MetadataReader:
         """Return a batch reader. `schema` is the user's if one was given, and selects columns."""
-        from pyspark_txlog.source import batch_reader
+        from pyspark_txlog.source import batch_reader, options
 
         if "metadata" in self.options:
             from pyspark_txlog.source import metadata_tables
 
             return metadata_tables.MetadataReader.begin(self.options, schema)
-        return batch_reader.TxlogReader(batch_reader.parse_read_options(self.options), schema)
+        return batch_reader.TxlogReader(options.parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
         """Begin a batch write: one staged transaction, which starts here, before any task runs."""

@@ -9,15 +9,17 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from txlog.engine import KEYS
-from txlog.engine.offsets import parse_assign, parse_spec, parse_timestamp, parse_timestamps
+from txlog.engine.offsets import OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.engine.schemas import check_topic_name
 from txlog.errors import InvalidRequestError, TxlogError, UnsupportedStoreError
 from txlog.text import nearest
 
-Parse: TypeAlias = Callable[[str, str], Any]
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Parse: TypeAlias = Callable[[str, str], T]
 """Return the value of an option from its name and text. Raises InvalidRequestError with name, expected and found."""
 
 _INT64_MAX = 2**63 - 1
@@ -27,15 +29,15 @@ _TIMES_JSON = '{"topic": {"0": 1700000000000}}'
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(Generic[T_co]):
     """What the value of an option may be."""
 
     range: str
     """The values that are allowed, as a phrase."""
-    parse: Parse = lambda _, text: text
+    parse: Parse[T_co]
 
 
-def integer(minimum: int, at_most: str = "") -> Value:
+def integer(minimum: int, at_most: str = "") -> Value[int]:
     """Return the integers from `minimum`; `at_most` is the upper bound that another option sets, as a phrase."""
     expected = f"an integer of at least {minimum}"
 
@@ -48,7 +50,7 @@ def integer(minimum: int, at_most: str = "") -> Value:
     return Value(f"{expected}{at_most}", _checked(read, expected))
 
 
-def choice(*choices: str) -> Value:
+def choice(*choices: str) -> Value[str]:
     """Return the words `choices`, in any case."""
 
     def parse(name: str, text: str) -> str:
@@ -62,12 +64,12 @@ def choice(*choices: str) -> Value:
     return Value(", ".join(choices), parse)
 
 
-def offsets(*words: str) -> Parse:
+def offsets(*words: str) -> Parse[OffsetSpec]:
     """Return the parser of offsets: one of `words`, or JSON."""
     return lambda name, text: parse_spec(text, name, words=words)
 
 
-def setting(name: str) -> Value:
+def setting(name: str) -> Value[Any]:
     """Return the values of a client's setting."""
     key = KEYS[name]
     return Value(
@@ -75,10 +77,10 @@ def setting(name: str) -> Value:
     )
 
 
-def _checked(read: Callable[[str], Any], expected: str) -> Parse:
+def _checked(read: Callable[[str], T], expected: str) -> Parse[T]:
     """Return the parser that says what was expected if `read` raises ValueError."""
 
-    def parse(name: str, text: str) -> Any:
+    def parse(name: str, text: str) -> T:
         try:
             return read(text)
         except TxlogError:
@@ -164,11 +166,15 @@ def _storage_value(_: str, text: str) -> object:
     return text
 
 
-TEXT = Value("text")
+def _text(_: str, text: str) -> str:
+    return text
+
+
+TEXT = Value("text", _text)
 CONDITION = Value(
-    "a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`"
+    "a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`", _text
 )
-FOLDER = Value("a folder, or a URL such as s3://bucket/log")
+FOLDER = Value("a folder, or a URL such as s3://bucket/log", _text)
 STORE = Value(FOLDER.range, _store)
 STORAGE = Value("a JSON object", _storage)
 STORAGE_VALUE = Value("text, true, false or a JSON object", _storage_value)

@@ -75,8 +75,7 @@ class Query:
 
     def read(self, planned: Sequence[InputPartition]) -> list[dict[str, Any]]:
         """Return the rows, in order within each input partition."""
-        lossy = self.options.read.fail_on_data_loss
-        batches = [batch for part in planned for batch in read_input(part, self.schema, fail_on_data_loss=lossy)]
+        batches = [batch for part in planned for batch in read_input(part, self.schema, self.options)]
         return [row for batch in batches for row in batch.to_pylist()]
 
     def done(self) -> None:

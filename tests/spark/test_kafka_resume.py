@@ -48,5 +48,5 @@ def test_everything_else_is_refused(batch: PlannedBatch, start: KafkaOffsets | N
 
 def test_the_drivers_options_reach_the_sink_as_they_are() -> None:
     given = {"key": "0123", "client_kwargs": {"region_name": "eu"}, "use_ssl": False, "max_concurrency": 5}
-    assert parse_write_options({"path": "/log", **storage_settings(given)}).store.storage == given
+    assert parse_write_options({"path": "/log", **storage_settings(given)}).storage == given
     assert storage_settings({"key": "0123"}) == {"storage.key": "0123"}

@@ -181,4 +181,4 @@ def test_wrong_options() -> None:
         parse_metadata_options({"path": "x", "metadata": "segment"})
     with pytest.raises(UnknownOptionError, match="option 'startingOffsets' is unknown: a read of metadata has"):
         parse_metadata_options({"path": "x", "metadata": "files", "startingOffsets": "earliest"})
-    assert parse_metadata_options({"path": "x", "metadata": "Files"}).table == "files"
+    assert parse_metadata_options({"path": "x", "metadata": "Files"})[0] == "files"

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.native import scan as native_scan
+from pyspark_txlog.option_table import WHERE
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import parse_read_options
 from pyspark_txlog.source.subscription import subscribed_topics
@@ -569,7 +570,7 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
         native.to_dfs(subscribe="orders")
     with pytest.raises(SchemaMismatchError, match="has no column 'x'"):
         table.to_df(columns=["x"])
-    assert parse_read_options({"path": log.url, "subscribe": "orders", "WHERE": "a = 1"}).where == "a = 1"
+    assert parse_read_options({"path": log.url, "subscribe": "orders", "WHERE": "a = 1"})[WHERE] == "a = 1"
 
 
 def test_a_session_that_reads_parquet_without_row_numbers_is_told_so(log: Log, native: TxLog) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS, Option, kafka_option, names_of
+from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS, QUERY_NAME, Always, Option, kafka_option, names_of
 from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options
 from txlog.errors import InvalidRequestError, UnknownOptionError
@@ -69,6 +69,12 @@ def test_names_are_unique_without_regard_to_case() -> None:
     assert not {one.name.lower() for one in KAFKA_OPTIONS} & set(names)
 
 
+def test_an_option_that_always_has_a_value_says_which() -> None:
+    assert {option.name for option in OPTIONS if isinstance(option, Always)} == {
+        option.name for option in OPTIONS if option.default or option.missing
+    }
+
+
 @pytest.mark.parametrize("name", GUIDE)
 def test_each_option_of_spark_s_kafka_has_a_row(name: str) -> None:
     ours = next((option for option in OPTIONS if option.name == name), None)
@@ -76,7 +82,7 @@ def test_each_option_of_spark_s_kafka_has_a_row(name: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "call"), USES)
-def test_what_is_out_of_range_is_refused_by_name(option: Option, call: str) -> None:
+def test_what_is_out_of_range_is_refused_by_name(option: Option[Any], call: str) -> None:
     if option.value.range.startswith(FREE):
         return
     parse, least = CALLS[call]
@@ -96,7 +102,7 @@ def test_names_are_matched_without_regard_to_case(call: str) -> None:
 def test_a_query_may_have_a_name() -> None:
     """Spark passes the query's name among the options."""
     parse, least = CALLS["writeStream"]
-    assert parse({**least, "queryname": "orders"}) == parse(least)
+    assert parse({**least, "queryname": "orders"})[QUERY_NAME] == "orders"
 
 
 @pytest.mark.parametrize("call", CALLS)

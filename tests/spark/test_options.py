@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.sink.options import parse_write_options, settled_write
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
+from pyspark_txlog.source.subscription import named_topics
 from txlog.client.offsets import OffsetSpec
 from txlog.client.settings import Settings
 from txlog.core.names import TopicPartition
@@ -25,11 +27,11 @@ WRITE = {"path": "/log", "topic": "orders"}
 
 def test_defaults_are_those_of_the_kafka_source() -> None:
     options = parse_read_options(READ)
-    assert (options.mode, options.topics) == ("subscribe", ("orders",))
-    assert options.start == OffsetSpec(kind="earliest", option="startingOffsets")
-    assert options.end == OffsetSpec(kind="latest", option="endingOffsets")
-    assert options.fail_on_data_loss
-    assert (options.columns, options.min_partitions) == (None, None)
+    assert options[table.SUBSCRIBE] == ("orders",)
+    assert options[table.STARTING_OFFSETS] == OffsetSpec(kind="earliest", option="startingOffsets")
+    assert options[table.ENDING_OFFSETS] == OffsetSpec(kind="latest", option="endingOffsets")
+    assert options[table.FAIL_ON_DATA_LOSS]
+    assert (options[table.COLUMNS], options[table.MIN_PARTITIONS]) == (None, None)
     holds = settled(options, Settings())
     assert (holds.isolation_level, holds.group_id, holds.missing_start) == ("read_committed", None, "none")
 
@@ -46,12 +48,14 @@ def test_names_do_not_mind_case() -> None:
             "columns": '["a,b", "c"]',
         }
     )
-    assert options.topics == ("a", "b")
-    assert options.start == OffsetSpec(kind="offsets", option="startingOffsets", offsets={TopicPartition("a", 0): -2})
-    assert not options.fail_on_data_loss
-    assert options.min_partitions == 4
+    assert options[table.SUBSCRIBE] == ("a", "b")
+    assert options[table.STARTING_OFFSETS] == OffsetSpec(
+        kind="offsets", option="startingOffsets", offsets={TopicPartition("a", 0): -2}
+    )
+    assert not options[table.FAIL_ON_DATA_LOSS]
+    assert options[table.MIN_PARTITIONS] == 4
     assert settled(options, Settings()).isolation_level == "read_uncommitted"
-    assert options.columns == ("a,b", "c")
+    assert options[table.COLUMNS] == ("a,b", "c")
 
 
 def test_a_timestamp_comes_before_offsets_as_in_the_kafka_source() -> None:
@@ -63,14 +67,14 @@ def test_a_timestamp_comes_before_offsets_as_in_the_kafka_source() -> None:
         "endingTimestamp": "9",
     }
     options = parse_read_options(given)
-    assert options.start == OffsetSpec(kind="timestamp", option="startingTimestamp", timestamp=5)
-    assert options.end == OffsetSpec(kind="timestamp", option="endingTimestamp", timestamp=9)
+    assert options[table.STARTING_OFFSETS] == OffsetSpec(kind="timestamp", option="startingTimestamp", timestamp=5)
+    assert options[table.ENDING_OFFSETS] == OffsetSpec(kind="timestamp", option="endingTimestamp", timestamp=9)
 
 
 def test_assign_and_pattern() -> None:
     options = parse_read_options({"path": "/log", "assign": '{"orders":[2,0]}'})
-    assert (options.mode, options.topics, options.partitions) == ("assign", ("orders",), {"orders": (0, 2)})
-    assert parse_read_options({"path": "/log", "subscribePattern": "ord.*"}).pattern == "ord.*"
+    assert (named_topics(options), options[table.ASSIGN]) == (("orders",), {"orders": (0, 2)})
+    assert parse_read_options({"path": "/log", "subscribePattern": "ord.*"})[table.SUBSCRIBE_PATTERN] == "ord.*"
 
 
 def test_a_stream_is_told_whose_option_it_was_given() -> None:
@@ -88,7 +92,7 @@ def test_storage_options() -> None:
         "storage.client_kwargs": '{"region_name": "eu"}',
         "storageOptions": '{"key": "x", "timeout": 5}',
     }
-    assert parse_read_options(given).store.storage == {
+    assert parse_read_options(given).storage == {
         "fsync": False,
         "key": "0123",
         "client_kwargs": {"region_name": "eu"},
@@ -106,8 +110,10 @@ def test_credentials_are_not_shown() -> None:
 
 def test_write_options() -> None:
     options = parse_write_options(WRITE)
-    assert (options.topic, options.key, options.transactional_id, options.txn_version) == ("orders", None, None, None)
-    assert (options.transaction_timeout_ms, options.compression_type) == (None, None)
+    assert options[table.TOPIC] == "orders"
+    assert options[table.KEY] is None
+    assert options.settings == {}
+    assert options[table.TXN_VERSION] is None
     options = parse_write_options(
         {
             "path": "/log",
@@ -117,8 +123,8 @@ def test_write_options() -> None:
             "transaction.timeout.ms": "900000",
         }
     )
-    assert (options.topic, options.key, options.transactional_id) == (None, ("a", "b"), "nightly")
-    assert (options.txn_version, options.transaction_timeout_ms) == (3, 900_000)
+    assert (options[table.TOPIC], options[table.KEY], options[table.TXN_VERSION]) == (None, ("a", "b"), 3)
+    assert options.settings == {"transactional.id": "nightly", "transaction.timeout.ms": 900_000}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_write_options() -> None:
         ({"subscribe": "__consumer_offsets"}, InvalidTopicError, "reserved"),
         ({"subscribe": " , "}, InvalidRequestError, "'subscribe': expected topics"),
         (
-            {"assign": "{}"},
+            {"assign": '{"orders": [0]}'},
             InvalidRequestError,
             "exactly one of subscribe, subscribePattern, assign; found subscribe and assign",
         ),

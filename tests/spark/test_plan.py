@@ -13,7 +13,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
 from pyspark_txlog.source.batch_reader import TxlogReader, pack_tasks, plan_input, schema_of
-from pyspark_txlog.source.options import SettledOptions, parse_read_options, settled
+from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def options(store: Store, **others: str) -> SettledOptions:
+def options(store: Store, **others: str) -> ReadOptions:
     given = {"path": store.runtime.url, "subscribe": "orders", **others}
     return settled(parse_read_options(given), store.runtime.settings)
 

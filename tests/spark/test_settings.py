@@ -44,7 +44,7 @@ def consumer(url: str, given: Given) -> dict[str, object]:
 
 def load(url: str, given: Given) -> dict[str, object]:
     options = parse_read_options({"path": url, "subscribe": "orders", **given})
-    return _fields(settled(options, options.store.open().settings))
+    return _fields(settled(options, options.open().settings))
 
 
 def to_df(url: str, given: Given) -> dict[str, object]:
@@ -53,7 +53,7 @@ def to_df(url: str, given: Given) -> dict[str, object]:
 
 def read_stream(url: str, given: Given) -> dict[str, object]:
     options = parse_stream_options({"path": url, "subscribe": "orders", **given})
-    source = StreamSource(options.read.store.open(), options, FRAME)
+    source = StreamSource(options.open(), options, FRAME)
     offset = source.initial()["txlog:source"]
     return {
         **_fields(source._read),
@@ -73,7 +73,7 @@ def producer(url: str, given: Given) -> dict[str, object]:
 
 def save(url: str, given: Given) -> dict[str, object]:
     made = TxlogWriter.begin({"path": url, "topic": "orders", **given}, FRAME, overwrite=False)
-    runtime = made._options.store.open()
+    runtime = made._options.open()
     parts = write_parts(runtime, made._options, FRAME, made._txn, 0, iter(ROWS.to_batches()))
     return _written(url, made._txn, parts)
 
@@ -82,8 +82,8 @@ def write_stream(url: str, given: Given) -> dict[str, object]:
     options = {"path": url, "topic": "orders", "checkpointLocation": f"{url}-ck", "commitSourceOffsets": "false"}
     made = TxlogStreamWriter.begin({**options, **given}, FRAME, overwrite=False)
     assert made._txn is not None
-    runtime = made._options.write.store.open()
-    parts = write_parts(runtime, made._options.write, FRAME, made._txn, 0, iter(ROWS.to_batches()))
+    runtime = made._options.open()
+    parts = write_parts(runtime, made._options, FRAME, made._txn, 0, iter(ROWS.to_batches()))
     return _written(url, made._txn, parts)
 
 

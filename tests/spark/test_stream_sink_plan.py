@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import txlog
 from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, Query, committed_batch, complete
+from pyspark_txlog.option_table import TRANSACTIONAL_ID
 from pyspark_txlog.sink.checkpoint import Checkpoint, default_transactional_id, normal_location, parse_offsets
 from pyspark_txlog.sink.committed_offsets import (
     Batch,
@@ -27,7 +28,7 @@ from pyspark_txlog.sink.committed_offsets import (
     ranges_of,
     read_opaque_offsets,
 )
-from pyspark_txlog.sink.options import parse_stream_write_options
+from pyspark_txlog.sink.options import checkpoint_of, parse_stream_write_options
 from pyspark_txlog.stream_offsets import StreamOffset
 from tests.cli.support import FAST, Cli
 from txlog.client.reading import read_session
@@ -119,9 +120,9 @@ def test_a_checkpoint_that_txlog_cannot_read() -> None:
 
 def test_the_checkpoint_has_the_stores_options_only_if_it_is_in_one_like_it() -> None:
     common = {"path": "s3://bucket/log", "topic": "out", "storage.key": "k", "checkpointLocation": "/ck"}
-    assert parse_stream_write_options(common).checkpoint()  # a local checkpoint takes no 'key'
+    assert checkpoint_of(parse_stream_write_options(common))  # a local checkpoint takes no 'key'
     options = parse_stream_write_options({**common, "CHECKPOINTLOCATION": "s3a://other/ck"} | {"transactional.id": "x"})
-    assert options.write.transactional_id == "x"
+    assert options[TRANSACTIONAL_ID] == "x"
 
 
 # -- ranges and conditions --------------------------------------------------------------------------------------------

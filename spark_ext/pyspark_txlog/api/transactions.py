@@ -18,9 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
-from pyspark_txlog.options import StoreOptions
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch
-from pyspark_txlog.sink.options import WriteOptions
 from pyspark_txlog.sink.routing import TopicRoute
 from txlog.engine import (
     ConsumerGroupMetadata,
@@ -357,16 +355,8 @@ def query_id(spark: SparkSession) -> str | None:
 def _route(
     runtime: Runtime, frame: DataFrame, topic: str, key: str | Sequence[str] | None, max_age_ms: int | None = 0
 ) -> TopicRoute:
-    options = WriteOptions(
-        store=StoreOptions(path=runtime.url, storage=runtime.storage_options),
-        topic=check_topic_name(topic),
-        key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
-        transactional_id=None,
-        txn_version=None,
-        transaction_timeout_ms=None,
-        compression_type=None,
-    )
-    return TopicRoute(runtime, options, frame.schema, runtime.topic(topic, max_age_ms))
+    found = runtime.topic(check_topic_name(topic), max_age_ms)
+    return TopicRoute(runtime, frame.schema, found, (key,) if isinstance(key, str) else key)
 
 
 def _abort_beside(txn: Transaction, error: BaseException) -> None:

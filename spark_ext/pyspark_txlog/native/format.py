@@ -45,14 +45,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.messages import NotNativeError
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.native.write import write_frame
+from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY
-from pyspark_txlog.sink.options import WriteOptions, parse_stream_write_options, parse_write_options
+from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.sink.routing import TopicRoute
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 from pyspark_txlog.source.batch_reader import check_schema, plan_topics, read_tasks
@@ -74,16 +76,16 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | N
     if any(name.lower() == "metadata" for name in options):
         raise NotNativeError("the option 'metadata' does not read rows")
     parsed = parse_read_options(options)
-    if parsed.min_partitions is not None:
+    if table.MIN_PARTITIONS in parsed:
         raise NotNativeError("the option 'minPartitions' asks for tasks, and Spark splits a native scan itself")
-    if not parsed.fail_on_data_loss:
+    if not parsed[table.FAIL_ON_DATA_LOSS]:
         raise NotNativeError("failOnDataLoss=false: a native scan fails if a file is deleted while it reads")
-    _check_folders(spark, parsed.store.path)
-    with closing(parsed.store.open()) as runtime:
+    _check_folders(spark, parsed[table.PATH])
+    with closing(parsed.open()) as runtime:
         wanted = settled(parsed, runtime.settings)
         topics = subscribed_topics(runtime, wanted)
         if schema is None:
-            schema = schemas.select({name: topic.schema for name, topic in topics.items()}, wanted.columns)
+            schema = schemas.select({name: topic.schema for name, topic in topics.items()}, wanted[table.COLUMNS])
         else:
             check_schema(schema, topics, wanted)
         _check_access(spark, runtime)
@@ -106,8 +108,8 @@ def begin_save(frame: DataFrame, options: Mapping[str, str]) -> Callable[[], Non
     Raises NotNativeError, and what `TxlogWriter.begin` raises.
     """
     parsed = parse_write_options(options)
-    _check_folders(frame.sparkSession, parsed.store.path)
-    runtime = parsed.store.open()
+    _check_folders(frame.sparkSession, parsed[table.PATH])
+    runtime = parsed.open()
     try:
         _check_topic(runtime, parsed)
         _check_access(frame.sparkSession, runtime)
@@ -129,9 +131,9 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
     Raises NotNativeError, TxlogError. The function raises what `TxlogStreamWriter` raises.
     """
     parsed = parse_stream_write_options(options)
-    _check_folders(frame.sparkSession, parsed.write.store.path, parsed.checkpoint_location)
-    with closing(parsed.write.store.open()) as runtime:
-        _check_topic(runtime, parsed.write)
+    _check_folders(frame.sparkSession, parsed[table.PATH], parsed[table.CHECKPOINT_LOCATION])
+    with closing(parsed.open()) as runtime:
+        _check_topic(runtime, parsed)
         _check_access(frame.sparkSession, runtime)
 
     def run(batch: DataFrame, number: int) -> None:
@@ -143,21 +145,23 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
 
 
 def _writing(frame: DataFrame, batch: int | None = None) -> NativeWrite:
-    def write(runtime: Runtime, options: WriteOptions, txn: TransactionMetadata) -> tuple[StagedPart, ...]:
-        assert options.topic is not None
-        route = TopicRoute(runtime, options, frame.schema, runtime.topic(options.topic))
-        codec = options.compression_type
+    def write(runtime: Runtime, options: Options, txn: TransactionMetadata) -> tuple[StagedPart, ...]:
+        topic = options[table.TOPIC]
+        assert topic is not None
+        route = TopicRoute(runtime, frame.schema, runtime.topic(topic), options[table.KEY])
+        codec = options[table.COMPRESSION_TYPE]
         return write_frame(runtime, txn, frame, route, compression=codec, by_task=True, batch=batch)
 
     return write
 
 
-def _check_topic(runtime: Runtime, options: WriteOptions) -> None:
-    if options.topic is None:
+def _check_topic(runtime: Runtime, options: Options) -> None:
+    topic = options[table.TOPIC]
+    if topic is None:
         raise NotNativeError("there is no option 'topic': the rows name their topics")
-    if "compact" in runtime.settings.topic_config(runtime.topic(options.topic, 0)).cleanup_policy:
+    if "compact" in runtime.settings.topic_config(runtime.topic(topic, 0)).cleanup_policy:
         raise NotNativeError(
-            f"topic {options.topic!r} is compacted, and Spark's own writer may change the order of the rows of a key"
+            f"topic {topic!r} is compacted, and Spark's own writer may change the order of the rows of a key"
         )
 
 

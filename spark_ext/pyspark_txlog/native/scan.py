@@ -35,12 +35,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
 from pyspark_txlog.native.locations import escape_glob, spark_folder
-from pyspark_txlog.option_table import OPTIONS
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
-from pyspark_txlog.source.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
+from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
 from pyspark_txlog.source.packing import MAX_TASK_BYTES
 from pyspark_txlog.source.predicate import Predicate, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
@@ -85,7 +85,7 @@ _KEY_PARTS = 3
 _LOCK = threading.Lock()
 
 
-def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, object]) -> SettledOptions:
+def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, object]) -> ReadOptions:
     """Return the options of `spark.read.format("txlog")`, given as keyword arguments: `starting_offsets` or
     `startingOffsets`, `isolation_level`.
 
@@ -93,7 +93,7 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
     `datetime` with a time zone, columns a list. If `topics` is not empty, they are subscribed; else `given` has
     `assign` or `subscribePattern`. Raises UnknownOptionError, InvalidRequestError, InvalidConfigurationError.
     """
-    known = {_plain(option.name): option for option in OPTIONS if option.name in READ_OPTIONS}
+    known = {_plain(option.name): option for option in table.OPTIONS if option.name in table.names_of("read")}
     options = {"path": runtime.where}
     for name, value in given.items():
         option = known.get(_plain(name))
@@ -115,7 +115,7 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
     return settled(parse_read_options(options), runtime.settings)
 
 
-def scan(spark: SparkSession, runtime: Runtime, options: SettledOptions) -> dict[str, DataFrame]:
+def scan(spark: SparkSession, runtime: Runtime, options: ReadOptions) -> dict[str, DataFrame]:
     """Return a frame for each topic that the options name, by topic, planned together.
 
     Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError.
@@ -124,7 +124,7 @@ def scan(spark: SparkSession, runtime: Runtime, options: SettledOptions) -> dict
     plans = plan_topics(runtime, options, topics)
     made = {}
     for name, topic in topics.items():
-        schema = schemas.select({name: topic.schema}, options.columns)
+        schema = schemas.select({name: topic.schema}, options[table.COLUMNS])
         own = [plan for plan in plans if plan.topic_partition.topic == name]
         made[name] = frame_of(spark, runtime, name, schema, read_tasks(runtime, own, schema.names, options))
     return made

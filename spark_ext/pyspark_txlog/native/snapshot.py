@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.native.scan import frame_of
-from pyspark_txlog.option_values import COLUMNS
 from pyspark_txlog.source.batch_reader import pack_tasks
 from txlog import engine
 from txlog.engine import Runtime, TopicPartition
@@ -73,7 +73,7 @@ class Snapshot:
             )
         self._check_age()
         if isinstance(columns, str):
-            columns = COLUMNS.parse("columns", columns)
+            columns = table.COLUMNS.value.parse("columns", columns)
         metadata = self._runtime.topic(topic, 0)
         schema = schemas.select({topic: metadata.schema}, columns)
         tasks = self._tasks(metadata, schema)

@@ -27,8 +27,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.sink.options import WriteOptions, parse_write_options, settled_write
+from pyspark_txlog.options import Options
+from pyspark_txlog.sink.options import parse_write_options, settled_write
 from txlog.engine import (
     Runtime,
     StagedPart,
@@ -43,7 +45,7 @@ from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NativeWrite: TypeAlias = Callable[[Runtime, WriteOptions, TransactionMetadata], Sequence[StagedPart]]
+NativeWrite: TypeAlias = Callable[[Runtime, Options, TransactionMetadata], Sequence[StagedPart]]
 """Stores the rows of a write or of a micro-batch in files of a transaction, without tasks of a Python sink."""
 
 
@@ -58,7 +60,7 @@ class TxlogWriter(DataSourceArrowWriter):
     """One write: one staged transaction."""
 
     def __init__(
-        self, options: WriteOptions, schema: StructType, txn: TransactionMetadata, *, drawn: bool, store_id: str = ""
+        self, options: Options, schema: StructType, txn: TransactionMetadata, *, drawn: bool, store_id: str = ""
     ) -> None:
         self._store_id = store_id
         self._options = options
@@ -81,11 +83,11 @@ class TxlogWriter(DataSourceArrowWriter):
                 'a log is append-only. hint: use .mode("append"); to start over, delete the topic and create it again'
             )
         parsed = parse_write_options(options)
-        with closing(parsed.store.open()) as runtime:
+        with closing(parsed.open()) as runtime:
             return cls.begin_in(runtime, parsed, schema)[0]
 
     @classmethod
-    def begin_in(cls, runtime: Runtime, options: WriteOptions, schema: StructType) -> tuple[Self, StagedTransaction]:
+    def begin_in(cls, runtime: Runtime, options: Options, schema: StructType) -> tuple[Self, StagedTransaction]:
         """Do the work of `begin` in an open store, and return the transaction too."""
         # Imported here and in `write_parts`, because a commit does not need pyarrow.
         from pyspark_txlog.sink.routing import TopicRoute, check_routing
@@ -93,11 +95,11 @@ class TxlogWriter(DataSourceArrowWriter):
         check_routing(options, schema)
         version = version_of(options)
         options = settled_write(options, runtime.settings)
-        if options.topic is not None:
-            TopicRoute(runtime, options, schema, runtime.topic(options.topic, 0))
+        if (topic := options[table.TOPIC]) is not None:
+            TopicRoute(runtime, schema, runtime.topic(topic, 0), options[table.KEY])
         transaction = StagedTransaction.begin(
             runtime,
-            options.transactional_id,
+            options[table.TRANSACTIONAL_ID],
             config=producer_config(options),
             # Reading the id's record costs requests, so do it only if there is a version to check.
             check=None if version is None else lambda current: check_version(current, version),
@@ -113,7 +115,7 @@ class TxlogWriter(DataSourceArrowWriter):
             return TaskFiles(parts=())
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        with closing(self._options.store.open()) as runtime:
+        with closing(self._options.open()) as runtime:
             return TaskFiles(parts=write_parts(runtime, self._options, self._schema, self._txn, task, iterator))
 
     @plain_errors
@@ -124,7 +126,7 @@ class TxlogWriter(DataSourceArrowWriter):
         (the version was committed for other topics). Spark then calls `abort`.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
-        with closing(self._options.store.open()) as runtime:
+        with closing(self._options.open()) as runtime:
             self._commit(self._resume(runtime, attempted=False), parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -133,7 +135,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
         try:
-            with closing(self._options.store.open()) as runtime:
+            with closing(self._options.open()) as runtime:
                 transaction = self._resume(runtime, attempted=True)
                 if transaction.abort().already_committed:
                     say(
@@ -166,7 +168,7 @@ class TxlogWriter(DataSourceArrowWriter):
         result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
         if result.skipped:
             say(
-                f"transactional.id {transaction.transactional_id!r}: txn.version {self._options.txn_version} is not above "
+                f"transactional.id {transaction.transactional_id!r}: txn.version {self._options[table.TXN_VERSION]} is not above "
                 f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
             )
         transaction.forget()
@@ -181,7 +183,7 @@ class TxlogWriter(DataSourceArrowWriter):
     def _hint(self) -> str:
         return (
             ", or repeat it with the same txn.version: it will be skipped"
-            if self._options.txn_version is not None
+            if table.TXN_VERSION in self._options
             else "; with 'txn.version' a repeated write would be detected"
         )
 
@@ -192,13 +194,12 @@ class TxlogWriter(DataSourceArrowWriter):
         )
 
 
-def version_of(options: WriteOptions, topics: Collection[str] = ()) -> TxnVersion | None:
+def version_of(options: Options, topics: Collection[str] = ()) -> TxnVersion | None:
     """Return the version of a write; `topics` are those of its rows, which count if the options name no topic."""
-    if options.txn_version is None:
+    version, topic = options[table.TXN_VERSION], options[table.TOPIC]
+    if version is None:
         return None
-    return TxnVersion(
-        version=options.txn_version, topics=frozenset(topics if options.topic is None else {options.topic})
-    )
+    return TxnVersion(version=version, topics=frozenset(topics if topic is None else {topic}))
 
 
 def check_begun_here(runtime: Runtime, store_id: str) -> None:
@@ -211,15 +212,15 @@ def check_begun_here(runtime: Runtime, store_id: str) -> None:
         )
 
 
-def producer_config(options: WriteOptions) -> dict[str, object]:
+def producer_config(options: Options) -> dict[str, object]:
     """Return the options of the transaction's producer; the store's settings decide the rest."""
-    timeout_ms = options.transaction_timeout_ms
+    timeout_ms = options[table.TRANSACTION_TIMEOUT_MS]
     return {} if timeout_ms is None else {"transaction.timeout.ms": timeout_ms}
 
 
 def write_parts(
     runtime: Runtime,
-    options: WriteOptions,
+    options: Options,
     schema: StructType,
     txn: TransactionMetadata,
     task: int,
@@ -235,7 +236,7 @@ def write_parts(
     from txlog.engine.arrow import StagedFiles
 
     router = Router(runtime, options, schema, task)
-    files = StagedFiles(runtime, txn, compression=options.compression_type)
+    files = StagedFiles(runtime, txn, compression=options[table.COMPRESSION_TYPE])
     for batch in batches:
         for topic, rows, partitions in router.route(batch):
             files.add(topic, rows, partitions)

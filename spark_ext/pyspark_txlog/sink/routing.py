@@ -9,7 +9,7 @@ option `key`, or the topic's `key.columns`, or `key` in a topic of Kafka's recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import types as spark
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
-from pyspark_txlog.sink.options import WriteOptions
+from pyspark_txlog.options import Options
 from txlog.engine import Runtime
 from txlog.engine.arrow import check_keys, conform, key_columns_of, partition_table
 from txlog.engine.schemas import TopicMetadata, check_topic_name
@@ -29,9 +30,9 @@ TOPIC, PARTITION = "topic", "partition"
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
-def check_routing(options: WriteOptions, schema: spark.StructType) -> None:
+def check_routing(options: Options, schema: spark.StructType) -> None:
     """Raise InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of the wrong type."""
-    if options.topic is not None:
+    if table.TOPIC in options:
         return
     if TOPIC not in schema.names:
         raise InvalidRequestError(
@@ -46,10 +47,21 @@ def check_routing(options: WriteOptions, schema: spark.StructType) -> None:
 class TopicRoute:
     """Routes the rows of one frame into one topic; the constructor checks that they fit."""
 
-    def __init__(self, runtime: Runtime, options: WriteOptions, schema: spark.StructType, topic: TopicMetadata) -> None:
-        """Raises SchemaMismatchError with the column that does not fit the topic."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        schema: spark.StructType,
+        topic: TopicMetadata,
+        key: Sequence[str] | None,
+        *,
+        by_topic: bool = False,
+    ) -> None:
+        """`key` are the key columns of the call, if it names them; `by_topic` is whether a column names each row's topic.
+
+        Raises SchemaMismatchError with the column that does not fit the topic.
+        """
         columns = {field.name for field in topic.schema}
-        routing = {TOPIC} if options.topic is None else set()
+        routing = {TOPIC} if by_topic else set()
         self.topic = topic
         self.by_partition = PARTITION in schema.names and PARTITION not in columns
         if self.by_partition:
@@ -64,8 +76,8 @@ class TopicRoute:
         schemas.check_frame(stored, topic.schema, topic.topic)
         config = runtime.settings.topic_config(topic)
         self.compacted_by = config.key_columns if "compact" in config.cleanup_policy else ()
-        self.key = key_columns_of(runtime.settings, topic, options.key)
-        if options.key is not None:
+        self.key = key_columns_of(runtime.settings, topic, key)
+        if key is not None:
             missing = next((name for name in self.key if name not in schema.names), None)
             if missing is not None:
                 raise SchemaMismatchError(f"topic {topic.topic!r}: key column {missing!r} is not in the DataFrame")
@@ -98,9 +110,10 @@ class TopicRoute:
 class Router:
     """Splits the batches of one Spark task by topic."""
 
-    def __init__(self, runtime: Runtime, options: WriteOptions, schema: spark.StructType, task: int) -> None:
+    def __init__(self, runtime: Runtime, options: Options, schema: spark.StructType, task: int) -> None:
         self._runtime = runtime
-        self._options = options
+        self._topic = options[table.TOPIC]
+        self._key = options[table.KEY]
         self._schema = schema
         self._task = task
         self._routes: dict[str, TopicRoute] = {}
@@ -110,24 +123,24 @@ class Router:
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError.
         """
-        table = pa.Table.from_batches([batch])
-        for name, rows in self._by_topic(table):
+        for name, rows in self._by_topic(pa.Table.from_batches([batch])):
             route = self._routes.get(name)
             if route is None:
                 route = self._routes[name] = self._open(name)
             yield route.topic, *route.take(rows, self._task)
 
     def _open(self, name: str) -> TopicRoute:
-        return TopicRoute(self._runtime, self._options, self._schema, self._runtime.topic(check_topic_name(name)))
+        topic = self._runtime.topic(check_topic_name(name))
+        return TopicRoute(self._runtime, self._schema, topic, self._key, by_topic=self._topic is None)
 
-    def _by_topic(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        if self._options.topic is not None:
-            yield self._options.topic, table
+    def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if self._topic is not None:
+            yield self._topic, rows
             return
-        topics = table.column(TOPIC)
+        topics = rows.column(TOPIC)
         if topics.null_count:
             raise SchemaMismatchError(
                 f"column 'topic' is null in {count_text(topics.null_count, 'row')}; it names each row's topic, unless the option 'topic' does"
             )
         for name in pc.unique(topics):
-            yield str(name), table.filter(pc.equal(topics, name))
+            yield str(name), rows.filter(pc.equal(topics, name))

@@ -19,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark_txlog import option_table as table
+from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import producer_config
-from pyspark_txlog.sink.options import WriteOptions
 from txlog.engine import Session, producer_session
 from txlog.errors import StoreChangedError
 
@@ -31,13 +32,13 @@ _CACHE: OrderedDict[tuple[int, str], Session] = OrderedDict()
 
 
 @contextmanager
-def cached_session(options: WriteOptions) -> Iterator[Session]:
+def cached_session(options: Options, query: str) -> Iterator[Session]:
     """Yield the session of this store, transactional.id and query: the cached one, or a new one. Another query gets a new
     one.
 
     Raises what opening a store raises, and StoreChangedError if it is no longer the store that the cached session opened.
     """
-    names = [options.store.path, options.transactional_id, options.query, _settings(options)]
+    names = [options[table.PATH], options[table.TRANSACTIONAL_ID], query, _settings(options)]
     key = (os.getpid(), json.dumps(names, sort_keys=True))
     # Removed while in use, so that a concurrent call opens another session.
     before = _CACHE.pop(key, None)
@@ -65,11 +66,11 @@ def cached_session(options: WriteOptions) -> Iterator[Session]:
         oldest.runtime.close()
 
 
-def _opened(options: WriteOptions) -> Session:
-    runtime = options.store.open()
+def _opened(options: Options) -> Session:
+    runtime = options.open()
     config = runtime.settings.producer_config(producer_config(options))
-    return producer_session(runtime, config, f"transactional.id {options.transactional_id!r}")
+    return producer_session(runtime, config, f"transactional.id {options[table.TRANSACTIONAL_ID]!r}")
 
 
-def _settings(options: WriteOptions) -> dict[str, str]:
-    return {name: repr(value) for name, value in {**options.store.storage, **producer_config(options)}.items()}
+def _settings(options: Options) -> dict[str, str]:
+    return {name: repr(value) for name, value in {**options.storage, **producer_config(options)}.items()}

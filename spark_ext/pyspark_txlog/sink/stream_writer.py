@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -31,7 +31,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, check_begun_here, producer_config, write_parts
 from pyspark_txlog.sink.micro_batch import (
     QUERY_ID_PROPERTY,
@@ -41,7 +43,7 @@ from pyspark_txlog.sink.micro_batch import (
     check_without_offsets,
     task_of_batch,
 )
-from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
+from pyspark_txlog.sink.options import checkpoint_of, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
 from txlog.engine import Session, StagedPart, StagedTransaction, TransactionMetadata, TxnVersion, is_repeated
 from txlog.errors import (
@@ -81,7 +83,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     """One query's sink; on the driver's side Spark makes a new one for each call."""
 
     def __init__(
-        self, options: StreamWriteOptions, schema: StructType, txn: TransactionMetadata | None, store_id: str = ""
+        self, options: Options, schema: StructType, txn: TransactionMetadata | None, store_id: str = ""
     ) -> None:
         self._options = options
         self._schema = schema
@@ -108,22 +110,20 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 "then needs a watermark), or foreachBatch with df.write, which appends each result"
             )
         parsed = parse_stream_write_options(options)
-        write = parsed.write
-        check_routing(write, schema)
-        query_id = parsed.checkpoint().query_id() if parsed.commit_source_offsets else None
+        check_routing(parsed, schema)
+        query_id = checkpoint_of(parsed).query_id() if parsed[table.COMMIT_SOURCE_OFFSETS] else None
 
         def check(current: TransactionMetadata | None) -> None:
             if query_id is not None:
                 check_scope(current, query_id)
 
-        parsed = parsed.of_query(query_id)
-        with cached_session(parsed.write) as session:
+        with _cached_session(parsed, query_id) as session:
             runtime = session.runtime
             _check_without_offsets(parsed, session)
-            if write.topic is not None:
-                TopicRoute(runtime, write, schema, runtime.topic(write.topic, 0))
+            if (topic := parsed[table.TOPIC]) is not None:
+                TopicRoute(runtime, schema, runtime.topic(topic, 0), parsed[table.KEY])
             transaction = StagedTransaction.begin(
-                runtime, write.transactional_id, config=producer_config(write), check=check, session=session
+                runtime, parsed[table.TRANSACTIONAL_ID], config=producer_config(parsed), check=check, session=session
             )
             return cls(parsed, schema, transaction.txn, runtime.require_store().store_id)
 
@@ -148,9 +148,9 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         parts: tuple[StagedPart, ...] = ()
         # The coordinator is sure to skip a committed version, so the rows need not be computed.
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
-            with closing(self._options.write.store.open()) as runtime:
+            with closing(self._options.open()) as runtime:
                 task = task_of_batch(context.partitionId(), int(batch_id))
-                parts = write_parts(runtime, self._options.write, self._schema, self._txn, task, iterator)
+                parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator)
         return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
 
     @plain_errors
@@ -204,7 +204,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         begun = StreamFiles(parts=(), txn=self._txn, query_id=query_id, store_id=self._store_id)
         if not is_repeated(begun.txn, TxnVersion(version=batch_id, scope=query_id)):
             with self._session(begun) as session:
-                begun = replace(begun, parts=tuple(write(session.runtime, self._options.write, begun.txn)))
+                begun = replace(begun, parts=tuple(write(session.runtime, self._options, begun.txn)))
         try:
             self.commit([begun], batch_id)
         except BaseException:
@@ -237,12 +237,12 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             )
 
     def _micro_batch(self, query_id: str, number: int) -> MicroBatch:
-        checkpoint = self._options.checkpoint() if self._options.commit_source_offsets else None
+        checkpoint = checkpoint_of(self._options) if self._options[table.COMMIT_SOURCE_OFFSETS] else None
         return MicroBatch(query_id=query_id, number=number, checkpoint=checkpoint)
 
     @contextmanager
     def _session(self, begun: StreamFiles) -> Iterator[Session]:
-        with cached_session(self._options.of_query(begun.query_id).write) as session:
+        with _cached_session(self._options, begun.query_id) as session:
             check_begun_here(session.runtime, begun.store_id)
             yield session
 
@@ -252,18 +252,25 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             begun.txn,
             drawn=False,
             attempted=attempted,
-            config=producer_config(self._options.write),
+            config=producer_config(self._options),
             session=session,
         )
 
 
-def _check_without_offsets(options: StreamWriteOptions, session: Session) -> None:
-    if options.commit_source_offsets:
+def _cached_session(options: Options, query_id: str | None) -> AbstractContextManager[Session]:
+    """Return the session of the query, which is known by its id, or by the checkpoint's location if that is not read."""
+    query = query_id if options[table.COMMIT_SOURCE_OFFSETS] else None
+    return cached_session(options, options[table.CHECKPOINT_LOCATION] if query is None else query)
+
+
+def _check_without_offsets(options: Options, session: Session) -> None:
+    if options[table.COMMIT_SOURCE_OFFSETS]:
         return
-    assert options.write.transactional_id is not None
-    query = (session.runtime.where, options.write.transactional_id)
+    name = options[table.TRANSACTIONAL_ID]
+    assert name is not None
+    query = (session.runtime.where, name)
     if query not in _WITHOUT_OFFSETS:
-        check_without_offsets(session, options.write.transactional_id)
+        check_without_offsets(session, name)
         _WITHOUT_OFFSETS.add(query)
 
 

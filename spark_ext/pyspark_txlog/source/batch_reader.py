@@ -17,10 +17,12 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.options import Options
 from pyspark_txlog.source import packing, where
-from pyspark_txlog.source.options import ReadOptions, SettledOptions, parse_read_options, settled
+from pyspark_txlog.source.options import ReadOptions, settled
 from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
 from txlog import engine
 from txlog.engine import FilePiece, Piece, ReadPlan, Runtime, Session, TopicPartition
@@ -31,70 +33,58 @@ from txlog.errors import InvalidRequestError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "TxlogReader",
-    "check_schema",
-    "pack_plans",
-    "parse_read_options",
-    "plan_input",
-    "plan_topics",
-    "read_input",
-    "read_tasks",
-    "schema_of",
-]
-
 
 class TxlogReader(DataSourceReader):
     """A batch read. Driver side: `partitions`. Executor side: `read`."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Return the read as runs of pieces. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
-        with closing(self._options.store.open()) as runtime:
+        with closing(self._options.open()) as runtime:
             options = settled(self._options, runtime.settings)
             return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition, in the order of offsets within each topic partition."""
-        return read_input(partition, self._schema, fail_on_data_loss=self._options.fail_on_data_loss)
+        return read_input(partition, self._schema, self._options)
 
 
-def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def read_input(partition: InputPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one input partition, on an executor. Raises OffsetOutOfRangeError if retention overtook the read."""
     # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
     tasks: Sequence[engine.ReadTask] = partition.value or ()
-    on_lost = None if fail_on_data_loss else _say_lost
+    on_lost = None if options[table.FAIL_ON_DATA_LOSS] else _say_lost
     batches = (batch for task in tasks for batch in engine.read_task(task, on_lost=on_lost))
     return spark_batches(batches, schema)
 
 
 @plain_errors
-def schema_of(options: ReadOptions) -> StructType:
+def schema_of(options: Options) -> StructType:
     """Return the columns of a read if the user gave no schema."""
-    with closing(options.store.open()) as runtime:
+    with closing(options.open()) as runtime:
         # Report wrong options at load(), not at the first use of the frame.
         settled(options, runtime.settings)
         topics = subscribed_topics(runtime, options)
-    if options.where is not None:
+    if (condition := options[table.WHERE]) is not None:
         for name, topic in topics.items():
-            where.bind(options.where, topic.schema, name)
-    return schemas.select({name: topic.schema for name, topic in topics.items()}, options.columns)
+            where.bind(condition, topic.schema, name)
+    return schemas.select({name: topic.schema for name, topic in topics.items()}, options[table.COLUMNS])
 
 
-def plan_input(runtime: Runtime, options: SettledOptions, schema: StructType) -> list[tuple[engine.ReadTask, ...]]:
+def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads; none of them is empty."""
     topics = subscribed_topics(runtime, options)
     check_schema(schema, topics, options)
     return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options)
 
 
-def plan_topics(runtime: Runtime, options: SettledOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
+def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
     """Return the plan of each partition of `topics` to read, on its fresh tail.
 
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError.
@@ -105,10 +95,10 @@ def plan_topics(runtime: Runtime, options: SettledOptions, topics: Mapping[str, 
 
 
 def pack_plans(
-    runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: SettledOptions
+    runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: ReadOptions
 ) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads of `plans`; none of them is empty."""
-    return pack_tasks(read_tasks(runtime, plans, schema.names, options), options.min_partitions)
+    return pack_tasks(read_tasks(runtime, plans, schema.names, options), options[table.MIN_PARTITIONS])
 
 
 def pack_tasks(
@@ -121,16 +111,17 @@ def pack_tasks(
 
 
 def read_tasks(
-    runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: SettledOptions
+    runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: ReadOptions
 ) -> list[engine.ReadTask]:
     """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching rows."""
     made = []
+    condition = options[table.WHERE]
     for plan in plans:
         predicate = None
         wanted = list(names)
-        if options.where is not None:
+        if condition is not None:
             topic = engine.topic_for(runtime, plan)
-            predicate = where.bind(options.where, topic.schema, topic.topic)
+            predicate = where.bind(condition, topic.schema, topic.topic)
             wanted += [name for name in predicate.columns if name not in names]
         (task,) = engine.tasks(
             runtime,
@@ -145,9 +136,9 @@ def read_tasks(
     return made
 
 
-def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: ReadOptions) -> None:
+def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: Options) -> None:
     """Raise SchemaMismatchError unless each topic has the columns of `schema`, InvalidRequestError if `columns` names others."""
-    columns = options.columns
+    columns = options[table.COLUMNS]
     if columns is not None and schemas.ALL_COLUMNS not in columns and list(columns) != schema.names:
         raise InvalidRequestError(
             f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for {', '.join(schema.names)}; give only one of them"
@@ -156,20 +147,22 @@ def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], option
 
 
 def _ranges(
-    session: Session, partitions: list[TopicPartition], options: SettledOptions
+    session: Session, partitions: list[TopicPartition], options: ReadOptions
 ) -> dict[TopicPartition, tuple[int, int | None]]:
     """Return where to begin and to end in each partition; None means the end that the isolation level gives."""
     return within_the_log(options, lambda clamp: _strict_ranges(session, partitions, options, clamp=clamp))
 
 
 def _strict_ranges(
-    session: Session, partitions: list[TopicPartition], options: SettledOptions, *, clamp: bool
+    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
 ) -> dict[TopicPartition, tuple[int, int | None]]:
     start = resolve_starts(session, partitions, options, clamp=clamp)
-    if options.end.kind == "latest":
+    if options[table.ENDING_OFFSETS].kind == "latest":
         # No second look at the tails: the plan ends at the end of the views that resolved the start.
         return {tp: (start[tp], None) for tp in partitions}
-    end = resolve(session, partitions, options.end, options.isolation_level, missing="latest", clamp=clamp)
+    end = resolve(
+        session, partitions, options[table.ENDING_OFFSETS], options.isolation_level, missing="latest", clamp=clamp
+    )
     return {tp: (start[tp], end[tp]) for tp in partitions}
 
 

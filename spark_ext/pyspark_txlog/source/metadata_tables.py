@@ -17,8 +17,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.metadata_schemas import TABLES
+from pyspark_txlog.options import Options
 from pyspark_txlog.source import packing
-from pyspark_txlog.source.options import MetadataOptions, parse_metadata_options
+from pyspark_txlog.source.options import names_topics, parse_metadata_options
 from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
 from txlog import engine
 from txlog.engine import FilePiece, Runtime, TopicPartition
@@ -33,16 +34,17 @@ if TYPE_CHECKING:
 PARTITIONS_A_TASK = 16
 """A task of a Python source costs at least 40 ms; reading the state of a partition costs a few requests."""
 
-Row = tuple[Any, ...]
+Row = dict[str, Any]
 Rows = Callable[[Runtime, Sequence[TopicPartition]], Iterable[Row]]
-"""Return the rows as tuples in the order of the table's columns; times are milliseconds or None."""
+"""Return the rows, with a value for each column of the table; times are milliseconds or None."""
 
 
 class MetadataReader(DataSourceReader):
     """A batch read of a metadata table. Driver side: `partitions`. Executor side: `read`."""
 
-    def __init__(self, options: MetadataOptions, schema: spark.StructType) -> None:
+    def __init__(self, options: Options, table: str, schema: spark.StructType) -> None:
         self._options = options
+        self._table = table
         self._schema = schema
 
     @classmethod
@@ -53,16 +55,16 @@ class MetadataReader(DataSourceReader):
         Raises UnknownOptionError, InvalidRequestError, and SchemaMismatchError if the user's schema has other columns
         than the table.
         """
-        options = parse_metadata_options(given)
-        check_columns(options.table, schema)
-        return cls(options, schema)
+        table, options = parse_metadata_options(given)
+        check_columns(table, schema)
+        return cls(options, table, schema)
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Return the topic partitions that each task reads. Raises UnknownTopicOrPartitionError."""
-        if self._options.table in _OF_THE_STORE:
+        if self._table in _OF_THE_STORE:
             return [InputPartition(())]
-        with closing(self._options.store.open()) as runtime:
+        with closing(self._options.open()) as runtime:
             found = _partitions(runtime, self._options)
         return [
             InputPartition(tuple(found[first : first + PARTITIONS_A_TASK]))
@@ -76,18 +78,16 @@ class MetadataReader(DataSourceReader):
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        name = self._options.table
         if partition.value is None:
             # Without partitions Spark makes one task itself.
             return iter(())
-        with closing(self._options.store.open()) as runtime:
-            rows_of = _OF_THE_STORE.get(name) or _OF_PARTITIONS[name]
+        with closing(self._options.open()) as runtime:
+            rows_of = _OF_THE_STORE.get(self._table) or _OF_PARTITIONS[self._table]
             rows = list(rows_of(runtime, partition.value)) if runtime.descriptor is not None else []
         target = to_arrow_schema(self._schema, timezone="UTC")
-        places = {name: at for at, (name, _, _) in enumerate(TABLES[name].columns)}
         arrays = []
         for field in target:
-            values = [row[places[field.name]] for row in rows]
+            values = [row[field.name] for row in rows]
             if pa.types.is_timestamp(field.type):
                 values = [None if value is None or value < 0 else value * 1000 for value in values]
                 arrays.append(pa.array(values, pa.int64()).cast(field.type))
@@ -107,13 +107,12 @@ def check_columns(name: str, schema: spark.StructType) -> None:
             )
 
 
-def _partitions(runtime: Runtime, options: MetadataOptions) -> list[TopicPartition]:
-    if options.topics is None:
+def _partitions(runtime: Runtime, options: Options) -> list[TopicPartition]:
+    if not names_topics(options):
         return [
             TopicPartition(topic.topic, number) for topic in runtime.list_topics() for number in range(topic.partitions)
         ]
-    topics = subscribed_topics(runtime, options.topics)
-    return subscribed_partitions(engine.read_session(runtime), options.topics, topics)
+    return subscribed_partitions(engine.read_session(runtime), options, subscribed_topics(runtime, options))
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -121,103 +120,59 @@ def _partitions(runtime: Runtime, options: MetadataOptions) -> list[TopicPartiti
 
 def _transactions(runtime: Runtime, _: Sequence[TopicPartition]) -> Iterator[Row]:
     for txn in Admin(runtime).list_transactions():
-        yield (
-            txn.transactional_id,
-            txn.producer_id,
-            txn.producer_epoch,
-            txn.state,
-            txn.last_outcome,
-            txn.last_epoch if txn.last_epoch >= 0 else None,
-            txn.timeout_ms,
-            txn.started_at,
-            txn.updated_at,
-            txn.duration_ms if txn.duration_ms >= 0 else None,
-            [{"topic": topic, "partition": number} for topic, number in txn.partitions],
-            txn.txn_version if txn.txn_version >= 0 else None,
-            txn.txn_scope,
-            txn.coordinator,
-            txn.offset,
+        yield _row(
+            "transactions",
+            txn,
+            last_epoch=_known(txn.last_epoch),
+            duration_ms=_known(txn.duration_ms),
+            partitions=[{"topic": topic, "partition": number} for topic, number in txn.partitions],
+            txn_version=_known(txn.txn_version),
+            coordinator_offset=txn.offset,
         )
 
 
 def _partition_rows(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
     for found in _descriptions(runtime, wanted):
         opened = [each.txn_first_offset for each in found.open_transactions if each.txn_first_offset is not None]
-        yield (
-            found.topic,
-            found.partition,
-            found.log_start_offset,
-            found.last_stable_offset,
-            found.log_end_offset,
-            found.last_timestamp,
-            len(found.open_transactions),
-            min(opened, default=None),
-            len(found.segments),
-            found.sealed_end,
-            found.boundary,
-            found.tail_batches,
-            found.tail_records,
-            found.tail_bytes + sum(segment.bytes for segment in found.segments),
+        yield _row(
+            "partitions",
+            found,
+            open_transactions=len(found.open_transactions),
+            first_open_offset=min(opened, default=None),
+            segments=len(found.segments),
+            sealed_end_offset=found.sealed_end,
+            boundary_offset=found.boundary,
+            bytes=found.tail_bytes + sum(segment.bytes for segment in found.segments),
         )
 
 
 def _segments(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
     for found in _descriptions(runtime, wanted):
         for each in found.segments:
-            yield (
-                found.topic,
-                found.partition,
-                each.base_offset,
-                each.end_offset,
-                each.generation,
-                each.name,
-                each.batches,
-                each.records,
-                each.files,
-                each.bytes,
-                each.aborted_txns,
-            )
+            yield _row("segments", each, found, index=each.name)
 
 
 def _aborted(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
     for found in _descriptions(runtime, wanted):
         for txn in found.aborted:
-            yield (
-                found.topic,
-                found.partition,
-                txn.producer_id,
-                txn.first_offset,
-                txn.last_offset,
-                txn.last_stable_offset,
-            )
+            yield _row("aborted", txn, found)
 
 
 def _groups(runtime: Runtime, _: Sequence[TopicPartition]) -> Iterator[Row]:
     for group in Admin(runtime).list_groups():
-        about = (
-            group.group,
-            group.state,
-            group.generation if group.generation >= 0 else None,
-            group.member_id or None,
-            group.client_id or None,
-            list(group.topics),
-        )
-        if not group.offsets:
-            yield (*about, *[None] * 10)
+        about = {
+            "group_id": group.group,
+            "generation": _known(group.generation),
+            "member_id": group.member_id or None,
+            "client_id": group.client_id or None,
+            "topics": list(group.topics),
+        }
         for each in group.offsets:
-            yield (
-                *about,
-                each.topic,
-                each.partition,
-                each.committed,
-                each.pending,
-                each.metadata,
-                each.committed_at,
-                each.log_start_offset,
-                each.last_stable_offset,
-                each.log_end_offset,
-                each.lag,
-            )
+            numbers = {"committed_offset": each.committed, "pending_offset": each.pending}
+            yield _row("consumer_groups", each, group, **about, **numbers)
+        if not group.offsets:
+            nothing = dict.fromkeys(name for name, _, _ in TABLES["consumer_groups"].columns)
+            yield _row("consumer_groups", **{**nothing, **about, "state": group.state})
 
 
 def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
@@ -247,55 +202,50 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
             segment = next((name for name in walk if name.base_offset <= first < name.end_offset), None)
             written = parse_rows_path(piece.file.path)
             times = [part.timestamp for each in pieces for part in each.ranges if not part.by_column]
-            yield (
-                tp.topic,
-                tp.partition,
-                piece.file.path,
-                first,
-                end,
-                piece.file.rows,
-                engine.piece_rows(pieces),
-                visible.get(piece.file.path, 0),
-                piece.file.bytes,
-                len(piece.file.row_groups),
-                piece.schema_id,
-                min(times, default=None),
-                max(times, default=None),
-                segment.index if segment is not None else None,
-                piece.offset_column,
-                written.producer_id if written is not None else None,
-                written.producer_epoch if written is not None else None,
-                piece.file.digest,
-                piece.file.footer_digest,
-                _statistics(piece.file.statistics, fields),
+            yield _row(
+                "files",
+                piece.file,
+                piece,
+                tp,
+                first_offset=first,
+                end_offset=end,
+                live_rows=engine.piece_rows(pieces),
+                committed_rows=visible.get(piece.file.path, 0),
+                row_groups=len(piece.file.row_groups),
+                first_timestamp=min(times, default=None),
+                last_timestamp=max(times, default=None),
+                segment=segment.index if segment is not None else None,
+                has_offset_column=piece.offset_column,
+                producer_id=written.producer_id if written is not None else None,
+                producer_epoch=written.producer_epoch if written is not None else None,
+                statistics=_statistics(piece.file.statistics, fields),
             )
 
 
 def _history(runtime: Runtime, _: Sequence[TopicPartition]) -> Iterator[Row]:
     for each in read_history(runtime):
         step = each.step
-        yield (
-            each.run_id,
-            step.job,
-            step.topic,
-            step.partition,
-            step.started_at,
-            step.ended_at,
-            step.outcome,
-            step.base_offset if step.base_offset >= 0 else None,
-            step.end_offset if step.base_offset >= 0 else None,
-            step.generation if step.generation >= 0 else None,
-            step.input_files,
-            step.output_files,
-            step.rows_read,
-            step.rows_written,
-            step.bytes_read,
-            step.bytes_written,
-            step.deleted_objects,
-            step.deleted_bytes,
-            step.message or None,
-            each.by,
+        yield _row(
+            "history",
+            step,
+            each,
+            base_offset=_known(step.base_offset),
+            end_offset=step.end_offset if step.base_offset >= 0 else None,
+            generation=_known(step.generation),
+            message=step.message or None,
         )
+
+
+def _row(table: str, *sources: object, **own: Any) -> Row:
+    """Return a row of `table`. A column's value is in `own`, or an attribute of the first of `sources` that has it."""
+    return {
+        name: own[name] if name in own else next(getattr(each, name) for each in sources if hasattr(each, name))
+        for name, _, _ in TABLES[table].columns
+    }
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
 
 
 def _descriptions(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[PartitionDescription]:

@@ -10,55 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from dataclasses import dataclass
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.option_table import names_of
-from pyspark_txlog.options import Given, StoreOptions
+from pyspark_txlog.options import Options, check_names
 from pyspark_txlog.source import where
-from txlog.engine import KEYS, IsolationLevel, Layer, Settings
-from txlog.engine.offsets import Missing, OffsetSpec
+from txlog.engine import IsolationLevel, Layer, Settings
+from txlog.engine.offsets import Missing
 from txlog.errors import InvalidRequestError, TxlogError
 
-ReadMode = Literal["subscribe", "subscribePattern", "assign"]
-
-_SUBSCRIPTIONS: tuple[ReadMode, ...] = ("subscribe", "subscribePattern", "assign")
-_METADATA_OPTIONS = ("path", "storageOptions", "metadata", *_SUBSCRIPTIONS)
-READ_OPTIONS = names_of("read")
-_STREAM_OPTIONS = names_of("readStream")
-_SETTINGS = tuple(name for name in READ_OPTIONS if name in KEYS)
+_SUBSCRIPTIONS = (table.SUBSCRIBE, table.SUBSCRIBE_PATTERN, table.ASSIGN)
+_METADATA_OPTIONS = ("path", "storageOptions", "metadata", *(option.name for option in _SUBSCRIPTIONS))
 _SPARK_DEFAULTS: Layer = {"auto.offset.reset": "none"}
 """As in Spark's Kafka source: a query moves to another offset only if an option allows it."""
 _RESETS: Mapping[str, Missing] = {"earliest": "earliest", "latest": "latest", "none": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of a batch read, checked as far as possible without the store."""
-
-    store: StoreOptions
-    mode: ReadMode
-    topics: tuple[str, ...] = ()
-    """From `subscribe` and `assign`, in their order."""
-    pattern: str = ""
-    partitions: Mapping[str, tuple[int, ...]] | None = None
-    """From `assign`."""
-    start: OffsetSpec
-    end: OffsetSpec
-    missing_time: Missing = "none"
-    """Where a read by time begins in a partition that has no row at or after that time."""
-    consumer: Mapping[str, str] = field(default_factory=dict)
-    """The consumer's settings that were given. Lower layers decide the others (`settled`)."""
-    columns: tuple[str, ...] | None = None
-    where: str | None = None
-    """A condition; see the module `where`."""
-    fail_on_data_loss: bool = True
-    min_partitions: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettledOptions(ReadOptions):
+class ReadOptions(Options):
     """The options of a read, with the effective consumer settings."""
 
     isolation_level: IsolationLevel
@@ -67,149 +37,109 @@ class SettledOptions(ReadOptions):
     """Where a read begins in a partition that has no row at or after the given time, or no committed offset."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
-    """The options of `spark.readStream`, checked as far as possible without the store."""
-
-    read: ReadOptions
-    """The options that streams and batches share; a stream does not use its `end`."""
-    max_offsets_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    metadata_max_age_ms: int | None
-    """How often the query looks for new partitions and new topics of a pattern. None: the client's setting."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataOptions:
-    """The options of a read of the log's own state."""
-
-    store: StoreOptions
-    table: str
-    """One of `metadata_schemas.TABLES`."""
-    topics: ReadOptions | None
-    """Which topics to read; None: all."""
-
-
 @plain_errors
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(options: Mapping[str, str]) -> Options:
     """Parse the options of `spark.read`. Raises UnknownOptionError and InvalidRequestError with option, expected and found."""
-    given = Given(options, READ_OPTIONS, "a read")
-    if "metadata" in given:
+    parsed = Options.parse(options, "read")
+    if (state := parsed[table.METADATA]) is not None:
         raise InvalidRequestError(
-            f"option 'metadata': {given['metadata']} does not read rows, and this call does. hint: leave the option out"
+            f"option 'metadata': {state} does not read rows, and this call does. hint: leave the option out"
         )
-    return _read_options(given, "a read", _offsets(given, "ending"))
+    return _checked(parsed, "a read")
 
 
 @plain_errors
-def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+def parse_stream_options(options: Mapping[str, str]) -> Options:
     """Parse the options of `spark.readStream`. Raises UnknownOptionError and InvalidRequestError with option, expected
     and found."""
     lowered = {name.lower() for name in options}
-    if ending := [name for name in READ_OPTIONS if name.startswith("ending") and name.lower() in lowered]:
+    if ending := [name for name in table.names_of("read") if name.startswith("ending") and name.lower() in lowered]:
         raise InvalidRequestError(
             f"option {ending[0]!r} belongs to a batch read, because a stream has no end. hint: leave it out; Trigger.AvailableNow ends a query at the "
             "rows that exist when it starts"
         )
-    given = Given(options, _STREAM_OPTIONS, "a stream", stream=True)
-    read = _read_options(given, "a stream", OffsetSpec(kind="latest", option="endingOffsets"))
-    at_most, at_least = given["maxOffsetsPerTrigger"], given["minOffsetsPerTrigger"]
+    parsed = _checked(Options.parse(options, "readStream"), "a stream")
+    at_most, at_least = parsed[table.MAX_OFFSETS_PER_TRIGGER], parsed[table.MIN_OFFSETS_PER_TRIGGER]
     if at_most is not None and at_least is not None and at_least > at_most:
         raise InvalidRequestError(
             f"option 'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, {at_most}, found {at_least}"
         )
-    return StreamOptions(
-        read=read,
-        max_offsets_per_trigger=at_most,
-        min_offsets_per_trigger=at_least,
-        max_trigger_delay_ms=given["maxTriggerDelay"],
-        metadata_max_age_ms=given["metadata.max.age.ms"],
-    )
+    return parsed
 
 
 @plain_errors
-def parse_metadata_options(options: Mapping[str, str]) -> MetadataOptions:
-    """Parse the options of `spark.read.option("metadata", ...)`. Raises UnknownOptionError and InvalidRequestError."""
-    given = Given(options, _METADATA_OPTIONS, "a read of metadata")
-    table = given["metadata"]
-    of_topics = {name: value for name, value in options.items() if name.lower() != "metadata"}
-    return MetadataOptions(
-        store=given.store("load"),
-        table=table,
-        topics=parse_read_options(of_topics) if any(mode in given for mode in _SUBSCRIPTIONS) else None,
-    )
+def parse_metadata_options(options: Mapping[str, str]) -> tuple[str, Options]:
+    """Return the table and the options of `spark.read.option("metadata", ...)`. Raises UnknownOptionError and
+    InvalidRequestError."""
+    parsed = Options.parse(options, "read", _METADATA_OPTIONS, "a read of metadata")
+    if names_topics(parsed):
+        _check_subscription(parsed, "a read")
+    state = parsed[table.METADATA]
+    assert state is not None
+    return state, parsed
 
 
 @plain_errors
-def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_schema_options(options: Mapping[str, str]) -> Options:
     """Parse the options of a read when Spark asks for its schema, without saying whether it is a batch or a stream.
 
     An option that only one of the two allows is accepted here. The other one refuses it later, when it starts.
     """
-    of_streams = [name for name in _STREAM_OPTIONS if name not in READ_OPTIONS]
-    given = Given(options, (*READ_OPTIONS, *of_streams), "a read")
-    if any(name in given for name in of_streams):
-        return parse_stream_options(options).read
+    of_batches = table.names_of("read")
+    of_streams = [name for name in table.names_of("readStream") if name not in of_batches]
+    check_names(options, (*of_batches, *of_streams), "a read")
+    if {name.lower() for name in of_streams} & {name.lower() for name in options}:
+        return parse_stream_options(options)
     try:
         return parse_read_options(options)
     except TxlogError:
         with suppress(TxlogError):
-            return parse_stream_options(options).read
+            return parse_stream_options(options)
         raise
 
 
-def settled(options: ReadOptions, settings: Settings) -> SettledOptions:
+def names_topics(options: Options) -> bool:
+    """Whether the call names topics, in one of the three ways."""
+    return any(option in options for option in _SUBSCRIPTIONS)
+
+
+def settled(options: Options, settings: Settings) -> ReadOptions:
     """Return the options, completed with the store's settings.
 
     Raises InvalidRequestError if the read begins at committed offsets and no setting names the group.
     """
     # An option that was not given must not reach the layers as a value, because it would override the configuration
     # file.
-    config = settings.consumer_config(options.consumer, _SPARK_DEFAULTS)
-    if options.start.kind == "committed" and not config.group_id:
+    config = settings.consumer_config(options.settings, _SPARK_DEFAULTS)
+    start = options[table.STARTING_OFFSETS]
+    if start.kind == "committed" and not config.group_id:
         raise InvalidRequestError(
             "startingOffsets=committed starts at the committed offsets of a consumer group. hint: name it in 'group.id'"
         )
-    by_time = options.start.kind in ("timestamp", "timestamps")
-    return SettledOptions(
-        **{each.name: getattr(options, each.name) for each in fields(ReadOptions)},
+    by_time = start.kind in ("timestamp", "timestamps")
+    at_time: Missing = "latest" if options[table.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY] == "latest" else "none"
+    return ReadOptions(
+        call=options.call,
+        storage=options.storage,
+        values=options.values,
         isolation_level=config.isolation_level,
         group_id=config.group_id,
-        missing_start=options.missing_time if by_time else _RESETS[config.auto_offset_reset],
+        missing_start=at_time if by_time else _RESETS[config.auto_offset_reset],
     )
 
 
-def _read_options(given: Given, call: str, end: OffsetSpec) -> ReadOptions:
-    """Parse the options that batches and streams share."""
-    store = given.store("load")
-    modes = [mode for mode in _SUBSCRIPTIONS if mode in given]
+def _checked(options: Options, what: str) -> Options:
+    """Check what batches and streams share."""
+    _check_subscription(options, what)
+    if (condition := options[table.WHERE]) is not None:
+        where.check(condition)
+    return options
+
+
+def _check_subscription(options: Options, what: str) -> None:
+    modes = [option.name for option in _SUBSCRIPTIONS if option in options]
     if len(modes) != 1:
         found = " and ".join(modes) if modes else "none"
-        raise InvalidRequestError(f"{call} takes exactly one of {', '.join(_SUBSCRIPTIONS)}; found {found}")
-    partitions = given["assign"]
-    condition = given["where"]
-    if condition is not None:
-        where.check(condition)
-    return ReadOptions(
-        store=store,
-        mode=modes[0],
-        topics=given["subscribe"] or tuple(partitions or ()),
-        pattern=given["subscribePattern"] or "",
-        partitions=partitions,
-        start=_offsets(given, "starting"),
-        end=end,
-        missing_time="latest" if given["startingOffsetsByTimestampStrategy"] == "latest" else "none",
-        consumer={name: given[name] for name in _SETTINGS if name in given},
-        columns=given["columns"],
-        where=condition,
-        fail_on_data_loss=given["failOnDataLoss"],
-        min_partitions=given["minPartitions"],
-    )
-
-
-def _offsets(given: Given, side: str) -> OffsetSpec:
-    """Return where a read begins or ends: the first of Kafka's three options that was given, in their order of precedence."""
-    names = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
-    spec: OffsetSpec = given[next((name for name in names if name in given), names[-1])]
-    return spec
+        raise InvalidRequestError(
+            f"{what} takes exactly one of {', '.join(option.name for option in _SUBSCRIPTIONS)}; found {found}"
+        )

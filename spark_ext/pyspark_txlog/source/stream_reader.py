@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.source.batch_reader import read_input
 from pyspark_txlog.source.options import parse_stream_options
@@ -56,10 +57,10 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark cannot express both limits together, so `latestOffset` uses the options instead.
         """
         options = parse_stream_options(self._options)
-        if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
-        if options.min_offsets_per_trigger is not None:
-            return ReadMinRows(options.min_offsets_per_trigger)
+        if (at_most := options[table.MAX_OFFSETS_PER_TRIGGER]) is not None:
+            return ReadMaxRows(at_most)
+        if (at_least := options[table.MIN_OFFSETS_PER_TRIGGER]) is not None:
+            return ReadMinRows(at_least)
         return ReadAllAvailable()
 
     @plain_errors
@@ -78,8 +79,7 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition, in the order of offsets within each topic partition."""
-        options = parse_stream_options(self._options)
-        return read_input(partition, self._schema, fail_on_data_loss=options.read.fail_on_data_loss)
+        return read_input(partition, self._schema, parse_stream_options(self._options))
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _source(self) -> StreamSource:
         if self._opened is None:
             options = parse_stream_options(self._options)
-            runtime = options.read.store.open()
+            runtime = options.open()
             try:
                 self._opened = StreamSource(runtime, options, self._schema)
             except BaseException:

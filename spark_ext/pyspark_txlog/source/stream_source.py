@@ -23,11 +23,13 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import say
+from pyspark_txlog.options import Options
 from pyspark_txlog.source import limits
 from pyspark_txlog.source.batch_reader import check_schema, pack_plans
-from pyspark_txlog.source.options import StreamOptions, settled
-from pyspark_txlog.source.subscription import starting_offsets, subscribed_partitions, subscribed_topics
+from pyspark_txlog.source.options import settled
+from pyspark_txlog.source.subscription import named_topics, starting_offsets, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
 from txlog import engine
 from txlog.engine import PartitionView, ReadIndexes, ReadPlan, Runtime, TopicPartition, end_offset
@@ -50,21 +52,18 @@ MAX_PLANS = 3
 class StreamSource:
     """Answers what `spark.readStream.format("txlog")` asks. Not thread-safe: Spark makes one call at a time."""
 
-    def __init__(self, runtime: Runtime, options: StreamOptions, schema: StructType) -> None:
-        max_age_ms = options.metadata_max_age_ms
-        config = None if max_age_ms is None else {"metadata.max.age.ms": max_age_ms}
+    def __init__(self, runtime: Runtime, options: Options, schema: StructType) -> None:
         self._runtime = runtime
-        self._options = options
-        self._read = settled(options.read, runtime.settings)
+        self._read = settled(options, runtime.settings)
         self._schema = schema
         self._store_id = runtime.require_store().store_id
-        self._session = engine.read_session(runtime, config)
+        self._session = engine.read_session(runtime, options.settings)
         self._target: Offsets | None = None
         self._delay = limits.TriggerDelay(
-            min_offsets=options.min_offsets_per_trigger or 0,
-            max_delay_ms=options.max_trigger_delay_ms,
+            min_offsets=options[table.MIN_OFFSETS_PER_TRIGGER] or 0,
+            max_delay_ms=options[table.MAX_TRIGGER_DELAY],
             # As in Kafka's source: rows that exist when a query starts have waited long enough.
-            last_batch_ms=runtime.clock.monotonic_ms() - options.max_trigger_delay_ms,
+            last_batch_ms=runtime.clock.monotonic_ms() - options[table.MAX_TRIGGER_DELAY],
         )
         self._subscribed: tuple[list[TopicPartition], int] | None = None
         self._gone: set[TopicPartition] = set()
@@ -188,19 +187,19 @@ class StreamSource:
         return found
 
     def _topics(self, is_first: bool) -> dict[str, TopicMetadata]:
-        if self._read.mode == "subscribePattern" or is_first:
+        if is_first or table.SUBSCRIBE_PATTERN in self._read:
             listed = subscribed_topics(self._runtime, self._read, may_be_none=True)
             for topic in listed.values():
                 # The topic may have been deleted and created again. Old cached metadata would end the query.
                 self._runtime.remember_topic(topic)
             return listed
         found: dict[str, TopicMetadata] = {}
-        for name in self._read.topics:
+        for name in named_topics(self._read):
             try:
                 found[name] = self._topic(name, 0)
                 self._told.discard(name)
             except UnknownTopicOrPartitionError as error:
-                if self._read.fail_on_data_loss:
+                if self._read[table.FAIL_ON_DATA_LOSS]:
                     raise UnknownTopicOrPartitionError(
                         f"{error}. hint: a running query reads this topic; failOnDataLoss=false continues with the other topics, and with this one once it exists again"
                     ) from error
@@ -231,7 +230,7 @@ class StreamSource:
                 end = begins[tp] + removed_offsets(self._session, view, begins[tp])
                 is_loss, why = end > begins[tp], "its topic was deleted"
             unread = max(end - begins[tp], 0)
-            if is_loss and self._read.fail_on_data_loss:
+            if is_loss and self._read[table.FAIL_ON_DATA_LOSS]:
                 raise OffsetOutOfRangeError(
                     f"{tp}: {why}; this query has read it up to offset {begins[tp]}, {unread} offsets are unread. "
                     "hint: failOnDataLoss=false continues without it"
@@ -246,7 +245,7 @@ class StreamSource:
         tp, log_start = view.topic_partition, view.state.log_start_offset
         # A topic that was created again continues the offsets of the old one, so rows need not be lost.
         if log_start and not self._runtime.is_recreated(self._topic(tp.topic)):
-            if self._read.fail_on_data_loss:
+            if self._read[table.FAIL_ON_DATA_LOSS]:
                 raise OffsetOutOfRangeError(
                     f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed before the query read them. hint: "
                     "failOnDataLoss=false continues with the remaining rows; a shorter metadata.max.age.ms finds partitions sooner"
@@ -278,12 +277,12 @@ class StreamSource:
         if not is_overtaken and (not offsets or may_wait):
             return {}
         self._delay = self._delay.after_batch(now_ms)
-        most = self._options.max_offsets_per_trigger
+        most = self._read[table.MAX_OFFSETS_PER_TRIGGER]
         return limits.at_most(starts, ends, most) if limited and most is not None else ends
 
     def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
         """Return how many removed offsets the batch up to `chosen` skips. Spark reads the progress before it plans the batch."""
-        if self._read.fail_on_data_loss:
+        if self._read[table.FAIL_ON_DATA_LOSS]:
             return 0
         overtaken = [tp for tp, start in starts.items() if begins[tp] < min(start, chosen[tp])]
         return sum(
@@ -335,7 +334,7 @@ class StreamSource:
     def _check_range(self, view: PartitionView, start: int, end: int, removed: int) -> None:
         """Check that a batch of `[start, end)`, of which `removed` offsets no longer exist, may be read on `view`."""
         tp, state = view.topic_partition, view.state
-        if removed and self._read.fail_on_data_loss:
+        if removed and self._read[table.FAIL_ON_DATA_LOSS]:
             raise OffsetOutOfRangeError(
                 f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
                 f"{removed} offsets of this batch were removed before it read them. "

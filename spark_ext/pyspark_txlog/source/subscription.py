@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import say
-from pyspark_txlog.source.options import ReadOptions, SettledOptions
+from pyspark_txlog.options import Options
+from pyspark_txlog.source.options import ReadOptions
 from txlog.engine import Runtime, Session, TopicPartition
 from txlog.engine.offsets import check_exist, resolve
 from txlog.engine.schemas import TopicMetadata
@@ -16,35 +18,37 @@ from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, Unkno
 T = TypeVar("T")
 
 
-def subscribed_topics(runtime: Runtime, options: ReadOptions, *, may_be_none: bool = False) -> dict[str, TopicMetadata]:
+def named_topics(options: Options) -> tuple[str, ...]:
+    """Return the topics that the options name, in their order; none for a pattern."""
+    return options[table.SUBSCRIBE] or tuple(options[table.ASSIGN] or ())
+
+
+def subscribed_topics(runtime: Runtime, options: Options, *, may_be_none: bool = False) -> dict[str, TopicMetadata]:
     """Return the topics that the options name or match now.
 
     Raises UnknownTopicOrPartitionError if a named topic does not exist. Raises it too for a pattern without a match,
     unless `may_be_none`.
     """
-    if options.mode != "subscribePattern":
-        return {name: runtime.topic(name, 0) for name in options.topics}
-    pattern = re.compile(options.pattern)
+    pattern = options[table.SUBSCRIBE_PATTERN]
+    if pattern is None:
+        return {name: runtime.topic(name, 0) for name in named_topics(options)}
     known = runtime.list_topics()
-    found = {topic.topic: topic for topic in known if pattern.fullmatch(topic.topic)}
+    found = {topic.topic: topic for topic in known if re.fullmatch(pattern, topic.topic)}
     if not found and not may_be_none:
         names = ", ".join(topic.topic for topic in known) or "no topics"
         raise UnknownTopicOrPartitionError(
-            f"subscribePattern: no topic of {runtime.where} matches {options.pattern!r}; there are {names}"
+            f"subscribePattern: no topic of {runtime.where} matches {pattern!r}; there are {names}"
         )
     return found
 
 
 def subscribed_partitions(
-    session: Session, options: ReadOptions, topics: Mapping[str, TopicMetadata]
+    session: Session, options: Options, topics: Mapping[str, TopicMetadata]
 ) -> list[TopicPartition]:
     """Return the partitions of `topics` to read. Raises UnknownTopicOrPartitionError if an assigned one does not exist."""
-    if options.partitions is not None:
+    if (partitions := options[table.ASSIGN]) is not None:
         assigned = [
-            TopicPartition(name, number)
-            for name, numbers in options.partitions.items()
-            if name in topics
-            for number in numbers
+            TopicPartition(name, number) for name, numbers in partitions.items() if name in topics for number in numbers
         ]
         check_exist(session, assigned)
         return assigned
@@ -52,7 +56,7 @@ def subscribed_partitions(
 
 
 def starting_offsets(
-    session: Session, partitions: Iterable[TopicPartition], options: SettledOptions
+    session: Session, partitions: Iterable[TopicPartition], options: ReadOptions
 ) -> dict[TopicPartition, int]:
     """Return where the read begins in each partition, on fresh tails; `failOnDataLoss=false` moves it into the log with
     a message.
@@ -63,7 +67,7 @@ def starting_offsets(
     return within_the_log(options, lambda clamp: resolve_starts(session, wanted, options, clamp=clamp))
 
 
-def within_the_log(options: ReadOptions, resolve_offsets: Callable[[bool], T]) -> T:
+def within_the_log(options: Options, resolve_offsets: Callable[[bool], T]) -> T:
     """Return `resolve_offsets(False)`. If the log lacks these offsets, `failOnDataLoss=false` prints a message and
     clamps them.
 
@@ -72,29 +76,30 @@ def within_the_log(options: ReadOptions, resolve_offsets: Callable[[bool], T]) -
     try:
         return resolve_offsets(False)
     except OffsetOutOfRangeError as error:
-        if options.fail_on_data_loss:
+        if options[table.FAIL_ON_DATA_LOSS]:
             raise
         say(f"failOnDataLoss=false, reading the rows that remain. {error}")
         return resolve_offsets(True)
 
 
 def resolve_starts(
-    session: Session, partitions: list[TopicPartition], options: SettledOptions, *, clamp: bool
+    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
 ) -> dict[TopicPartition, int]:
     """Return where the read begins in each partition, on fresh tails; `clamp` moves it into the log.
 
     Raises OffsetOutOfRangeError, and NoOffsetForPartitionError with the option that helps.
     """
+    start = options[table.STARTING_OFFSETS]
     try:
         return resolve(
             session,
             partitions,
-            options.start,
+            start,
             options.isolation_level,
             group=options.group_id,
             missing=options.missing_start,
             clamp=clamp,
         )
     except NoOffsetForPartitionError as error:
-        option = "auto.offset.reset" if options.start.kind == "committed" else "startingOffsetsByTimestampStrategy"
+        option = "auto.offset.reset" if start.kind == "committed" else "startingOffsetsByTimestampStrategy"
         raise NoOffsetForPartitionError(f"{error}; the option '{option}' does") from error
