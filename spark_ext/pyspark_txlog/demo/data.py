@@ -93,18 +93,8 @@ def daily_delays(rows: pa.Table) -> pa.Table:
     }
     aggregations: Any = [([], "count_all"), ("cancelled", "sum"), ("dep_delay", "sum"), ("arr_delay", "sum")]
     grouped = pa.table(columns).group_by(["date", "origin", "carrier"]).aggregate(aggregations)
-    return pa.table(
-        [
-            grouped["date"],
-            grouped["origin"],
-            grouped["carrier"],
-            grouped["count_all"],
-            grouped["cancelled_sum"],
-            grouped["dep_delay_sum"],
-            grouped["arr_delay_sum"],
-        ],
-        names=DELAYS.names,
-    )
+    counted = ["date", "origin", "carrier", "count_all", "cancelled_sum", "dep_delay_sum", "arr_delay_sum"]
+    return grouped.select(counted).rename_columns(DELAYS.names)
 
 
 def flown(rows: pa.Table) -> pa.Table:

@@ -34,8 +34,6 @@ from txlog.errors import (
 from txlog.text import shorten
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import SparkSession
 
 EARLIEST = -2
@@ -110,9 +108,7 @@ class KafkaCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._admin.close()
 
     def partitions(self, mode: str, text: str) -> dict[str, list[int]]:

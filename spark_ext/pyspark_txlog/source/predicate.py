@@ -11,9 +11,10 @@ NaN or infinity has no bounds. If a column has no bounds, the file is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark_txlog.source import packing
@@ -29,6 +30,8 @@ Value: TypeAlias = bool | int | float | str | Decimal
 
 NEGATED: Mapping[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 FLIPPED: Mapping[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_PYTHON: Mapping[Operator, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
+_ARROW = {"=": "equal", "!=": "not_equal", "<": "less", ">": "greater", "<=": "less_equal", ">=": "greater_equal"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,19 +174,11 @@ def _leaf_may_match(leaf: Leaf, bounds: Bounds) -> bool:
             return not (low == high and low in leaf.values)
         return any(low <= value <= high for value in leaf.values)
     value: Any = leaf.value
-    match leaf.operator:
-        case "=":
-            return bool(low <= value <= high)
-        case "!=":
-            return not low == high == value
-        case "<":
-            return bool(low < value)
-        case "<=":
-            return bool(low <= value)
-        case ">":
-            return bool(high > value)
-        case ">=":
-            return bool(high >= value)
+    if leaf.operator == "=":
+        return bool(low <= value <= high)
+    if leaf.operator == "!=":
+        return not low == high == value
+    return bool(_PYTHON[leaf.operator](low if leaf.operator in ("<", "<=") else high, value))
 
 
 def _bounds(field: SchemaField, piece: Piece) -> Bounds | None:
@@ -269,24 +264,10 @@ def _mask(node: Node, batch: pa.RecordBatch) -> Any:
         found = pc.is_in(values, pa.array(node.values, kind))
         found = pc.invert(found) if node.negated else found
         return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
-    mask = _compare(node.operator, values, pa.scalar(node.value, kind))
+    mask = pc.call_function(_ARROW[node.operator], [values, pa.scalar(node.value, kind)])
     if node.operator in (">", ">=") and pa.types.is_floating(kind):
         mask = pc.or_kleene(mask, pc.is_nan(values))
     return mask
-
-
-def _compare(operator: Operator, left: Any, right: Any) -> Any:
-    import pyarrow.compute as pc
-
-    functions = {
-        "=": pc.equal,
-        "!=": pc.not_equal,
-        "<": pc.less,
-        "<=": pc.less_equal,
-        ">": pc.greater,
-        ">=": pc.greater_equal,
-    }
-    return functions[operator](left, right)
 
 
 def _comparable(column: Any, field: SchemaField) -> tuple[Any, Any]:
@@ -324,20 +305,8 @@ def _column(node: Node) -> Column:
     if isinstance(node, OneOf):
         found = column.isin([_literal(value, node.field) for value in node.values])
         return ~found if node.negated else found
-    value = _literal(node.value, node.field)
-    match node.operator:
-        case "=":
-            return column == value
-        case "!=":
-            return column != value
-        case "<":
-            return column < value
-        case "<=":
-            return column <= value
-        case ">":
-            return column > value
-        case ">=":
-            return column >= value
+    compared: Column = _PYTHON[node.operator](column, _literal(node.value, node.field))
+    return compared
 
 
 def _literal(value: Value, field: SchemaField) -> Column:
