@@ -50,8 +50,8 @@ class StreamOffset:
         """Return the JSON for Spark; equal offsets give equal text."""
         source: dict[str, Any] = {"group.id": self.group_id, "store": self.store_id}
         if self.starts is not None:
-            source["start"] = _by_topic(self.starts)
-        return {**_by_topic(self.ends), SOURCE_KEY: source}
+            source["start"] = by_topic(self.starts)
+        return {**by_topic(self.ends), SOURCE_KEY: source}
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any] | str | bytes) -> Self:
@@ -82,11 +82,21 @@ def is_stream_offset(offset: Mapping[str, Any]) -> bool:
     return isinstance(source, Mapping) and isinstance(source.get("store"), str)
 
 
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def by_topic(offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """Return offsets by topic and partition as nested objects for JSON, in the order of topics and partitions."""
     nested: dict[str, dict[str, int]] = {}
-    for tp in sorted(offsets):
-        nested.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    for (topic, number), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(number)] = offset
     return nested
+
+
+def json_object(text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object in `text`; None if it is anything else."""
+    try:
+        parsed = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _by_partition(topics: object, whole: object) -> dict[TopicPartition, int]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_txlog.source.limits import TriggerDelay, at_most, available
+from pyspark_txlog.source.stream_source import at_most, available, is_due
 from txlog.core.names import TopicPartition
 
 backlogs = st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**40)), max_size=8)
@@ -34,10 +34,8 @@ def test_a_backlog_comes_to_an_end(backlog, limit):
 
 
 def test_a_batch_is_due_when_there_is_enough_or_any_has_waited_long_enough():
-    delay = TriggerDelay(min_offsets=10, max_delay_ms=100, last_batch_ms=0)
-    due = {(offsets, now): delay.is_due(offsets, now) for offsets in (0, 1, 9, 10) for now in (99, 100)}
+    due = {(offsets, waited): is_due(offsets, waited, 10, 100) for offsets in (0, 1, 9, 10) for waited in (99, 100)}
     assert due == {
         **{(offsets, 99): offsets == 10 for offsets in (0, 1, 9, 10)},
         **{(offsets, 100): offsets > 0 for offsets in (0, 1, 9, 10)},
     }
-    assert not delay.after_batch(100).is_due(9, 199)

@@ -13,17 +13,30 @@ from contextlib import AbstractContextManager
 from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pyspark_txlog.api.table import TopicTable
 from pyspark_txlog.api.transactions import Transaction, Transactions, version_of
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.native import views
 from pyspark_txlog.native.scan import scan, scan_options
 from pyspark_txlog.native.snapshot import Snapshot
+from pyspark_txlog.source.predicate import quoted
 from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
 from txlog.engine import Layer, ObjectStore, Runtime, TransactionMetadata, TxnVersion, call_layer
-from txlog.errors import UnsupportedStoreError
+from txlog.errors import InvalidRequestError, UnsupportedStoreError
+
+FINDINGS = StructType()
+"""The columns of a check's report."""
+for _name, _kind, _doc in (
+    ("kind", "string", "damaged, missing or note: what a crash may leave behind"),
+    ("path", "string", "the object, relative to the store's root; a folder ends in /"),
+    ("expected", "string", "what should be there"),
+    ("found", "string", "what is there"),
+    ("advice", "string", "what to do"),
+    ("count", "integer", "how much speaks of it"),
+):
+    FINDINGS.add(_name, _kind, False, {"comment": _doc})
 
 
 class TxLog:
@@ -164,23 +177,37 @@ class TxLog:
         UnknownTopicOrPartitionError, NotAStoreError, InvalidRequestError over Spark Connect.
         """
         # Imported here because it loads pyarrow's Parquet, which planning does not need.
-        from pyspark_txlog.api.findings import to_frame
         from pyspark_txlog.jobs.spark_workers import SparkWorkers
         from txlog.maintenance.fsck import check_store
 
         workers = SparkWorkers(self.runtime, lambda: self.spark)
         runtime = self.runtime
         report = check_store(runtime.store, topics=topics, rows=rows, clock=runtime.clock, workers=workers)
-        return to_frame(self.spark, report)
+        found = [tuple(getattr(finding, name) for name in FINDINGS.names) for finding in report.findings]
+        return self.spark.createDataFrame(found, FINDINGS)
 
     @plain_errors
     def create_views(self, *topics: str, prefix: str = "", **options: object) -> dict[str, str]:
         """Create a temporary view for each topic (the named ones, or all), over `to_dfs` with the same options.
 
-        Views show the rows that exist now, and replace views of the same names. Returns the view's name for each topic,
-        quoted for SQL. Raises what `to_dfs` raises, and InvalidRequestError if two names differ only in case.
+        Views show the rows that exist now, and replace views of the same names. SQL over several views sees one plan,
+        which does not change under a query; call this again to see newer rows. Returns the view's name for each topic,
+        quoted for SQL. Raises what `to_dfs` raises. Raises InvalidRequestError, and creates no view, if two names
+        differ only in case: Spark treats them as one.
         """
-        return views.create_views(self.to_dfs(*topics, **options), prefix)
+        frames = self.to_dfs(*topics, **options)
+        seen: dict[str, str] = {}
+        for name in (f"{prefix}{topic}" for topic in frames):
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise InvalidRequestError(
+                    f"the views {other!r} and {name!r} would be one, because Spark ignores case. hint: name the topics one by one, with a prefix "
+                    "for one of them"
+                )
+        named = {topic: quoted(f"{prefix}{topic}") for topic in frames}
+        for topic, frame in frames.items():
+            frame.createOrReplaceTempView(named[topic])
+        return named
 
     def close(self) -> None:
         """Stop the helper threads; idempotent. DataFrames made from this TxLog stay valid."""

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.sink.checkpoint import parse_offsets
-from pyspark_txlog.sink.committed_offsets import by_topic, committed_source_offsets
+from pyspark_txlog.sink.committed_offsets import committed_source_offsets
+from pyspark_txlog.stream_offsets import by_topic, json_object
 from txlog import Store
 from txlog.errors import (
     ConcurrentTransactionsError,
@@ -120,7 +121,9 @@ class KafkaCluster:
         from py4j.protocol import Py4JJavaError
 
         if mode == "assign":
-            return {topic: sorted(numbers) for topic, numbers in _object("assign", text).items()}
+            if (assigned := json_object(text)) is None:
+                raise InvalidRequestError(f"assign: expected a JSON object of topics, found {text!r}")
+            return {topic: sorted(numbers) for topic, numbers in assigned.items()}
         try:
             if mode == "subscribe":
                 topics = [name.strip() for name in text.split(",") if name.strip()]
@@ -311,25 +314,10 @@ def _jvm(spark: SparkSession) -> Any:
 
 
 def _kafka_offsets(text: str) -> dict[str, dict[str, int]] | None:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(parsed, dict):
-        return None
-    for numbers in parsed.values():
+    parsed = json_object(text)
+    for numbers in (parsed or {}).values():
         if not isinstance(numbers, dict) or not all(isinstance(offset, int) for offset in numbers.values()):
             return None
-    return parsed
-
-
-def _object(name: str, text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise InvalidRequestError(f"{name}: expected a JSON object of topics, found {text!r}")
     return parsed
 
 

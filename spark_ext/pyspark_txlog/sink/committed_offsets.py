@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark_txlog.stream_offsets import StreamOffset, is_stream_offset
+from pyspark_txlog.stream_offsets import StreamOffset, by_topic, is_stream_offset, json_object
 from txlog.engine import GroupOffsets, OffsetsCondition, OffsetValue, Runtime, Session, TopicPartition, producer_session
 from txlog.engine.offsets import MAX_METADATA_LENGTH, committed_offsets, format_offsets
 from txlog.engine.schemas import is_topic_name
@@ -331,7 +331,7 @@ def same_json(one: str, other: str) -> bool:
 
 def _of_store(text: str | None, store_id: str) -> StreamOffset | None:
     """Return the parsed offset if it belongs to a txlog source of this store; else None."""
-    offset = None if text is None else _of_txlog(text)
+    offset = _of_txlog(text)
     return offset if offset is not None and offset.store_id == store_id else None
 
 
@@ -341,15 +341,10 @@ def _own_start(text: str) -> str | None:
     return None if offset is None or offset.starts is None else format_offsets(offset.starts)
 
 
-def _of_txlog(text: str) -> StreamOffset | None:
+def _of_txlog(text: str | None) -> StreamOffset | None:
     """Return the parsed offset if it belongs to a txlog source; else None."""
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(parsed, Mapping) or not is_stream_offset(parsed):
-        return None
-    return StreamOffset.from_json(parsed)
+    parsed = json_object(text)
+    return StreamOffset.from_json(parsed) if parsed is not None and is_stream_offset(parsed) else None
 
 
 def _goes_on(begins: str, committed: SourceOffset) -> bool:
@@ -364,25 +359,13 @@ def _changes_partitions(batch: Batch, source: str) -> bool:
     return before is not None and ends is not None and before.keys() != ends.keys()
 
 
-def by_topic(offsets: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for (topic, number), offset in offsets.items():
-        nested.setdefault(topic, {})[number] = offset
-    return nested
-
-
 def _by_partition(text: str | None) -> dict[tuple[str, str], int] | None:
     """Parse JSON as Kafka's source or txlog's own source writes it, to offsets by topic and partition; None for any
     other text."""
-    if text is None:
-        return None
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(parsed, Mapping) and is_stream_offset(parsed):
-        return {(tp.topic, str(tp.partition)): offset for tp, offset in StreamOffset.from_json(parsed).ends.items()}
-    if not isinstance(parsed, Mapping) or not all(isinstance(numbers, Mapping) for numbers in parsed.values()):
+    if (offset := _of_txlog(text)) is not None:
+        return {(tp.topic, str(tp.partition)): at for tp, at in offset.ends.items()}
+    parsed = json_object(text)
+    if parsed is None or not all(isinstance(numbers, dict) for numbers in parsed.values()):
         return None
     found = {(topic, number): offset for topic, numbers in parsed.items() for number, offset in numbers.items()}
     return found if all(isinstance(offset, int) for offset in found.values()) else None

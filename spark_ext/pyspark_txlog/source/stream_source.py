@@ -11,6 +11,8 @@ before it runs a batch (`pyspark_txlog.stream_offsets`).
 * **Loss.** If retention or a deletion removed rows before the query read them, the query fails (`failOnDataLoss`, the
   default), or txlog counts and reports them. If a log ends before the query's offset, the store was restored to an
   older state. That is always an error, because new rows take offsets that count as read.
+* **Limits.** They are those of Spark's Kafka source. Every offset counts, even without a row: markers and aborted rows
+  use up the limit, as in Kafka.
 * **Group.** When Spark asks to continue from an offset, everything before it is processed. txlog then commits that
   offset for `group.id`, if it is above the committed one. So the group is never ahead of the query, and at most the
   running batch behind it.
@@ -26,7 +28,6 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import say
 from pyspark_txlog.options import Options
-from pyspark_txlog.source import limits
 from pyspark_txlog.source.batch_reader import check_schema, pack_plans
 from pyspark_txlog.source.options import settled
 from pyspark_txlog.source.subscription import named_topics, starting_offsets, subscribed_partitions, subscribed_topics
@@ -59,12 +60,8 @@ class StreamSource:
         self._store_id = runtime.require_store().store_id
         self._session = engine.read_session(runtime, options.settings)
         self._target: Offsets | None = None
-        self._delay = limits.TriggerDelay(
-            min_offsets=options[table.MIN_OFFSETS_PER_TRIGGER] or 0,
-            max_delay_ms=options[table.MAX_TRIGGER_DELAY],
-            # As in Kafka's source: rows that exist when a query starts have waited long enough.
-            last_batch_ms=runtime.clock.monotonic_ms() - options[table.MAX_TRIGGER_DELAY],
-        )
+        # As in Kafka's source: rows that exist when a query starts have waited long enough.
+        self._last_batch_ms = runtime.clock.monotonic_ms() - options[table.MAX_TRIGGER_DELAY]
         self._subscribed: tuple[list[TopicPartition], int] | None = None
         self._gone: set[TopicPartition] = set()
         self._indexes: dict[TopicPartition, ReadIndexes] = {}
@@ -270,15 +267,17 @@ class StreamSource:
     def _limited(self, begins: Offsets, starts: Offsets, ends: Offsets, *, limited: bool, is_first: bool) -> Offsets:
         """Return `ends` within the limits; nothing if it is too early for a batch. The first batch is never delayed."""
         now_ms = self._runtime.clock.monotonic_ms()
-        offsets = limits.available(starts, ends)
-        may_wait = limited and not is_first and self._target is None and not self._delay.is_due(offsets, now_ms)
+        offsets = available(starts, ends)
+        may_wait = limited and not is_first and self._target is None
+        enough, delay_ms = self._read[table.MIN_OFFSETS_PER_TRIGGER] or 0, self._read[table.MAX_TRIGGER_DELAY]
+        may_wait = may_wait and not is_due(offsets, now_ms - self._last_batch_ms, enough, delay_ms)
         # A batch without rows moves the query past removed offsets. That batch counts them, or ends the query.
         is_overtaken = any(starts[tp] > begins[tp] for tp in starts)
         if not is_overtaken and (not offsets or may_wait):
             return {}
-        self._delay = self._delay.after_batch(now_ms)
+        self._last_batch_ms = now_ms
         most = self._read[table.MAX_OFFSETS_PER_TRIGGER]
-        return limits.at_most(starts, ends, most) if limited and most is not None else ends
+        return at_most(starts, ends, most) if limited and most is not None else ends
 
     def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
         """Return how many removed offsets the batch up to `chosen` skips. Spark reads the progress before it plans the batch."""
@@ -357,6 +356,31 @@ class StreamSource:
                 f"the checkpoint of this query is of the store {offset.store_id}, but {self._runtime.where} is the store {self._store_id}. "
                 "hint: read the store that the query was started with, or give the query a new checkpointLocation"
             )
+
+
+def available(starts: Offsets, ends: Offsets) -> int:
+    """Return the number of offsets between `starts` and `ends`."""
+    return sum(max(ends[tp] - starts[tp], 0) for tp in ends)
+
+
+def is_due(offsets: int, waited_ms: int, enough: int, max_delay_ms: int) -> bool:
+    """Whether `offsets` are worth a batch: there are enough of them, or they have waited long enough."""
+    return offsets >= enough or (offsets > 0 and waited_ms >= max_delay_ms)
+
+
+def at_most(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Return `ends`, reduced so that about `limit` offsets lie before them, in proportion to what each partition has.
+
+    As in Kafka, each partition with offsets gives at least one. So the total may exceed `limit` by one for each
+    partition.
+    """
+    total = available(starts, ends)
+    if total <= limit:
+        return dict(ends)
+    return {
+        tp: starts[tp] + min(max(limit * size // total, 1), size) if (size := end - starts[tp]) > 0 else end
+        for tp, end in ends.items()
+    }
 
 
 def _log_went_back(tp: TopicPartition, offset: int, view: PartitionView) -> OffsetOutOfRangeError:
