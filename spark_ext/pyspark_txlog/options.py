@@ -44,7 +44,7 @@ _TEXTS: Mapping[Call, str] = {
 class Options:
     """The options of one call, checked as far as possible without the store.
 
-    `options[WHERE]` is an option's value: what was given, else the table's default, else None. `WHERE in options` tells
+    `options[WHERE]` is the given value of that option, else the table's default, else None. `WHERE in options` tells
     whether it was given. The repr leaves the values out, because they may hold credentials.
     """
 

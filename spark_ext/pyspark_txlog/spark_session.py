@@ -92,20 +92,15 @@ def check_java() -> int:
     """Return the major version of the Java that Spark will start. Raises InvalidRequestError if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    advice = f"hint: install Java {MINIMUM_JAVA} or newer (a JRE is enough), and set JAVA_HOME to it or put it on PATH"
     if java is None:
-        raise InvalidRequestError(f"Spark needs Java {MINIMUM_JAVA} or newer, and there is no 'java' on PATH. {advice}")
+        raise _no_java("there is no 'java' on PATH")
     try:
         printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise InvalidRequestError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, and {java!r} does not run ({error}). {advice}"
-        ) from error
+        raise _no_java(f"{java!r} does not run ({error})") from error
     version = parse_java_version(printed.stderr + printed.stdout)
     if version is None or version < MINIMUM_JAVA:
-        raise InvalidRequestError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, and {java!r} is {f'Java {version}' if version else 'of an unknown version'}. {advice}"
-        )
+        raise _no_java(f"{java!r} is {f'Java {version}' if version else 'of an unknown version'}")
     return version
 
 
@@ -114,6 +109,13 @@ def parse_java_version(banner: str) -> int | None:
     there is none."""
     match = re.search(r' version "(?:1\.)?(\d+)', banner)
     return int(match[1]) if match else None
+
+
+def _no_java(why: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Spark needs Java {MINIMUM_JAVA} or newer, and {why}. hint: install Java {MINIMUM_JAVA} or newer (a JRE is enough), and set JAVA_HOME to it "
+        "or put it on PATH"
+    )
 
 
 def _text(value: object) -> str:

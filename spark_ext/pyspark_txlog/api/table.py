@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import schemas
-from pyspark_txlog.api.transactions import check_write, query_id
+from pyspark_txlog.api.transactions import How, check_write, query_id
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.native.scan import scan, scan_options
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
@@ -61,17 +61,10 @@ class TopicTable:
         `skipped` means that this version was committed before and nothing was computed. A frame that does not fit the
         topic is refused before any instance is fenced.
         """
-        check_write(
-            self.log.runtime,
-            frame,
-            self.name,
-            key=key,
-            road=road,
-            small_rows=small_rows,
-            compression_type=compression_type,
-        )
+        how = How(key=key, road=road, small_rows=small_rows, compression_type=compression_type)
+        check_write(self.log.runtime, frame, self.name, how)
         with self.log.transaction(transactional_id, version, scope=scope, config=config) as txn:
-            txn.write(frame, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type)
+            txn.write(frame, self.name, **how)
         assert txn.result is not None
         return txn.result
 
@@ -116,15 +109,8 @@ class TopicTable:
                 f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) made in '
                 "the function"
             )
-        check_write(
-            self.log.runtime,
-            frame,
-            self.name,
-            key=key,
-            road=road,
-            small_rows=small_rows,
-            compression_type=compression_type,
-        )
+        how = How(key=key, road=road, small_rows=small_rows, compression_type=compression_type)
+        check_write(self.log.runtime, frame, self.name, how)
         runtime = self.log.runtime
         checkpoint = (
             Checkpoint.beside(checkpoint_location, runtime.url, runtime.storage_options)
@@ -150,9 +136,7 @@ class TopicTable:
             try:
                 with self.log._transactions.begin(transactional_id, version, settings, check_query) as txn:
                     txn.carry_sources(MicroBatch(query_id=query, number=batch_id, checkpoint=checkpoint))
-                    txn.write(
-                        batch, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type
-                    )
+                    txn.write(batch, self.name, **how)
             except CommitFailedError as error:
                 add_hint(error, batch_id)
                 raise

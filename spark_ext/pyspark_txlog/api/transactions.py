@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -306,29 +306,29 @@ class Transactions:
             self._instances.pop(transactional_id, None)
 
 
-def check_write(
-    runtime: Runtime,
-    frame: DataFrame,
-    topic: str,
-    *,
-    key: str | Sequence[str] | None,
-    road: Road,
-    small_rows: int,
-    compression_type: str | None,
-) -> None:
+class How(TypedDict):
+    """The arguments of `Transaction.write`."""
+
+    key: str | Sequence[str] | None
+    road: Road
+    small_rows: int
+    compression_type: str | None
+
+
+def check_write(runtime: Runtime, frame: DataFrame, topic: str, how: How) -> None:
     """Raise what `Transaction.write` would raise for a frame that it has not computed yet.
 
     Called before an init, so that a refused call fences nobody. Costs no request if the topic is known and the frame
     fits.
     """
-    check_road(road, small_rows)
-    check_connect(frame, topic, road)
-    runtime.settings.row_config({"compression.type": compression_type}, runtime.topic(topic))
+    check_road(how["road"], how["small_rows"])
+    check_connect(frame, topic, how["road"])
+    runtime.settings.row_config({"compression.type": how["compression_type"]}, runtime.topic(topic))
     try:
-        _route(runtime, frame, topic, key, max_age_ms=None)
+        _route(runtime, frame, topic, how["key"], max_age_ms=None)
     except TxlogError:
         # The frame may have a column that is newer than the cached topic.
-        _route(runtime, frame, topic, key)
+        _route(runtime, frame, topic, how["key"])
 
 
 def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str | None) -> TxnVersion | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from pyspark_txlog.demo.checks import expect
@@ -38,12 +38,7 @@ def measure(log: Store, topic: str) -> Size:
 
     session = read_session(log.runtime)
     sizes = [measure_partition(session, TopicPartition(topic, number)) for number in range(log.topic(topic).partitions)]
-    return Size(
-        segments=sum(each.segments for each in sizes),
-        files=sum(each.files for each in sizes),
-        bytes=sum(each.bytes for each in sizes),
-        aborted_rows=sum(each.aborted_rows for each in sizes),
-    )
+    return Size(**{each.name: sum(getattr(size, each.name) for size in sizes) for each in fields(Size)})
 
 
 def tidy_up(show: Show, log: Store, topics: Iterable[str]) -> None:
