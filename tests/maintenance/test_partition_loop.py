@@ -40,7 +40,7 @@ def failing(root: Path, match: str, number: int = 1) -> Iterator[Store]:
     """Open a store in which the `number`-th request that matches fails, and all later ones."""
     fault = Fault(action="fail", match=match, number=number, times=1_000_000)
     store = FailingStore(open_object_store(str(root), FAST), fault)
-    with txlog.open(root, config={"default.api.timeout.ms": 200}, object_store=store) as opened:
+    with txlog.open(root, config={"default.api.timeout.ms": 2000}, object_store=store) as opened:
         yield opened
 
 
