@@ -193,6 +193,7 @@ def _options(extra: Any, path: object) -> dict[str, str]:
     if extra.isEmpty():
         return _with_path({}, path)
     names, values = (part.mkString("\0").split("\0") for part in (extra.keys(), extra.values()))
+    # Spark 4.2 keeps a value that is None.
     if len(names) != len(values) or extra.values().iterator().contains(None):
         raise NotNativeError("an option has the value None or contains a NUL character")
     return _with_path(dict(zip(names, values, strict=True)), path)
