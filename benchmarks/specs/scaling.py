@@ -74,7 +74,7 @@ SPECS = (
             contestants=_processes((1, 8, 32), shared=shared, seconds=seconds, latency_ms=latency_ms),
             once=True,
         )
-        for latency_ms, seconds in ((60, 6.0), (600, 16.0))
+        for latency_ms, seconds in ((60, 6.0), (600, 10.0))
         for which, shared in WHICH
     ),
     *(
@@ -82,8 +82,8 @@ SPECS = (
             row="scaling",
             title=f"transaction over 1 to 64 partitions, {latency_ms} ms a request",
             contestants=(
-                *_partitions((1, 4, 16, 64), times=5, latency_ms=latency_ms),
-                *_partitions((4,), times=5, latency_ms=latency_ms, staged=False),
+                *_partitions((1, 4, 16, 64), times=3, latency_ms=latency_ms),
+                *_partitions((4,), times=3, latency_ms=latency_ms, staged=False),
             ),
             once=True,
         )
