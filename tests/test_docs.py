@@ -33,8 +33,8 @@ TUTORIAL = (
     "docs/maintenance.md",
 )
 """Pages with programs, in the order in which a reader runs them in one folder."""
-ELSEWHERE = {"docs/kafka.md", "docs/engine.md"}
-"""tests/kafka/test_page.py runs the program that needs a Kafka broker, tests/test_engine.py the one of an engine."""
+ELSEWHERE = {"docs/kafka.md", "docs/engine.md", "docs/tables.md"}
+"""A test below runs the programs of tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,12 @@ def test_programs_of_the_client_may_be_run_again(tmp_path: Path) -> None:
         # The output of the later program for Spark SQL.
         described = store.admin().describe_transaction("loader")
         assert (described.txn_version, described.last_outcome) == (1, "commit")
+
+
+def test_programs_over_tables_print_what_stands_below_them_also_the_second_time(tmp_path: Path) -> None:
+    shown = programs("docs/tables.md")
+    assert len(shown) == 4
+    assert python(tmp_path, [*shown, *shown]) == [program.printed.strip() for program in [*shown, *shown]]
 
 
 def test_the_commands_show_what_the_programs_wrote_and_may_be_run_again(

@@ -15,7 +15,10 @@ import pytest
 import txlog
 
 PAGE = (Path(__file__).parent.parent / "docs" / "engine.md").read_text(encoding="utf-8")
-MODULES = ("txlog.engine", *(f"txlog.engine.{name}" for name in ("arrow", "offsets", "schemas", "tables")))
+MODULES = (
+    "txlog.engine",
+    *(f"txlog.engine.{name}" for name in ("arrow", "conditions", "offsets", "schemas", "tables")),
+)
 
 
 def test_the_page_lists_the_modules() -> None:
@@ -36,7 +39,7 @@ def test_each_name_is_documented(module: str) -> None:
 
 def test_planning_loads_neither_pyarrow_nor_a_driver() -> None:
     program = (
-        "import sys, txlog.engine, txlog.engine.offsets, txlog.engine.schemas; "
+        "import sys, txlog.engine, txlog.engine.conditions, txlog.engine.offsets, txlog.engine.schemas; "
         "print([name for name in ('pyarrow', 'fsspec', 'pandas') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -75,6 +75,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "spark",
         "connect",
         "pipelines",
+        "sql",
         "s3",
         "gcs",
         "azure",

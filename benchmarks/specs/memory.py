@@ -31,6 +31,8 @@ FLAT = 1.15
 HEAP = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-Xms1g -XX:+AlwaysPreTouch"}
 MOST_S = 1800
 """Until a separate process has done its work."""
+SCAN_MIB = 600
+"""Several threads of a scan hold a row group each."""
 
 
 def write(store: Path, batches: int, seed: int) -> None:
@@ -48,12 +50,19 @@ def read(store: Path, batches: int, seed: int) -> None:
             raise RuntimeError("rows are missing")
 
 
+def scan(store: Path, batches: int, seed: int) -> None:
+    """Read all rows as a table."""
+    with log.opened(store) as (opened, _):
+        if sum(batch.num_rows for batch in opened.table(log.TOPIC).scan()) != batches * BATCH_ROWS:
+            raise RuntimeError("rows are missing")
+
+
 def merge(store: Path, batches: int, seed: int) -> None:
     """Merge the files of each segment."""
     merge_here(store)
 
 
-WORKS = (write, read, merge)
+WORKS = (write, read, scan, merge)
 
 
 @contextmanager
@@ -140,7 +149,10 @@ SPECS = (
             Contestant(name=name, start=partial(one_after_the_other, batches=batches))
             for name, batches in zip((SMALL, LARGE), BATCHES, strict=True)
         ),
-        goals=tuple(Goal(of=LARGE, figure=f"{work.__name__} MiB", versus=SMALL, at_most=FLAT) for work in WORKS),
+        goals=(
+            *(Goal(of=LARGE, figure=f"{work.__name__} MiB", versus=SMALL, at_most=FLAT) for work in WORKS),
+            Goal(of=LARGE, figure="scan MiB", at_most=SCAN_MIB),
+        ),
         once=True,
     ),
     Spec(

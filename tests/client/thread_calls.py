@@ -299,6 +299,8 @@ def _store() -> dict[str, Prepare]:
         "producer": entry(made),
         "consumer": entry(lambda s: s.store.consumer("in", group_id="other").assignment()),
         "admin": entry(lambda s: s.store.admin().list_groups()),
+        "table": entry(lambda s: s.store.table("spare").count()),
+        "snapshot": entry(lambda s: s.store.snapshot("spare").table("spare").count()),
         "close": entry(lambda s: s.moving("closed sought", s.store.close)),
     }
 

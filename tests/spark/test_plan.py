@@ -12,11 +12,12 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
-from pyspark_txlog.source.batch_reader import TxlogReader, pack_tasks, plan_input, schema_of
+from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_of
 from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
+from txlog.engine import pack_tasks
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 

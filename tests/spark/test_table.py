@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog import TxLog
 from tests.spark.conftest import Log
+from txlog.client.reading import read_session
+from txlog.core.cleaning import MergePolicy
 from txlog.errors import (
+    InvalidRequestError,
     NotAStoreError,
     SchemaMismatchError,
     TxlogError,
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
+from txlog.maintenance.merge import merge_partition
 
 pytestmark = pytest.mark.spark
 
@@ -74,3 +81,34 @@ def test_what_is_refused_fences_nobody(spark: SparkSession, log: Log, tmp_path: 
         with ours.transaction("nightly", 2, scope="query") as txn:
             txn.write(log.frame(1, 1), "orders")
     assert log.ids() == [0, 1]
+
+
+def test_the_newest_row_of_each_key_is_that_of_the_client(spark: SparkSession, log: Log) -> None:
+    """A key of two columns, one of floats: both zeros are keys of their own, and so is NaN, of any bits."""
+    schema = pa.schema([("x", pa.float64()), ("kind", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
+    log.store.create_topic("prices", schema, partitions=2, config={"key.columns": "x,kind", "segment.batches": 4})
+    dice = random.Random(1)
+    with log.store.producer() as producer:
+        for number in range(30):
+            rows = [
+                {
+                    "x": dice.choice([None, 0.0, -0.0, math.nan, 1.5]),
+                    "kind": dice.choice([None, "a", "b"]),
+                    "name": None if gone else f"n{number}",
+                    "amount": None if gone else number,
+                }
+                for gone in (dice.random() < 0.3 for _ in range(5))
+            ]
+            producer.send("prices", rows).result()
+    with TxLog(spark, log.url) as txlog:
+        table = txlog.table("prices")
+        for _ in range(2):
+            found = table.latest(["*", "_partition", "_offset"]).orderBy("_partition", "_offset").collect()
+            expected = log.store.table("prices").latest(["*", "_partition", "_offset"]).read_all().to_pylist()
+            assert repr([row.asDict() for row in found]) == repr(expected)
+            for tp in log.store.runtime.partitions("prices"):
+                merge_partition(log.store.runtime, read_session(log.store.runtime), tp, MergePolicy())
+        assert table.latest().columns == schema.names
+        log.create()
+        with pytest.raises(InvalidRequestError, match=r"topic 'orders' has no key, .*hint: set key\.columns"):
+            txlog.table("orders").latest()

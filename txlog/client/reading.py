@@ -39,10 +39,17 @@ MAX_RELISTS = 5
 
 
 class RowFilter(Protocol):
-    """Choose rows of a batch by their values. Picklable."""
+    """Choose rows by their values. Picklable if its task is sent to another process."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the choice depends on."""
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the wanted rows of `batch`, with the same columns."""
+
+    def may_match_rows(self, statistics: Mapping[str, Any], rows: int) -> bool:
+        """Return whether `rows` rows with these statistics, by field id, may contain a wanted row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +227,7 @@ def read_task(
     relists = 0
     while True:
         try:
-            read = rows.read_pieces(at, task.pieces, task.fields, task.columns)
+            read = rows.read_pieces(at, task.pieces, task.fields, task.columns, keep=task.keep)
             for batch in rows.joined(read, max_rows or rows.JOINED_ROWS):
                 task = replace(task, start=rows.last_offset(batch) + 1)
                 relists = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_reader import read_ranges
 from txlog.storage.parquet_writer import ROW_GROUP_ROWS
+
+if TYPE_CHECKING:
+    from txlog.client.reading import RowFilter
 
 SMALL_ROWS = 4096
 SMALL_BYTES = 2**20
@@ -53,11 +56,13 @@ def read_pieces(
     *,
     digests: bool = False,
     run: Callable[[Program[tuple[Batches, ...]]], tuple[Batches, ...]] | None = None,
+    keep: RowFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
 
     With `digests` every byte of the files is read and compared with its digest in the log. With `run`, a driver's,
-    several small files are read at once. Raises MissingObjectError if maintenance has deleted a file, CorruptRecordError
+    several small files are read at once. Row groups without a row that `keep` keeps are skipped; the
+    caller filters the rows. Raises MissingObjectError if maintenance has deleted a file, CorruptRecordError
     with the name of the object.
     """
     checked: set[str] = set()
@@ -69,7 +74,7 @@ def read_pieces(
         # A file whose rows lie between those of other files is opened several times, but compared only once.
         whole = digests and piece.file.path not in checked
         checked.add(piece.file.path)
-        return _read_file(store, piece, fields, columns, whole=whole)
+        return _read_file(store, piece, fields, columns, whole=whole, keep=keep)
 
     for group in _at_once(pieces) if run is not None else ([piece] for piece in pieces):
         if run is None or len(group) == 1:
@@ -86,6 +91,7 @@ def _read_file(
     columns: Sequence[str] | None,
     *,
     whole: bool,
+    keep: RowFilter | None,
 ) -> Batches:
     tp = piece.topic_partition
     try:
@@ -99,6 +105,8 @@ def _read_file(
             start=piece.start,
             end=piece.end,
             whole=whole,
+            judged=() if keep is None else [field for field in fields if field.name in keep.columns],
+            may_match=None if keep is None else keep.may_match_rows,
         )
     except MissingObjectError as error:
         raise MissingObjectError(

@@ -5,11 +5,12 @@ How users see, create and change topics is here, too.
 
 from __future__ import annotations
 
+import datetime
 import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
+from txlog.client.tables.html import of_topic, of_topics
 from txlog.client.turns import Maker, close_after
 from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
@@ -31,6 +33,10 @@ from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import to_arrow, to_fields
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from txlog.client.tables.snapshot import Snapshot
+    from txlog.client.tables.table import TopicTable
 
 
 def open(  # noqa: A001  users write txlog.open
@@ -88,6 +94,9 @@ class TopicDescription:
         """The columns as an Arrow schema."""
         return to_arrow(self.fields)
 
+    def _repr_html_(self) -> str:
+        return of_topic(f"topic {self.name}", self.partitions, self.fields, self.config)
+
     @classmethod
     def of(cls, metadata: TopicMetadata) -> TopicDescription:
         return cls(
@@ -118,6 +127,10 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({self.runtime.where!r})"
+
+    def _repr_html_(self) -> str:
+        topics = self.runtime.list_topics()
+        return of_topics(repr(self), [(each.topic, each.partitions, each.schema) for each in topics])
 
     def __enter__(self) -> Self:
         return self
@@ -293,6 +306,31 @@ class Store:
         elif topics:
             consumer.assign_topics(topics)
         return consumer
+
+    def table(self, name: str) -> TopicTable:
+        """Return one topic as a table, to scan with Arrow, pandas, Polars or DuckDB; it needs no Spark.
+
+        Raises UnknownTopicOrPartitionError with the name of the most similar topic.
+        """
+        # A local import: most programs need no Arrow datasets, which take time to load.
+        from txlog.client.tables.table import TopicTable
+
+        self._check_open()
+        return TopicTable(self.runtime, name)
+
+    def snapshot(self, *topics: str, as_of: datetime.datetime | None = None) -> Snapshot:
+        """Return one cut over all partitions of `topics`, with whole transactions only.
+
+        It writes nothing and waits for no other process. All tables of it show the same point. With `as_of`, a datetime
+        with a time zone, it holds what was appended up to then, without transactions of which a row is newer.
+
+        Raises InvalidRequestError without topics, or if the log does not show that time any more;
+        UnknownTopicOrPartitionError.
+        """
+        from txlog.client.tables.snapshot import Snapshot
+
+        self._check_open()
+        return Snapshot(self.runtime, topics, as_of)
 
     def admin(self, *, config: Layer | None = None, **settings: object) -> Admin:
         """Return operators' calls: transactions, offsets, partitions and groups."""

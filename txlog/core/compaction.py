@@ -243,6 +243,10 @@ class OffsetMap:
             latest[found] = table.offsets[at[found]]
         return latest
 
+    def offsets(self) -> Offsets:
+        """Return the newest offsets of all keys, in order."""
+        return np.sort(np.concatenate([table.offsets for table in self._tables]))
+
     def _add(self, new: _Table) -> None:
         old, young = self._tables
         young = young.joined(new)

@@ -10,6 +10,7 @@ A user's program needs only `txlog`. An engine has a driver and workers, so it d
 
 The other modules of this package:
 
+* `conditions` parses `where`, and skips files by it;
 * `offsets` finds the offsets that a user asks for, and commits them;
 * `schemas` has a topic's metadata, its columns and their types;
 * `arrow` has the names that load pyarrow;
@@ -27,6 +28,7 @@ from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import Settings, call_layer
 from txlog.client.staged import StagedTransaction, producer_session
+from txlog.client.tables.packing import MAX_TASK_BYTES, offsets_of, pack_tasks
 from txlog.config import KEYS, IsolationLevel, Layer
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
@@ -42,6 +44,7 @@ from txlog.storage.open import open_object_store
 
 __all__ = [
     "KEYS",
+    "MAX_TASK_BYTES",
     "ConsumerGroupMetadata",
     "DataFile",
     "EndResult",
@@ -74,7 +77,9 @@ __all__ = [
     "group_offsets",
     "is_repeated",
     "look_up",
+    "offsets_of",
     "open_object_store",
+    "pack_tasks",
     "piece_rows",
     "plan_reads",
     "producer_session",

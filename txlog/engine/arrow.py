@@ -5,6 +5,7 @@ from __future__ import annotations
 from txlog.client.row_writer import check_keys, key_columns_of
 from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles, read_staged_folder
+from txlog.core.compaction import value_columns
 from txlog.core.names import staged_folder
 from txlog.storage.conform import conform
 from txlog.storage.keys import NO_KEY, partition_table
@@ -19,4 +20,5 @@ __all__ = [
     "partition_table",
     "read_staged_folder",
     "staged_folder",
+    "value_columns",
 ]

@@ -23,10 +23,8 @@ from txlog.core.compaction import (
     Cleanable,
     CompactionPolicy,
     OffsetMap,
-    Rows,
     Selection,
     choose_end,
-    digest_keys,
     value_columns,
 )
 from txlog.core.fetch_plan import Piece
@@ -278,9 +276,11 @@ class _Pass:
 
     def _newest_of_keys(self, dirty: Sequence[Piece]) -> tuple[OffsetMap, int]:
         """Return the map of the dirty part's keys, and the offset below which the map is complete."""
+        from txlog.client.tables.latest import keyed_rows
+
         latest = OffsetMap(self._plan.policy.max_keys)
         for batch in self._batches(dirty, self._plan.policy.key_columns):
-            rows = self._rows(batch)
+            rows = keyed_rows(batch, self._plan.policy.key_columns, ())
             offsets = rows.offsets[rows.keyed]
             taken = latest.put(rows.digests[rows.keyed], offsets)
             if taken < len(offsets):
@@ -290,8 +290,10 @@ class _Pass:
     def _survivors(self, merge: Merge, selection: Selection, counted: _Counted) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        from txlog.client.tables.latest import keyed_rows
+
         for batch in self._batches(merge.pieces, None):
-            stays = selection.keep(self._rows(batch))
+            stays = selection.keep(keyed_rows(batch, self._plan.policy.key_columns, self._values))
             kept = batch if stays.all() else batch.filter(pa.array(stays))
             if kept.num_rows:
                 counted.add(kept)
@@ -309,22 +311,6 @@ class _Pass:
             self._read += batch.num_rows
             if self._on_progress is not None:
                 self._on_progress(self._plan.topic_partition, self._read, self._to_read)
-
-    def _rows(self, batch: pa.RecordBatch) -> Rows:
-        """Return what decides about the rows of a batch. If only keys are read, no row counts as a tombstone."""
-        import numpy as np
-        import pyarrow as pa
-
-        from txlog.storage.keys import serialized_keys
-
-        data, bounds, keyed = serialized_keys(pa.Table.from_batches([batch]), self._plan.policy.key_columns)
-        tombstones = np.zeros(batch.num_rows, dtype=np.bool_)
-        if self._values and all(name in batch.schema.names for name in self._values):
-            nulls = [batch.column(name).is_null().to_numpy(zero_copy_only=False) for name in self._values]
-            tombstones = np.logical_and.reduce(nulls)
-        return Rows(
-            offsets=_integers(batch, "_offset"), digests=digest_keys(data, bounds), keyed=keyed, tombstones=tombstones
-        )
 
 
 class _Counted:

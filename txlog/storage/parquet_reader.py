@@ -6,7 +6,7 @@ from the ranges of a plan, or from the file's own columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from txlog.storage.arrow_schema import (
 )
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_file import BATCH_BYTES, BATCH_ROWS, OpenedFile
+from txlog.storage.parquet_statistics import Bounds, file_statistics
 
 
 def read_ranges(
@@ -42,13 +43,16 @@ def read_ranges(
     end: int = MAX_OFFSET,
     batch_rows: int = BATCH_ROWS,
     whole: bool = False,
+    judged: Sequence[SchemaField] = (),
+    may_match: Callable[[Mapping[str, Bounds], int], bool] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `ranges`, in the order of rows.
 
     The columns are the topic's (or `columns`), then `_offset` and `_timestamp`. Offsets and timestamps come from the
     ranges. For a range by column they come from the file's own columns, and only rows with an offset in `[start, end)`
     are returned. With `whole` every byte of the file is read, once, and compared with its digest, if known, before the
-    call ends.
+    call ends. Row groups are skipped for which `may_match` returns False; it gets the statistics of the columns
+    `judged`, by field id, and the number of rows.
 
     Raises CorruptRecordError naming the object for any mismatch of length, footer, page, column or digest. Raises
     MissingObjectError, StorageError, and SchemaMismatchError for a column the topic lacks.
@@ -73,10 +77,15 @@ def read_ranges(
     if plan.by_column or told:
         _check_offset_columns(schema, path)
         names += [OFFSET_COLUMN, TIMESTAMP_COLUMN]
+    # A file's record has no bounds for a column with NaN. Then those of its row groups may ignore NaN.
+    odd = {each.name for each in judged if each.type.startswith("float") and str(each.id) not in file.statistics}
     first_row = 0
     before = -1
     for group, rows in enumerate(file.row_groups):
-        if plan.overlaps(first_row, first_row + rows):
+        wanted_group = plan.overlaps(first_row, first_row + rows)
+        if wanted_group and may_match is not None:
+            wanted_group = may_match(file_statistics(opened.parquet.metadata, schema, judged, odd, group), rows)
+        if wanted_group:
             held: list[pa.RecordBatch] = []
             opened.fetch(group, set(names))
             for batch in opened.decode(group, names, min(batch_rows, opened.rows_of_bytes(group, BATCH_BYTES))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -21,9 +21,13 @@ def row_groups(metadata: Any) -> tuple[int, ...]:
 
 
 def file_statistics(
-    metadata: Any, schema: pa.Schema, fields: Sequence[SchemaField], odd: set[str]
+    metadata: Any, schema: pa.Schema, fields: Sequence[SchemaField], odd: set[str], group: int | None = None
 ) -> dict[str, Bounds]:
-    """Return bounds of the top-level columns that have useful ones, by field id, from those of the row groups."""
+    """Return bounds of the top-level columns that have useful ones, by field id, from those of the row groups.
+
+    `odd` are columns of floats that may hold NaN. With `group` only that row group counts.
+    """
+    groups = range(metadata.num_row_groups) if group is None else (group,)
     leaves = first_leaves(schema)
     targets = to_arrow(fields)
     bounds: dict[str, Bounds] = {}
@@ -34,7 +38,7 @@ def file_statistics(
             continue
         if field.type.startswith("float") and field.name in odd:
             continue
-        found = _column_bounds(metadata, leaves[at], plain)
+        found = _column_bounds(metadata, groups, leaves[at], plain)
         if found is not None:
             bounds[str(field.id)] = found
     return bounds
@@ -82,10 +86,10 @@ def leaf_count(arrow: Any) -> int:
     return 1
 
 
-def _column_bounds(metadata: Any, leaf: int, plain: Callable[[Any, bool], Any]) -> Bounds | None:
+def _column_bounds(metadata: Any, groups: Iterable[int], leaf: int, plain: Callable[[Any, bool], Any]) -> Bounds | None:
     low = high = None
     nulls = 0
-    for number in range(metadata.num_row_groups):
+    for number in groups:
         chunk = metadata.row_group(number).column(leaf)
         statistics = chunk.statistics
         if statistics is None or not statistics.has_null_count:

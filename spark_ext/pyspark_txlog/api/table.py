@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import schemas
 from pyspark_txlog.api.transactions import How, check_write, query_id
 from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.native.newest import newest
 from pyspark_txlog.native.scan import scan, scan_options
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
 from pyspark_txlog.sink.checkpoint import Checkpoint
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.source.predicate import quoted
 from txlog.engine import EndResult, Layer, TransactionMetadata, TxnVersion, call_layer, producer_session
 from txlog.engine.schemas import TopicMetadata, check_topic_name
 from txlog.errors import CommitFailedError, InvalidRequestError
@@ -167,3 +169,27 @@ class TopicTable:
         """
         runtime = self.log.runtime
         return scan(self.log.spark, runtime, scan_options(runtime, [self.name], options))[self.name]
+
+    @plain_errors
+    def latest(self, columns: Sequence[str] | None = None) -> DataFrame:
+        """Return the newest committed row of each key, without keys whose newest row is a tombstone.
+
+        The key is `key.columns` of the topic, or `key` in a topic with Kafka's columns. Compaction has the same rule,
+        so the result is the same before and after it. Rows without a key are all in the result. A key that has rows in
+        several partitions has a row for each of them. `columns` are those of `to_df`. The plan is fixed now.
+
+        Raises InvalidRequestError for a topic without a key, and what `to_df` raises.
+        """
+        # A local import: it loads numpy and pyarrow.
+        from txlog.engine.arrow import key_columns_of, value_columns
+
+        topic = self.topic()
+        keys = key_columns_of(self.log.runtime.settings, topic)
+        if not keys:
+            raise InvalidRequestError(
+                f"topic {self.name!r} has no key, so no row of it is newer than another one. hint: set key.columns of the topic"
+            )
+        names = schemas.select({self.name: topic.schema}, columns).names
+        frame = self.to_df(columns=["*", *schemas.METADATA.names], isolation_level="read_committed")
+        kept = newest(frame, keys, value_columns(topic.schema, keys))
+        return kept.select(*(quoted(name) for name in names))

@@ -41,10 +41,20 @@ from pyspark_txlog.arrow import spark_batches
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
-from pyspark_txlog.source.packing import MAX_TASK_BYTES
-from pyspark_txlog.source.predicate import Predicate, quoted
+from pyspark_txlog.source.predicate import filter_column, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
-from txlog.engine import DataFile, FilePiece, InlinePiece, ReadTask, RowRange, Runtime, TopicPartition, read_task
+from txlog.engine import (
+    MAX_TASK_BYTES,
+    DataFile,
+    FilePiece,
+    InlinePiece,
+    ReadTask,
+    RowRange,
+    Runtime,
+    TopicPartition,
+    read_task,
+)
+from txlog.engine.conditions import Predicate
 from txlog.engine.offsets import format_offsets
 from txlog.engine.schemas import SchemaField
 from txlog.errors import InvalidRequestError, UnknownOptionError
@@ -219,7 +229,7 @@ class _TopicScan:
         frame = reduce(DataFrame.union, parts) if parts else self._spark.createDataFrame([], wanted)
         predicate = newest.keep
         if isinstance(predicate, Predicate):
-            frame = frame.filter(predicate.column())
+            frame = frame.filter(filter_column(predicate.root))
         return frame if wanted.names == schema.names else frame.select(*(quoted(name) for name in schema.names))
 
     def _files(self, files: Sequence[_ScannedFile], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame:

@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.native.scan import frame_of
-from pyspark_txlog.source.batch_reader import pack_tasks
 from txlog import engine
 from txlog.engine import Runtime, TopicPartition
 from txlog.engine.offsets import format_offsets
@@ -82,7 +81,7 @@ class Snapshot:
         try:
             return frame_of(self._spark, self._runtime, topic, schema, tasks)
         except UnsupportedStoreError:
-            return _frame(self._spark, pack_tasks(tasks), schema)
+            return _frame(self._spark, engine.pack_tasks(tasks), schema)
 
     def to_dfs(self) -> dict[str, DataFrame]:
         """Return a frame of each topic, by name."""

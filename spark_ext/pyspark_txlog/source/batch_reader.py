@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -21,11 +20,11 @@ from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import Options
-from pyspark_txlog.source import packing, where
 from pyspark_txlog.source.options import ReadOptions, settled
 from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
 from txlog import engine
-from txlog.engine import FilePiece, Piece, ReadPlan, Runtime, Session, TopicPartition
+from txlog.engine import ReadPlan, Runtime, Session, TopicPartition
+from txlog.engine.conditions import bind
 from txlog.engine.offsets import resolve
 from txlog.engine.schemas import TopicMetadata
 from txlog.errors import InvalidRequestError
@@ -73,7 +72,7 @@ def schema_of(options: Options) -> StructType:
         topics = subscribed_topics(runtime, options)
     if (condition := options[table.WHERE]) is not None:
         for name, topic in topics.items():
-            where.bind(condition, topic.schema, name)
+            bind(condition, topic.schema, name)
     return schemas.select({name: topic.schema for name, topic in topics.items()}, options[table.COLUMNS])
 
 
@@ -98,16 +97,7 @@ def pack_plans(
     runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: ReadOptions
 ) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads of `plans`; none of them is empty."""
-    return pack_tasks(read_tasks(runtime, plans, schema.names, options), options[table.MIN_PARTITIONS])
-
-
-def pack_tasks(
-    tasks: Sequence[engine.ReadTask], min_partitions: int | None = None
-) -> list[tuple[engine.ReadTask, ...]]:
-    """Divide the pieces of `tasks`, one for each topic partition, among Spark tasks (`packing.pack`)."""
-    by_partition = {task.topic_partition: task for task in tasks}
-    pieces = [_light(piece) for task in tasks for piece in task.pieces]
-    return [_input(run, by_partition) for run in packing.pack(pieces, min_partitions)]
+    return engine.pack_tasks(read_tasks(runtime, plans, schema.names, options), options[table.MIN_PARTITIONS])
 
 
 def read_tasks(
@@ -121,7 +111,7 @@ def read_tasks(
         wanted = list(names)
         if condition is not None:
             topic = engine.topic_for(runtime, plan)
-            predicate = where.bind(condition, topic.schema, topic.topic)
+            predicate = bind(condition, topic.schema, topic.topic)
             wanted += [name for name in predicate.columns if name not in names]
         (task,) = engine.tasks(
             runtime,
@@ -164,27 +154,6 @@ def _strict_ranges(
         session, partitions, options[table.ENDING_OFFSETS], options.isolation_level, missing="latest", clamp=clamp
     )
     return {tp: (start[tp], end[tp]) for tp in partitions}
-
-
-def _input(run: tuple[Piece, ...], tasks: Mapping[TopicPartition, engine.ReadTask]) -> tuple[engine.ReadTask, ...]:
-    made: list[engine.ReadTask] = []
-    for piece in run:
-        first, end = packing.offsets_of(piece)
-        again = not packing.has_gaps(piece)
-        last = made[-1] if made else None
-        if last is not None and last.topic_partition == piece.topic_partition:
-            made[-1] = replace(last, end=end, pieces=(*last.pieces, piece), relist=last.relist and again)
-        else:
-            task = tasks[piece.topic_partition]
-            made.append(replace(task, start=first, end=end, pieces=(piece,), relist=again))
-    return tuple(made)
-
-
-def _light(piece: Piece) -> Piece:
-    """Return the piece without statistics, which planning has used and executors do not need."""
-    if isinstance(piece, FilePiece):
-        return replace(piece, file=msgspec.structs.replace(piece.file, statistics={}))
-    return piece
 
 
 def _say_lost(tp: TopicPartition, start: int, end: int) -> None:

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.options import Options
-from pyspark_txlog.source import packing
 from pyspark_txlog.source.options import names_topics, parse_metadata_options
 from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
 from txlog import engine
@@ -198,7 +197,7 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
         for pieces in by_file.values():
             # A file has several pieces if the segment has batches of other files between its batches.
             piece = pieces[0]
-            first, end = packing.offsets_of(piece)[0], packing.offsets_of(pieces[-1])[1]
+            first, end = engine.offsets_of(piece)[0], engine.offsets_of(pieces[-1])[1]
             segment = next((name for name in walk if name.base_offset <= first < name.end_offset), None)
             written = parse_rows_path(piece.file.path)
             times = [part.timestamp for each in pieces for part in each.ranges if not part.by_column]

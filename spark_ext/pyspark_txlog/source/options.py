@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options, check_names
-from pyspark_txlog.source import where
 from txlog.engine import IsolationLevel, Layer, Settings
+from txlog.engine.conditions import check
 from txlog.engine.offsets import Missing
 from txlog.errors import InvalidRequestError, TxlogError
 
@@ -132,7 +132,7 @@ def _checked(options: Options, what: str) -> Options:
     """Check what batches and streams share."""
     _check_subscription(options, what)
     if (condition := options[table.WHERE]) is not None:
-        where.check(condition)
+        check(condition)
     return options
 
 

@@ -1,301 +1,27 @@
-"""Which rows does a condition on columns keep, and which files cannot contain such a row?
-
-A bound predicate is a tree of plain values, made by `where.bind` for one topic's columns, and picklable. It has three
-readers that must agree: `may_match` on the statistics in commit records, `keep` on Arrow batches in a worker, `column`
-for Spark's own filter. The semantics are Spark's: a comparison with null is neither true nor false, and only rows for
-which the whole condition is true are kept. NaN equals nothing, but is greater than every number; `-0.0` equals `0.0`.
-
-Statistics can only exclude files. They are outer bounds of a whole file (strings are cut at 32 bytes). A column with
-NaN or infinity has no bounds. If a column has no bounds, the file is read.
-"""
+"""How does Spark's own filter keep the rows of a condition `where`? It must agree with `Predicate.keep`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from operator import eq, ge, gt, le, lt, ne
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
-from pyspark_txlog.source import packing
-from txlog.engine import InlinePiece, Piece
-from txlog.engine.schemas import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN, SchemaField
+from pyspark.sql import Column, functions
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column
+from pyspark_txlog.schemas import to_spark
+from txlog.engine.conditions import Every, Known, Node, Null, OneOf, Some, Value
+from txlog.engine.schemas import SchemaField
 
-Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
-Value: TypeAlias = bool | int | float | str | Decimal
-
-NEGATED: Mapping[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-FLIPPED: Mapping[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_PYTHON: Mapping[Operator, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
-_ARROW = {"=": "equal", "!=": "not_equal", "<": "less", ">": "greater", "<=": "less_equal", ">=": "greater_equal"}
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compare:
-    """`field <operator> value`. The type of the value follows the column. It is an integer for whole numbers, days for dates,
-    microseconds for timestamps, a float for both sizes of floats, a Decimal of the column's scale."""
-
-    field: SchemaField
-    operator: Operator
-    value: Value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneOf:
-    """`field IN values`, or NOT IN with `negated`; values as in Compare."""
-
-    field: SchemaField
-    values: tuple[Value, ...]
-    negated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Null:
-    """`field IS NULL`, or IS NOT NULL with `negated`."""
-
-    field: SchemaField
-    negated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A comparison that is true for every value of the column, or false for every value (`an_int8 < 1000`). Null stays
-    unknown."""
-
-    field: SchemaField
-    truth: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Every:
-    """AND."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Some:
-    """OR."""
-
-    parts: tuple[Node, ...]
-
-
-Leaf: TypeAlias = Compare | OneOf | Null | Known
-Node: TypeAlias = Leaf | Every | Some
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """The known bounds of a column in one file: every value that is not null lies in `[low, high]`."""
-
-    low: Any
-    high: Any
-    nulls: bool
-    """Whether there may be nulls."""
-    values: bool
-    """Whether there may be values that are not null."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicate:
-    """A condition on the columns of one topic; `text` is what the user wrote."""
-
-    text: str
-    root: Node
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that the condition uses, including txlog's own."""
-        return tuple(dict.fromkeys(leaf.field.name for leaf in leaves(self.root)))
-
-    def may_match(self, piece: Piece) -> bool:
-        """Whether the piece may contain a matching row, judged by its file's statistics and its place in the log
-        (PROTOCOL.md, R14a)."""
-        return _may_match(self.root, piece)
-
-    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the matching rows of `batch`, which must have all of `columns`."""
-        return batch.filter(_mask(self.root, batch), null_selection_behavior="drop")
-
-    def column(self) -> Column:
-        """Return the condition for Spark's `filter`, on a frame that has all of `columns`."""
-        return _column(self.root)
-
-
-def negate(node: Node) -> Node:
-    """Return NOT `node` by De Morgan's laws; null stays null."""
-    if isinstance(node, Compare):
-        return Compare(field=node.field, operator=NEGATED[node.operator], value=node.value)
-    if isinstance(node, OneOf):
-        return OneOf(field=node.field, values=node.values, negated=not node.negated)
-    if isinstance(node, Null):
-        return Null(field=node.field, negated=not node.negated)
-    if isinstance(node, Known):
-        return Known(field=node.field, truth=not node.truth)
-    parts = tuple(negate(part) for part in node.parts)
-    return Some(parts=parts) if isinstance(node, Every) else Every(parts=parts)
-
-
-def leaves(node: Node) -> Iterator[Leaf]:
-    """Yield the conditions on single columns."""
+def filter_column(node: Node) -> Column:
+    """Return the condition for Spark's `filter`, on a frame that has all columns of the condition."""
     if isinstance(node, Every | Some):
-        for part in node.parts:
-            yield from leaves(part)
-    else:
-        yield node
-
-
-# -- helpers: files ---------------------------------------------------------------------------------------------------
-
-
-def _may_match(node: Node, piece: Piece) -> bool:
-    if isinstance(node, Every):
-        return all(_may_match(part, piece) for part in node.parts)
-    if isinstance(node, Some):
-        return any(_may_match(part, piece) for part in node.parts)
-    bounds = _bounds(node.field, piece)
-    return bounds is None or _leaf_may_match(node, bounds)
-
-
-def _leaf_may_match(leaf: Leaf, bounds: Bounds) -> bool:
-    if isinstance(leaf, Null):
-        return bounds.values if leaf.negated else bounds.nulls
-    if not bounds.values:
-        return False
-    if isinstance(leaf, Known):
-        return leaf.truth
-    low, high = bounds.low, bounds.high
-    if isinstance(leaf, OneOf):
-        if leaf.negated:
-            return not (low == high and low in leaf.values)
-        return any(low <= value <= high for value in leaf.values)
-    value: Any = leaf.value
-    if leaf.operator == "=":
-        return bool(low <= value <= high)
-    if leaf.operator == "!=":
-        return not low == high == value
-    return bool(_PYTHON[leaf.operator](low if leaf.operator in ("<", "<=") else high, value))
-
-
-def _bounds(field: SchemaField, piece: Piece) -> Bounds | None:
-    """Return the bounds of the column in the piece; None if nothing is known."""
-    if field.name.startswith("_") and field.id == OWN_ID:
-        return _own_bounds(field.name, piece)
-    if isinstance(piece, InlinePiece):
-        return None
-    found = piece.file.statistics.get(str(field.id))
-    if found is None or len(found) != 3:
-        return None
-    low, high, nulls = found
-    rows = piece.file.rows
-    # An impossible null count is ignored, and so are the bounds beside it.
-    if isinstance(nulls, bool) or not isinstance(nulls, int) or not 0 <= nulls <= rows:
-        return None
-    if nulls == rows:
-        return Bounds(low=None, high=None, nulls=True, values=False)
-    kinds = _STATISTICS.get(field.type)
-    if kinds is None or type(low) not in kinds or type(high) not in kinds or not low <= high:
-        return None
-    return Bounds(low=low, high=high, nulls=nulls > 0, values=True)
-
-
-OWN_ID = 2**31 - 1
-"""The id of txlog's own columns in a predicate. No column of a topic can be named `_topic` or the like."""
-
-OWN_FIELDS = {
-    name: SchemaField(id=OWN_ID, name=name, type=type_, nullable=False) for name, type_ in OWN_COLUMNS.items()
-}
-
-_STATISTICS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("int8", "int16", "int32", "int64", "date", "timestamp", "timestamp_ntz"), (int,)),
-    # JSON does not distinguish 1.0 from 1.
-    **dict.fromkeys(("float32", "float64"), (float, int)),
-    "bool": (bool,),
-    "string": (str,),
-}
-
-
-def _own_bounds(name: str, piece: Piece) -> Bounds | None:
-    tp = piece.topic_partition
-    low: object
-    high: object
-    if name == TOPIC_COLUMN:
-        low, high = tp.topic, tp.topic
-    elif name == PARTITION_COLUMN:
-        low, high = tp.partition, tp.partition
-    elif name == OFFSET_COLUMN:
-        first, end = packing.offsets_of(piece)
-        low, high = first, end - 1
-    else:
-        ranges = (piece.range,) if isinstance(piece, InlinePiece) else piece.ranges
-        if any(part.by_column for part in ranges):
-            return None
-        times = [part.timestamp * 1000 for part in ranges]
-        low, high = min(times), max(times)
-    return Bounds(low=low, high=high, nulls=False, values=True)
-
-
-# -- helpers: Arrow ---------------------------------------------------------------------------------------------------
-
-
-def _mask(node: Node, batch: pa.RecordBatch) -> Any:
-    # Imported here because planning does not need pyarrow.
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if isinstance(node, Every | Some):
-        join = pc.and_kleene if isinstance(node, Every) else pc.or_kleene
-        mask = _mask(node.parts[0], batch)
+        joined = filter_column(node.parts[0])
         for part in node.parts[1:]:
-            mask = join(mask, _mask(part, batch))
-        return mask
-    column = batch.column(node.field.name)
-    if isinstance(node, Null):
-        return pc.is_valid(column) if node.negated else pc.is_null(column)
-    if isinstance(node, Known):
-        truth = pa.repeat(pa.scalar(node.truth), batch.num_rows)
-        return pc.if_else(pc.is_valid(column), truth, pa.scalar(None, pa.bool_()))
-    values, kind = _comparable(column, node.field)
-    if isinstance(node, OneOf):
-        found = pc.is_in(values, pa.array(node.values, kind))
-        found = pc.invert(found) if node.negated else found
-        return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
-    mask = pc.call_function(_ARROW[node.operator], [values, pa.scalar(node.value, kind)])
-    if node.operator in (">", ">=") and pa.types.is_floating(kind):
-        mask = pc.or_kleene(mask, pc.is_nan(values))
-    return mask
-
-
-def _comparable(column: Any, field: SchemaField) -> tuple[Any, Any]:
-    """Return the column's values in the types that Compare uses, and their Arrow type."""
-    import pyarrow as pa
-
-    if field.type in ("float32", "float64"):
-        # Adding zero makes both zeros equal. A look-up in a set would distinguish them.
-        import pyarrow.compute as pc
-
-        return pc.add(column.cast(pa.float64()), 0.0), pa.float64()
-    if field.type == "date":
-        return column.cast(pa.int32()), pa.int32()
-    if field.type in ("timestamp", "timestamp_ntz"):
-        return column.cast(pa.int64()), pa.int64()
-    return column, column.type
-
-
-# -- helpers: Spark ---------------------------------------------------------------------------------------------------
-
-
-def _column(node: Node) -> Column:
-    from pyspark.sql import functions
-
-    if isinstance(node, Every | Some):
-        joined = _column(node.parts[0])
-        for part in node.parts[1:]:
-            joined = joined & _column(part) if isinstance(node, Every) else joined | _column(part)
+            joined = joined & filter_column(part) if isinstance(node, Every) else joined | filter_column(part)
         return joined
     column = functions.col(quoted(node.field.name))
     if isinstance(node, Null):
@@ -305,16 +31,12 @@ def _column(node: Node) -> Column:
     if isinstance(node, OneOf):
         found = column.isin([_literal(value, node.field) for value in node.values])
         return ~found if node.negated else found
-    compared: Column = _PYTHON[node.operator](column, _literal(node.value, node.field))
+    compared: Column = _COMPARE[node.operator](column, _literal(node.value, node.field))
     return compared
 
 
 def _literal(value: Value, field: SchemaField) -> Column:
     """Return a literal of exactly the column's type, independent of the session's time zone and calendar."""
-    from pyspark.sql import functions
-
-    from pyspark_txlog.schemas import to_spark
-
     kind = to_spark([field])[0].dataType
     if field.type == "date":
         return functions.expr(f"date_from_unix_date({value})")

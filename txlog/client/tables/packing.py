@@ -1,16 +1,20 @@
-"""How many Spark tasks does a read use, and which pieces does each task read?
+"""Into how many tasks is a read divided, and which pieces does each task read?
 
-A task of a Python source costs 40 to 50 ms even if it reads little, and reads about 30 MB/s. So small pieces share a
-task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task reads a run
+A task of Spark's Python source costs 40 to 50 ms even if it reads little, and reads about 30 MB/s. So small pieces share
+a task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task reads a run
 of consecutive pieces, perhaps from several partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from txlog.engine import FilePiece, InlinePiece, Piece, RowRange, piece_rows
+import msgspec
+
+from txlog.client.reading import ReadTask, piece_rows
+from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece, RowRange
+from txlog.core.names import TopicPartition
 
 MIN_TASK_BYTES = 8 * 2**20
 """About a quarter of a second of work: five times what the task itself costs."""
@@ -20,6 +24,18 @@ MANY_TASKS = 256
 """From this many tasks on, tasks become larger instead of more."""
 OPEN_COST_BYTES = 256 * 2**10
 """Opening a file costs about as much as reading this many bytes of it."""
+
+
+def pack_tasks(
+    tasks: Sequence[ReadTask], min_partitions: int | None = None, *, light: bool = True
+) -> list[tuple[ReadTask, ...]]:
+    """Divide the pieces of `tasks`, one for each topic partition, among runs of about equal cost; see `pack`.
+
+    `light` pieces have no statistics: for workers in other processes, after files were skipped by statistics.
+    """
+    by_partition = {task.topic_partition: task for task in tasks}
+    pieces = [_light(piece) if light else piece for task in tasks for piece in task.pieces]
+    return [_input(run, by_partition) for run in pack(pieces, min_partitions)]
 
 
 def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
@@ -144,3 +160,24 @@ def _runs(units: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
         runs[-1].append(unit)
         done += value
     return [tuple(run) for run in runs]
+
+
+def _input(run: tuple[Piece, ...], tasks: Mapping[TopicPartition, ReadTask]) -> tuple[ReadTask, ...]:
+    made: list[ReadTask] = []
+    for piece in run:
+        first, end = offsets_of(piece)
+        again = not has_gaps(piece)
+        last = made[-1] if made else None
+        if last is not None and last.topic_partition == piece.topic_partition:
+            made[-1] = replace(last, end=end, pieces=(*last.pieces, piece), relist=last.relist and again)
+        else:
+            task = tasks[piece.topic_partition]
+            made.append(replace(task, start=first, end=end, pieces=(piece,), relist=again))
+    return tuple(made)
+
+
+def _light(piece: Piece) -> Piece:
+    """Return the piece without statistics, which planning has used and executors do not need."""
+    if isinstance(piece, FilePiece):
+        return replace(piece, file=msgspec.structs.replace(piece.file, statistics={}))
+    return piece

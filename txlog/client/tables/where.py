@@ -1,9 +1,9 @@
-"""How is the text of the option `where` understood? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
+"""How is a condition `where` understood that is a text? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
 columns.
 
 sqlglot parses the text as Spark's SQL. Then txlog accepts only conditions that statistics can answer and that mean the
 same everywhere. These are comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR, NOT.
-Everything else is refused with a hint to use `.filter(...)`. A condition must never be applied only in part.
+Everything else is refused with a hint to filter the rows after the read. A condition must never be applied only in part.
 
 Names are not case-sensitive, as in Spark, and `_topic`, `_partition`, `_offset`, `_timestamp` are columns too. A
 literal takes the column's type, or is refused. Whole numbers and decimals are compared exactly, floats as doubles.
@@ -21,7 +21,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pyspark_txlog.source.predicate import (
+from txlog.client.tables.predicate import (
     FLIPPED,
     OWN_FIELDS,
     Compare,
@@ -36,7 +36,8 @@ from pyspark_txlog.source.predicate import (
     Value,
     negate,
 )
-from txlog.engine.schemas import SchemaField, describe, parse_decimal
+from txlog.core.records import SchemaField
+from txlog.core.schema import describe, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.text import install_text, nearest
 
@@ -85,7 +86,7 @@ def _parse(text: str) -> exp.Expr:
         from sqlglot.errors import SqlglotError
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
-            f"the option 'where' needs sqlglot: {install_text('spark')}, or filter the DataFrame instead"
+            f"'where' as text needs sqlglot: {install_text('sql')}, or filter the rows after the read"
         ) from error
 
     if len(text) > MAX_LENGTH:
@@ -273,7 +274,7 @@ class _Binder:
     def _refusal(self, found: exp.Expr, why: str) -> InvalidRequestError:
         return InvalidRequestError(
             f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. hint: compare a column with a literal, or use IN, "
-            "BETWEEN, IS NULL, AND, OR, NOT; for anything else use .filter(...) on the DataFrame"
+            "BETWEEN, IS NULL, AND, OR, NOT; for anything else filter the rows after the read"
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_txlog.source import packing
 from txlog.client.reading import piece_rows
+from txlog.client.tables import packing
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, InlinePiece, Piece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile

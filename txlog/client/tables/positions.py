@@ -1,0 +1,86 @@
+"""Where does a read of a table begin and end? `start`, `end` and `as_of` as offsets of each partition."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from txlog.client.offsets import EARLIEST, LATEST, OffsetSpec, offsets_for_times, parse_spec, resolve
+from txlog.client.reading import take_cut
+from txlog.client.session import Session
+from txlog.config import IsolationLevel
+from txlog.core.effects import Program
+from txlog.core.names import TopicPartition
+from txlog.core.snapshots import SnapshotCut
+from txlog.errors import InvalidRequestError
+from txlog.protocol.context import Context, Views
+from txlog.protocol.snapshot_as_of import cut_as_of
+
+Position: TypeAlias = "str | datetime.datetime | Mapping[int, int] | Mapping[TopicPartition, int] | OffsetSpec"
+"""`earliest`, `latest`, a time with a zone, or the offset of each partition (-2 earliest, -1 latest)."""
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def offsets_of(
+    session: Session,
+    partitions: Sequence[TopicPartition],
+    position: Position,
+    option: str,
+    isolation: IsolationLevel,
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition, on fresh tails; `option` is `start` or `end`.
+
+    A partition that a mapping leaves out is read from its beginning, or to its end. So is one without a row at or after
+    a time. Raises InvalidRequestError, InvalidConfigurationError, OffsetOutOfRangeError with the valid range.
+    """
+    spec = _spec(partitions, position, option)
+    return resolve(session, partitions, spec, isolation, missing="latest")
+
+
+def past_cut(session: Session, topics: Sequence[str], as_of: datetime.datetime) -> SnapshotCut:
+    """Take one cut over `topics` of what was appended up to `as_of`, in which every transaction is whole.
+
+    Raises InvalidRequestError if the log does not show that any more; see `cut_as_of`.
+    """
+    after_ms = _microseconds(as_of, "as_of") // 1000 + 1
+    cut = take_cut(session, topics)
+    # Uncommitted rows count, too: a transaction with a later row is not whole.
+    found = offsets_for_times(session, dict.fromkeys(cut.ends, after_ms), "read_uncommitted")
+    ends = {tp: cut.ends[tp] if hit is None else hit[0] for tp, hit in found.items()}
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, SnapshotCut]]:
+        return cut_as_of(ctx, views, cut, ends, after_ms - 1)
+
+    return session.call("looking up what was appended by a time", program)
+
+
+def _spec(partitions: Sequence[TopicPartition], position: Position, option: str) -> OffsetSpec:
+    if isinstance(position, OffsetSpec):
+        return position
+    if isinstance(position, datetime.datetime):
+        # The first row at or after the time. Append times are whole milliseconds.
+        return OffsetSpec(kind="timestamp", option=option, timestamp=-(-_microseconds(position, option) // 1000))
+    if isinstance(position, str):
+        return parse_spec(position, option)
+    if not isinstance(position, Mapping):
+        raise InvalidRequestError(
+            f"{option} = {position!r}: expected 'earliest', 'latest', a datetime with a time zone, or a mapping from partition to offset"
+        )
+    given = {
+        key if isinstance(key, TopicPartition) else TopicPartition(partitions[0].topic, key): offset
+        for key, offset in position.items()
+    }
+    wrong = [each for each in given.values() if isinstance(each, bool) or not isinstance(each, int) or each < EARLIEST]
+    if wrong:
+        raise InvalidRequestError(f"{option}: {wrong[0]!r} is not an offset. hint: -2 is earliest, -1 is latest")
+    missing = EARLIEST if option == "start" else LATEST
+    return OffsetSpec(kind="offsets", option=option, offsets={**dict.fromkeys(partitions, missing), **given})
+
+
+def _microseconds(time: datetime.datetime, option: str) -> int:
+    if not isinstance(time, datetime.datetime) or time.tzinfo is None:
+        raise InvalidRequestError(f"{option} = {time!r}: expected a datetime with a time zone")
+    return max((time - _EPOCH) // _MICROSECOND, 0)
