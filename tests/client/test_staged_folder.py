@@ -43,6 +43,8 @@ def test_what_a_writer_that_is_done_cannot_have_left_is_refused(world, store):
     assert read_staged_folder(runtime, topic, folder) == ()
     for name, error in (
         ("_temporary/0/part-0.parquet", CorruptLogError),
+        ("_partition=0/_temporary/0/part-0.parquet", CorruptLogError),
+        ("_partition=0/__magic/job/part-0.parquet", CorruptLogError),
         ("_partition=0/part-0.orc", CorruptLogError),
         ("part-0.parquet", CorruptLogError),
         ("_partition=99/part-0.parquet", UnknownTopicOrPartitionError),

@@ -330,6 +330,8 @@ def test_what_is_no_condition_is_refused(store: Store) -> None:
             r"not a condition on the columns of topic 'orders': No match for .*idd",
         ),
         (pc.field("name") > 1, SchemaMismatchError, "not a condition on the columns of topic 'orders'"),
+        (pc.field(1) > 1, SchemaMismatchError, r"by its number\. hint: name it, as in pyarrow\.compute\.field\('id'\)"),
+        ((pc.field("id") > 1) & (pc.field(0) > 1), SchemaMismatchError, "by its number"),
         (5, InvalidRequestError, "where = 5: expected a text such as"),
     ):
         with pytest.raises(error, match=message):

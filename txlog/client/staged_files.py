@@ -263,7 +263,9 @@ def _listed(runtime: Runtime, topic: TopicMetadata, folder: str) -> list[tuple[i
             path = f"{folder}{inner}{name}"
             if parse_rows_path(path) is not None:
                 found.append((partition, path))
-            elif not name.startswith(_HIDDEN):
+            elif not name.startswith(_HIDDEN) or name.endswith("/"):
+                # A committer works in a hidden folder (`_temporary/`, `__magic/`), here if Spark wrote to one partition's
+                # folder. If it is still there, rows may be in it.
                 raise _strange(f"{topic.topic}/{path}", "files <name>.parquet")
     return found
 

@@ -8,6 +8,7 @@ Arrow itself decides which files may match: it simplifies the expression with wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -25,13 +26,22 @@ from txlog.errors import SchemaMismatchError
 
 _FORMAT = ds.IpcFileFormat()
 _NO_FILE: Any = pa.py_buffer(b"")
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+"""Literals in an expression as pyarrow shows it."""
 
 
 class Expression:
     """A pyarrow expression on the columns of one topic and on txlog's own."""
 
     def __init__(self, expression: pc.Expression, fields: Sequence[SchemaField], topic: str) -> None:
-        """Raises SchemaMismatchError if the topic lacks a column, or if a column has another type."""
+        """Raises SchemaMismatchError if the topic lacks a column, if a column has another type, or if the expression
+        names a column by its number."""
+        # The batches that are filtered have only some of the columns, in another order.
+        if "FieldPath(" in _TEXTS.sub("", str(expression)):
+            raise SchemaMismatchError(
+                f"where = {str(expression)[:300]}: the expression names a column of topic {topic!r} by its number. hint: name it, as in "
+                f"pyarrow.compute.field({fields[0].name!r})"
+            )
         schema = schema_of(fields, None, tuple(OWN_COLUMNS))
         empty = schema.empty_table()
         try:
