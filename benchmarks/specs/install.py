@@ -55,5 +55,9 @@ SPECS = (
         contestants=spark_sides("micro_batches", (FORMAT, NATIVE), rows=10_000, times=20, warm_up=3),
         goals=_goals("ms"),
         rounds=ROUNDS,
+        floor=(
+            "both take the same road to the log, and start() is 18 ms slower a micro-batch. Not yet measured: where those 18 ms go. A likely place is the "
+            "batch that Spark gives to the sink, which is looked at again for each micro-batch."
+        ),
     ),
 )
