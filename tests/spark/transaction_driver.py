@@ -58,17 +58,21 @@ STREAM_POINTS = {
 }
 
 
-def write(log: TxLog, frame: DataFrame, version: int, expected: int | None) -> None:
+SLOWLY = "reflect('java.lang.Thread', 'sleep', 50L) IS NOT NULL"
+"""A filter that keeps each row and takes time for it, so that a file is open long enough to be seen."""
+
+
+def write(log: TxLog, frame: DataFrame, version: int, expected: int | None, slowly: bool = False) -> None:
     """Write three topics, with rows inline and in files of the driver and of executors, and the offsets of the range."""
     with log.transaction(ID, version) as txn:
         txn.write(frame, "orders", key="order_id", road="driver")
-        txn.write(frame, "items", road="executors")
+        txn.write(frame.where(SLOWLY) if slowly else frame, "items", road="executors")
         txn.write(frame, "audit", road="driver")
         txn.send_offsets({CLICKS: (expected or 0) + 1}, GROUP, expected={CLICKS: expected})
 
 
-def batch(spark: SparkSession, log: TxLog) -> None:
-    write(log, spark.range(ROWS).selectExpr("id AS order_id"), 7, None)
+def batch(spark: SparkSession, log: TxLog, fault: str) -> None:
+    write(log, spark.range(ROWS).selectExpr("id AS order_id"), 7, None, slowly=fault == _JOB)
 
 
 def stream(spark: SparkSession, log: TxLog, folder: Path, fault: str) -> None:
@@ -85,7 +89,7 @@ def stream(spark: SparkSession, log: TxLog, folder: Path, fault: str) -> None:
 
 def kill_in_job(items: Path) -> None:
     """Send SIGKILL as soon as a task of Spark's writer has a file open."""
-    while not list(items.glob("staged/*/_temporary/**/*.parquet")):
+    while not list(items.glob("staged/**/_temporary/**/*.parquet")):
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -98,7 +102,7 @@ def main(url: str, mode: str, fault: str, folder: str) -> None:
     store = FailingStore(open_object_store(url, {"fsync": False}), *faults)
     with TxLog(spark, url, {"fsync": False}, object_store=store) as log:
         if mode == "batch":
-            batch(spark, log)
+            batch(spark, log, fault)
         else:
             stream(spark, log, Path(folder), fault)
 
