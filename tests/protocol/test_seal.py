@@ -33,7 +33,7 @@ from txlog.core.segments import check_index, check_txn_index
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
 from txlog.errors import OutcomeUnknownError, StorageError
-from txlog.protocol.append import append_batch
+from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.load import load
 from txlog.protocol.seal import finished_segments, seal, seal_quietly
 from txlog.protocol.table import state_partition
@@ -359,6 +359,39 @@ def test_a_segment_of_a_dead_producer_is_sealed_when_there_is_another() -> None:
             _ = task.run().result
     assert [len(each) for each in finished_segments(producers["x"].views[A])] == [3]
     assert sum(path.startswith(A.folder) and path.endswith(".index") for path in cluster.objects) == 1
+
+
+def test_a_segment_is_left_to_its_producer_only_for_some_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlog.protocol.seal.LEFT_RECORDS", 3)
+    cluster = Cluster()
+    x, y = Process(cluster, "x", rolling(5)), Process(cluster, "y", rolling(5))
+    for process in (x, y):
+        process.do(process.init())
+    found = []
+    for process in (x, x, x, x, x, y, x, x):
+        process.stage_inline(A, "a")
+        task = process.start(process.commit())
+        if process is y:
+            # Its record begins the second segment, and it dies before it seals the first one.
+            assert not task.run(until=lambda effect: isinstance(effect, WriteRows)).done
+        else:
+            _ = task.run().result
+        found.append(sum(path.startswith(A.folder) and path.endswith(".index") for path in cluster.objects))
+    assert found == [0, 0, 0, 0, 0, 0, 0, 1]
+    assert list(cluster.read(A).values()) == ["a"] * 8
+
+
+def test_a_segment_is_not_left_to_a_record_without_a_producer() -> None:
+    cluster = Cluster()
+    process = Process(cluster, "x", ROLL)
+    process.do(process.init())
+    for number in range(4):
+        if number == 3:
+            cluster.run(append_log_start(ROLL, {}, A, 1))
+            assert [len(each) for each in finished_segments(cluster.view(A))] == [3]
+        process.stage_inline(A, "a")
+        process.do(process.commit())
+    assert [(name.base_offset, name.end_offset) for name in sealed_names(cluster)] == [(0, 3)]
 
 
 def test_a_tail_that_is_too_long_is_sealed_at_once() -> None:

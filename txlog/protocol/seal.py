@@ -17,6 +17,7 @@ from txlog.core import names, segments
 from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows, gathered
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
+from txlog.core.records import NO_PRODUCER_ID
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import replay
 from txlog.errors import TxlogError
@@ -26,6 +27,8 @@ from txlog.protocol.put import encode_readable, put_pure
 
 MAX_FINISHED_SEGMENTS = 2
 """So many finished segments of a tail are sealed at once, whatever waits for it: their records are read one by one."""
+LEFT_RECORDS = 50
+"""A finished segment is left to the producer that began the next one, until the next one has this many records."""
 _UNSEALED = "the segment stays unsealed until the state of idle producers has ended"
 
 
@@ -77,11 +80,11 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition], producer
     """Seal, as `seal_quietly`, the longest finished tail of `tps`, and those that are too long.
 
     Partitions that are written together often finish their segments together. So a transaction seals one of them, and
-    the next ones seal the others. A segment of rows that a record of another producer has finished is left to that
-    producer until it is not the last finished one: otherwise all writers of a partition would encode the same rows.
+    the next ones seal the others. A segment of rows that a record of another producer has just finished is left to that
+    producer: otherwise all writers of a partition would encode the same rows.
     """
     finished = {tp: finished_segments(views[tp]) for tp in tps if tp in views}
-    left = {tp: int(bool(segments) and not _is_own(views[tp], producer_id)) for tp, segments in finished.items()}
+    left = {tp: int(bool(segments) and _is_left(views[tp], producer_id)) for tp, segments in finished.items()}
     own = {tp: segments[: len(segments) - left[tp]] for tp, segments in finished.items() if len(segments) > left[tp]}
     longest = max(own, key=lambda tp: sum(len(records) for records in own[tp]), default=None)
     due = [tp for tp in own if tp == longest or len(finished[tp]) >= MAX_FINISHED_SEGMENTS]
@@ -91,11 +94,20 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition], producer
     return views
 
 
-def _is_own(view: PartitionView, producer_id: int) -> bool:
-    """Return whether a record of this producer has begun the active segment, or no producer's, in an internal topic."""
-    begun = view.tail[-1].record.segment_base
-    return view.topic_partition.topic in names.INTERNAL_TOPICS or any(
-        each.record.base_offset == begun and each.record.producer_id == producer_id for each in view.tail
+def _is_left(view: PartitionView, producer_id: int) -> bool:
+    """Return whether the last finished segment is left to another producer, whose record has just begun the active one.
+
+    That producer may have died, may seal another partition first, or may never write again. So it gets LEFT_RECORDS
+    records. No producer seals for a record without a producer, such as that of a deletion.
+    """
+    begun = view.state.segment_base
+    return (
+        view.topic_partition.topic not in names.INTERNAL_TOPICS
+        and view.state.segment_batches < LEFT_RECORDS
+        and not any(
+            each.record.base_offset == begun and each.record.producer_id in (producer_id, NO_PRODUCER_ID)
+            for each in view.tail
+        )
     )
 
 
