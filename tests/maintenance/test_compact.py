@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import re
 from dataclasses import replace
@@ -451,8 +452,42 @@ def test_a_snapshot_that_began_before_shows_what_it_showed_or_says_that_it_is_to
     assert {(7, "new"), (8, "late"), (9, "late"), (0, "new")} <= {row[:2] for row in read(store)}
     merge(store)
     assert snapshot(held) == before
-    with pytest.raises(InvalidRequestError, match="take another one"):
+    with pytest.raises(InvalidRequestError, match="take a newer one"):
         snapshot()
+
+
+def test_a_snapshot_of_the_past_hides_a_transaction_whose_later_row_was_compacted(world: World, store: Store) -> None:
+    store.create_topic("pairs", SCHEMA)
+    with store.producer(transactional_id="late", staged=False) as late:
+        late.begin_transaction()
+        late.send("pairs", rows_of([(1, "late")]), partition=0)
+        late.flush()
+        as_of = datetime.datetime.fromtimestamp(world.clock.now_ms() / 1000, datetime.UTC)
+        world.clock.advance_ms(1000)
+        late.send("orders", rows_of([(1, "late")]), partition=0)
+        late.flush()
+        late.commit_transaction()
+    send(store, *((number, "new") for number in range(1, 9)))
+    assert store.snapshot("orders", "pairs", as_of=as_of).table("pairs").count() == 0
+    (done,) = compact(store)
+    assert done.superseded == 1
+    past = store.snapshot("orders", "pairs", as_of=as_of)
+    assert past.table("pairs").count() == 0
+    with pytest.raises(InvalidRequestError, match="take a newer one"):
+        past.table("orders").count()
+    assert store.snapshot("orders", "pairs").table("pairs").count() == 1
+
+
+def test_a_time_is_refused_of_which_tombstones_may_be_gone(world: World, store: Store) -> None:
+    store.alter_topic("orders", config={"delete.retention.ms": 60_000})
+    as_of = datetime.datetime.fromtimestamp(world.clock.now_ms() / 1000, datetime.UTC)
+    world.clock.advance_ms(60_000)
+    assert store.snapshot("orders", as_of=as_of).table("orders").count() == 0
+    world.clock.advance_ms(1)
+    with pytest.raises(
+        InvalidRequestError, match=r"after delete\.retention\.ms = 60000 ms\. hint: choose a later time"
+    ):
+        store.snapshot("orders", as_of=as_of)
 
 
 def test_a_commit_that_hangs_ends_what_is_compacted(world: World, store: Store) -> None:

@@ -37,6 +37,7 @@ from txlog.protocol.context import Context, Views
 from txlog.protocol.expiry import expire, expire_producers, remove
 from txlog.protocol.read import plan_read
 from txlog.protocol.snapshot import take_snapshot
+from txlog.protocol.snapshot_as_of import cut_as_of
 
 ALL = (A, B, C)
 
@@ -270,6 +271,26 @@ def test_a_cut_stays_what_it_is() -> None:
     for tp in ALL:
         cluster.clean_tail(tp, ctx)
     assert shown(cluster, cut) == {tp: ["t0", "t1", "t2"] for tp in ALL}
+
+
+def test_a_cut_of_the_past_hides_what_is_newer_than_the_table() -> None:
+    cluster = Cluster()
+    process = Process(cluster)
+    process.do(process.init())
+    process.stage(A, "t0")
+    process.do(process.commit())
+    as_of_ms = cluster.now_ms
+    cluster.pass_ms(1000)
+    process.stage(B, "t1")
+    process.do(process.commit())
+    cluster.pass_ms(1000)
+    views = {tp: cluster.view(tp) for tp in (A, B)}
+    ends = {tp: view.state.next_offset for tp, view in views.items()}
+    for settled, table_ends, words in (({process.pid: process.epoch}, (1, 1), ["t0"]), ({}, (0, 0), [])):
+        # Without its id in the table, the producer is newer than the cut.
+        cut = SnapshotCut(ends=ends, settled=settled, table_ends=table_ends, taken_at=ClockReading(cluster.now_ms))
+        _, past = cluster.run(cut_as_of(context(), views, cut, {A: ends[A], B: 0}, as_of_ms))
+        assert shown(cluster, past) == {A: words, B: []}
 
 
 def test_a_cut_holds_for_the_grace() -> None:

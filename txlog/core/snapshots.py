@@ -68,7 +68,7 @@ class SnapshotCut:
         ):
             raise InvalidRequestError(
                 f"{tp}: this snapshot is older than a compaction by key of offsets below {compacted.end_offset}, which may have "
-                "removed rows that it shows; take another one"
+                "removed rows that it shows; take a newer one"
             )
 
     def check_age(self, now: ClockReading | int, grace_ms: int) -> None:

@@ -16,8 +16,7 @@ from dataclasses import replace
 from txlog.core.ages import ClockReading
 from txlog.core.effects import Gather, Program, ReadClocks
 from txlog.core.names import TopicPartition
-from txlog.core.records import CommitRecord, IndexEntry
-from txlog.core.segments import end_of_entry
+from txlog.core.records import NO_PRODUCER_EPOCH, CommitRecord, IndexEntry
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, PartitionView, Views
@@ -29,7 +28,7 @@ from txlog.text import time_text
 def cut_as_of(
     ctx: Context, views: Views, cut: SnapshotCut, ends: Mapping[TopicPartition, int], as_of_ms: int
 ) -> Program[tuple[Views, SnapshotCut]]:
-    """Return the part of `cut` that lies below `ends`, without the transactions that have rows at or after them.
+    """Return the part of `cut` that lies below `ends`, without the transactions that have rows after `as_of_ms`.
 
     `ends` are the offsets of the first rows that are newer than `as_of_ms`. `views` are those of the cut. Costs one GET
     for each segment after the ends. Raises InvalidRequestError for a time before the grace.
@@ -37,11 +36,15 @@ def cut_as_of(
     if as_of_ms >= cut.taken_at.wall_ms:
         return views, cut
     ends = {tp: min(end, cut.ends[tp]) for tp, end in ends.items()}
-    found = yield Gather(tuple(_later(ctx, views[tp], ends[tp], cut.ends[tp]) for tp in ends))
+    found = yield Gather(tuple(_later(ctx, views[tp], ends[tp], cut.ends[tp], as_of_ms) for tp in ends))
     settled = dict(cut.settled)
     for _, later in found:
         for producer_id, marker_epoch in later:
-            settled[producer_id] = min(settled.get(producer_id, marker_epoch), marker_epoch - 1)
+            # A producer that the cut hides stays hidden with all its transactions.
+            shown = settled.get(
+                producer_id, marker_epoch if cut.shows(producer_id, marker_epoch) else NO_PRODUCER_EPOCH
+            )
+            settled[producer_id] = min(shown, marker_epoch - 1)
     # After the indexes were read: a merge may have joined batches of transactions that were complete for the grace.
     now: ClockReading = yield ReadClocks()
     if now.wall_ms - as_of_ms >= ctx.constants.delete_grace_ms:
@@ -54,19 +57,25 @@ def cut_as_of(
 
 
 def _later(
-    ctx: Context, view: PartitionView, start: int, end: int
+    ctx: Context, view: PartitionView, start: int, end: int, as_of_ms: int
 ) -> Program[tuple[PartitionView, set[tuple[int, int]]]]:
-    """Return producer id and marker epoch of the transactions that have rows in `[start, end)`."""
+    """Return producer id and marker epoch of the transactions that have a batch of rows after `as_of_ms`, below `end`.
+
+    All rows from `start` on are newer. A batch before `start` counts, too, if compaction has removed its newer rows.
+    """
 
     def find(found: PartitionView) -> Program[set[tuple[int, int]]]:
         chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < end]
         known = yield from read_indexes(found, chosen, {})
-        indexes = [known[name].index for name in chosen]
         batches: list[CommitRecord | IndexEntry] = [
-            entry for index in indexes for at, entry in enumerate(index.entries) if end_of_entry(index, at) > start
+            entry
+            for name in chosen
+            for entry in known[name].index.entries
+            # In generation 0 an entry without rows is a marker. In a cleaned run it is a batch that compaction emptied.
+            if entry.records or name.generation
         ]
-        batches += [stored.record for stored in found.tail if stored.record.end_offset > start]
-        return _transactions(batch for batch in batches if batch.base_offset < end)
+        batches += [stored.record for stored in found.tail if stored.record.records]
+        return _transactions(each for each in batches if each.timestamp > as_of_ms and each.base_offset < end)
 
     return (yield from relisting(ctx, view, find))
 
@@ -76,5 +85,5 @@ def _transactions(batches: Iterable[CommitRecord | IndexEntry]) -> set[tuple[int
         # The marker of a transaction of epoch e has epoch e + 1. A COMMIT that carries rows is its own marker.
         (batch.producer_id, batch.producer_epoch + (batch.kind != "commit"))
         for batch in batches
-        if batch.records and (batch.kind == "commit" or batch.transactional)
+        if batch.kind == "commit" or batch.transactional
     }

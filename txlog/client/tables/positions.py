@@ -47,6 +47,8 @@ def past_cut(session: Session, topics: Sequence[str], as_of: datetime.datetime) 
     """
     after_ms = _microseconds(as_of, "as_of") // 1000 + 1
     cut = take_cut(session, topics)
+    for topic in topics:
+        _check_tombstones(session, topic, after_ms)
     # Uncommitted rows count, too: a transaction with a later row is not whole.
     found = offsets_for_times(session, dict.fromkeys(cut.ends, after_ms), "read_uncommitted")
     ends = {tp: cut.ends[tp] if hit is None else hit[0] for tp, hit in found.items()}
@@ -55,6 +57,22 @@ def past_cut(session: Session, topics: Sequence[str], as_of: datetime.datetime) 
         return cut_as_of(ctx, views, cut, ends, after_ms - 1)
 
     return session.call("looking up what was appended by a time", program)
+
+
+def _check_tombstones(session: Session, topic: str, after_ms: int) -> None:
+    """Raise InvalidRequestError if a compaction may have removed a tombstone of that time with the rows before it (C2a).
+
+    Nothing of them is left that would show it.
+    """
+    metadata = session.runtime.topic(topic)
+    if "compact" not in metadata.config.get("cleanup.policy", "").split(","):
+        return
+    limit_ms = session.runtime.settings.topic_config(metadata).delete_retention_ms
+    if session.clock.now_ms() - after_ms >= limit_ms:
+        raise InvalidRequestError(
+            f"as_of: compaction removes tombstones of topic {topic!r}, and the rows before them, after delete.retention.ms = {limit_ms} ms. hint: "
+            "choose a later time"
+        )
 
 
 def _spec(partitions: Sequence[TopicPartition], position: Position, option: str) -> OffsetSpec:
