@@ -461,18 +461,19 @@ def wait_for_no_thread() -> None:
 def test_reads_at_once_keep_their_order_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 4 * 8000)
-    reads = [lambda number=number: batches_of(number, 5, taken) for number in range(9)]
+    reads = [lambda number=number: batches_of(number, 10, taken) for number in range(9)]
     found = read_ahead.in_order(reads)
     first = next(found)
     deadline = time.monotonic() + 10
     while len(set(taken)) < 4 and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(0.05)
-    # Four batches wait, and one more of the first read. One was returned, and each of the four threads holds one.
+    # Four batches wait, and one more of the first read. One was returned, and each of the four threads holds one. So the
+    # first read has not ended, and no thread has begun a fifth one.
     assert len(taken) <= 4 + 1 + 1 + 4
     assert len(set(taken)) == 4
     rest = [batch.column("n")[0].as_py() for batch in found]
-    assert [first.column("n")[0].as_py(), *rest] == [number * 1000 + each for number in range(9) for each in range(5)]
+    assert [first.column("n")[0].as_py(), *rest] == [number * 1000 + each for number in range(9) for each in range(10)]
     wait_for_no_thread()
 
 
