@@ -141,6 +141,25 @@ def test_the_past_and_what_is_not_committed(world: World, store: Store) -> None:
     assert store.snapshot("prices").table("prices").latest(["amount"]).read_all().to_pylist() == [{"amount": 2}]
 
 
+def test_a_key_that_was_moved_has_a_row_in_each_partition(world: World) -> None:
+    store = world.open()
+    store.create_topic("moved", SCHEMA, config={"key.columns": "id"})
+    rows = [{"id": number, "name": "old"} for number in range(8)]
+    with store.producer() as producer:
+        producer.send("moved", rows)
+    store.alter_topic("moved", partitions=2, allow_key_movement=True)
+    with store.producer() as producer:
+        producer.send("moved", [{**row, "name": "new"} for row in rows])
+    found = store.table("moved").latest(["id", "name", "_partition"]).read_all().to_pylist()
+    stayed = {row["id"] for row in found if (row["_partition"], row["name"]) == (0, "new")}
+    moved = {row["id"] for row in found if row["_partition"] == 1}
+    assert stayed
+    assert moved
+    assert stayed | moved == set(range(8))
+    assert {row["id"] for row in found if row["name"] == "old"} == moved
+    assert len(found) == 8 + len(moved)
+
+
 def test_a_topic_without_a_key_is_refused(world: World, store: Store) -> None:
     store.create_topic("plain", SCHEMA)
     with pytest.raises(InvalidRequestError, match=r"topic 'plain' has no key, .*hint: set key\.columns of the topic"):

@@ -40,6 +40,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.maintenance.merge import merge_partition
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("txn", pa.int64()), ("name", pa.string()), ("amount", pa.float64())]
@@ -613,6 +614,28 @@ def test_as_of_shows_whole_transactions_of_the_past(world: World, store: Store, 
             }
             orders = store.table("orders")
             assert same(orders.to_arrow(as_of=time_).to_pylist(), expected(("orders",))["orders"])
+
+
+def test_as_of_hides_a_commit_that_another_process_finished_later(world: World, store: Store) -> None:
+    commit = r"put_if_absent payments/0/.*\"kind\":\"commit\""
+    _, dying = world.failing(Fault(action="crash", match=commit))
+    dying.runtime.driver._threads = 0  # the rows of orders come first
+    producer = dying.producer("loader", staged=True)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for topic in TOPICS:
+        producer.send(topic, [{"id": 1}], partition=0)
+    with pytest.raises(SimulatedCrash):
+        producer.commit_transaction()
+    early = datetime.datetime.fromtimestamp(world.clock.now_ms() / 1000, datetime.UTC)
+    assert [store.table(topic).count() for topic in TOPICS] == [1, 0]
+    world.clock.advance_ms(5000)
+    world.open().producer("loader").init_transactions()
+    past = store.snapshot(*TOPICS, as_of=early)
+    assert [opened.count() for opened in past.tables().values()] == [0, 0]
+    # In a snapshot of this topic alone, every row of the transaction is old enough.
+    assert store.snapshot("orders", as_of=early).table("orders").count() == 1
+    assert [opened.count() for opened in store.snapshot(*TOPICS).tables().values()] == [1, 1]
 
 
 def test_as_of_reaches_back_as_long_as_snapshots_hold(world: World, store: Store) -> None:
