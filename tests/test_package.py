@@ -1,13 +1,15 @@
-"""`import txlog` is light and complete, and names what a missing extra needs."""
+"""`import txlog` is light and complete, and names what a missing extra needs. Modules are small."""
 
 from __future__ import annotations
 
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import pyspark_txlog
 import txlog
 from txlog import errors
 
@@ -44,3 +46,10 @@ def test_what_calls_take_and_give_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'txlog' has no attribute 'opne'"):
         _ = txlog.opne
+
+
+def test_no_module_is_large() -> None:
+    modules = [module for package in (txlog, pyspark_txlog) for module in Path(package.__path__[0]).rglob("*.py")]
+    assert len(modules) > 200
+    lines = {str(module): len(module.read_text().splitlines()) for module in modules}
+    assert {module: number for module, number in lines.items() if number > 500} == {}

@@ -15,10 +15,11 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.api.table import TopicTable
 from pyspark_txlog.api.transactions import Transaction, Transactions, version_of
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.native.scan import scan, scan_options
+from pyspark_txlog.native.scan import scan
 from pyspark_txlog.native.snapshot import Snapshot
 from pyspark_txlog.source.predicate import quoted
 from pyspark_txlog.spark_session import activate

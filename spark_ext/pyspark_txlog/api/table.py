@@ -11,10 +11,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import schemas
+from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.api.transactions import How, check_write, query_id
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.native.newest import newest
-from pyspark_txlog.native.scan import scan, scan_options
+from pyspark_txlog.native.scan import scan
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
 from pyspark_txlog.sink.checkpoint import Checkpoint
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
@@ -162,7 +163,7 @@ class TopicTable:
         """Return the topic's rows through Spark's own Parquet reader: the same rows and options as `format("txlog")`.
 
         Options are keyword arguments here: `isolation_level="read_uncommitted"`, `starting_offsets={"orders": {"0":
-        5}}`, `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `native.scan.scan_options`. The plan is
+        5}}`, `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `api.scan_options.scan_options`. The plan is
         fixed now: the frame does not grow, and is valid as long as its files are kept. All its columns are nullable.
 
         Raises OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError, UnsupportedStoreError.
