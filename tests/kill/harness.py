@@ -100,13 +100,18 @@ def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculati
     survived = sorted(
         (strike for strike in strikes if strike.victim != "driver"), key=lambda strike: strike.victim != "executor"
     )
+    done = 0
     for start in range(0, len(survived), _STRIKES_A_LIFE):
         some = survived[start : start + _STRIKES_A_LIFE]
         has_executors = any(strike.victim == "executor" for strike in some)
         run.live(some, CLUSTER if has_executors else LOCAL, files=_BATCHES_A_STRIKE * len(some) + _SPARE_BATCHES)
+        done += len(some)
+        print(f"{name}: {done} of {len(strikes)} strikes", flush=True)
     for strike in strikes:
         if strike.victim == "driver":
             run.live([strike], LOCAL, files=_BATCHES_A_STRIKE)
+            done += 1
+            print(f"{name}: {done} of {len(strikes)} strikes", flush=True)
     run.live([], LOCAL, files=0, read=True)
     report = run.report(strikes)
     if speculation and not report.speculated:
