@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import txlog
 from pyspark_txlog import TxLog
+from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.native import scan as native_scan
 from pyspark_txlog.option_table import WHERE
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
@@ -227,7 +228,7 @@ def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, nativ
         for number in range(4):
             producer.send("orders", orders(number * 10, 10))
             producer.flush()
-    options = native_scan.scan_options(native.runtime, ["orders"], {"columns": "order_id,_offset,_timestamp"})
+    options = scan_options(native.runtime, ["orders"], {"columns": "order_id,_offset,_timestamp"})
     topics = subscribed_topics(native.runtime, options)
     (plan,) = plan_topics(native.runtime, options, topics)
     (task,) = read_tasks(native.runtime, [plan], ["order_id", "_offset", "_timestamp"], options)
@@ -387,7 +388,7 @@ def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator
 
 
 def planned(native: TxLog) -> list[FilePiece]:
-    options = native_scan.scan_options(native.runtime, ["orders"], {})
+    options = scan_options(native.runtime, ["orders"], {})
     topics = subscribed_topics(native.runtime, options)
     tasks = read_tasks(native.runtime, plan_topics(native.runtime, options, topics), ["amount"], options)
     return [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)]

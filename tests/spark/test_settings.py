@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import txlog
 from pyspark_txlog import TxLog
-from pyspark_txlog.native import scan as native_scan
+from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.option_table import OPTIONS
 from pyspark_txlog.sink.batch_writer import TxlogWriter, write_parts
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
@@ -48,7 +48,7 @@ def load(url: str, given: Given) -> dict[str, object]:
 
 
 def to_df(url: str, given: Given) -> dict[str, object]:
-    return _fields(native_scan.scan_options(Runtime.open(url), ["orders"], given))
+    return _fields(scan_options(Runtime.open(url), ["orders"], given))
 
 
 def read_stream(url: str, given: Given) -> dict[str, object]:
