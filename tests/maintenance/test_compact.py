@@ -15,6 +15,7 @@ from tests.client.world import World
 from tests.maintenance.retain import retain
 from txlog.client import reading
 from txlog.client.store import Store
+from txlog.client.tables import positions
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
@@ -487,6 +488,22 @@ def test_a_time_is_refused_of_which_tombstones_may_be_gone(world: World, store: 
     with pytest.raises(
         InvalidRequestError, match=r"after delete\.retention\.ms = 60000 ms\. hint: choose a later time"
     ):
+        store.snapshot("orders", as_of=as_of)
+
+
+def test_tombstones_that_may_go_during_the_look_count(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.alter_topic("orders", config={"delete.retention.ms": 60_000})
+    as_of = datetime.datetime.fromtimestamp(world.clock.now_ms() / 1000, datetime.UTC)
+    look = positions.offsets_for_times
+
+    def slow_look(*args: Any) -> Any:
+        world.clock.advance_ms(60_001)
+        return look(*args)
+
+    monkeypatch.setattr(positions, "offsets_for_times", slow_look)
+    with pytest.raises(InvalidRequestError, match=r"after delete\.retention\.ms = 60000 ms"):
         store.snapshot("orders", as_of=as_of)
 
 
