@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from lab.invariants import check_store
 from pyspark_txlog import install, patch, uninstall
 from pyspark_txlog.messages import NotNativeError
+from pyspark_txlog.native import write
 from tests.spark.conftest import ORDERS, Console, Log
 from tests.spark.test_stream_sink import Files, committed, forget_last_commit, query_id, run, start
 from txlog.storage.open import open_object_store
@@ -246,6 +247,40 @@ def test_a_write_is_the_write_of_the_python_sink(log: Log, count: int) -> None:
     described = [log.store.admin().describe_transaction(topic) for topic in ("native", "python")]
     assert {(each.state, each.txn_version, each.txn_scope) for each in described} == {("COMPLETE_COMMIT", 4, "")}
     check_store(open_object_store(log.url))
+
+
+def test_tasks_are_numbered_only_if_that_can_choose_a_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark needs longer for a plan with the numbers of tasks."""
+    log.create("one", partitions=1)
+    required = pa.schema([pa.field("order_id", pa.int64(), nullable=False)])
+    log.create("keyed", required, partitions=3, key_columns="order_id")
+    log.create("nullable", partitions=3, key_columns="carrier")
+    log.create("several", partitions=3)
+    fetched: list[bool] = []
+
+    original = write._fetched
+
+    def fetch(frame: DataFrame) -> pa.Table:
+        fetched.append("_partition" in frame.columns)
+        return original(frame)
+
+    monkeypatch.setattr(write, "_fetched", fetch)
+    rows = log.frame(0, 10, tasks=4)
+
+    def numbered(frame: DataFrame, topic: str) -> list[bool]:
+        fetched.clear()
+        log.write(frame, topic)
+        return fetched
+
+    assert numbered(rows, "one") == [False]
+    assert numbered(rows.select("order_id"), "keyed") == [False]
+    assert numbered(rows, "nullable") == [True], "a row without a key goes to the partition of its task"
+    assert numbered(rows, "several") == [True]
+    assert numbered(rows.coalesce(1), "several") == [False]
+    assert numbered(log.frame(0, 10, tasks=1), "several") == [False]
+    places = log.read("several", columns="_partition").groupBy("_partition").count().collect()
+    # Tasks 0 and 3 of the first write, and all rows of the two others.
+    assert {row._partition: row["count"] for row in places} == {0: 25, 1: 3, 2: 2}
 
 
 def test_a_version_counts_whichever_way_wrote_it(log: Log, console: Console) -> None:

@@ -82,6 +82,12 @@ class TopicRoute:
             if missing is not None:
                 raise SchemaMismatchError(f"topic {topic.topic!r}: key column {missing!r} is not in the DataFrame")
 
+    @property
+    def needs_task(self) -> bool:
+        """Whether a row's partition may depend on its task: there are several partitions, and a row may have no key."""
+        required = {field.name for field in self.topic.schema if not field.nullable}
+        return self.topic.partitions > 1 and required.isdisjoint(self.key)
+
     def take(self, rows: pa.Table, task: int | NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int32]]:
         """Return the rows with exactly the topic's schema, and the partition of each; `task` (of all rows, or of each)
         decides for rows without a key.
