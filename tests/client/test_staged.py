@@ -47,6 +47,22 @@ def test_commit_and_the_next_transaction_of_the_same_instance(world, store):
     assert world.read() == [0, 10, 1, 11, 2, 12]
 
 
+def test_an_instance_goes_on_without_an_init_unless_another_one_came(world, store):
+    begun = StagedTransaction.begin(store.runtime, "nightly")
+    last = begun.commit(staged(store, begun, 0), version=0).txn
+    with world.counting.counting() as cost:
+        txn = StagedTransaction.begin(store.runtime, "nightly", session=begun.session, last=last)
+    assert (cost.put_if_absent, txn.producer_epoch) == (0, last.producer_epoch)
+    last = txn.commit(staged(store, txn, 1), version=1).txn
+    other = StagedTransaction.begin(store.runtime, "nightly")
+    txn = StagedTransaction.begin(store.runtime, "nightly", session=begun.session, last=last)
+    assert txn.producer_epoch == other.producer_epoch + 1
+    with pytest.raises(ProducerFencedError):
+        other.commit(staged(store, other, 99), version=2)
+    txn.commit(staged(store, txn, 2), version=2)
+    assert world.read() == [0, 1, 2]
+
+
 def test_nothing_to_commit_writes_nothing(world, store):
     txn = StagedTransaction.begin(store.runtime, "nightly")
     with world.counting.counting() as cost:

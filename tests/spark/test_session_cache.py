@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import txlog
 from lab.invariants import check_store
+from pyspark_txlog.options import Options
 from pyspark_txlog.sink import session_cache
+from pyspark_txlog.sink.options import parse_stream_write_options
 from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.spark.conftest import ORDERS
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
+from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     InvalidRequestError,
     ProducerFencedError,
@@ -55,16 +59,37 @@ class Query:
 
     def commit(self, begun: TxlogStreamWriter, number: int) -> None:
         assert begun._txn is not None
-        (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{number}")
+        self.plan(number)
         runtime = Runtime.open(self.url, storage_options={"fsync": False})
-        files = StagedFiles(runtime, begun._txn)
-        topic = runtime.topic("orders")
-        for partition in (0, 1):
-            rows = pa.table({"order_id": [number * 2 + partition]})
-            files.add(topic, conform(rows, topic.schema, topic="orders"), partition)
-        message = StreamFiles(parts=files.finish(), txn=begun._txn, query_id=self.name, store_id=begun._store_id)
+        parts = stage(runtime, begun._txn, number)
+        message = StreamFiles(parts=parts, txn=begun._txn, query_id=self.name, store_id=begun._store_id)
         runtime.close()
         TxlogStreamWriter.settling(self.options, SCHEMA).commit([message], number)
+
+    def run(self, number: int, between: Callable[[], None] = lambda: None) -> TransactionMetadata:
+        """Do the whole micro-batch, as after `install`. Return the record with which it began."""
+        self.plan(number)
+        begun: list[TransactionMetadata] = []
+
+        def write(runtime: Runtime, _: Options, txn: TransactionMetadata) -> tuple[StagedPart, ...]:
+            begun.append(txn)
+            between()
+            return stage(runtime, txn, number)
+
+        TxlogStreamWriter.run(parse_stream_write_options(self.options), SCHEMA, write, self.name, number)
+        return begun[0]
+
+    def plan(self, number: int) -> None:
+        (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{number}")
+
+
+def stage(runtime: Runtime, txn: TransactionMetadata, number: int) -> tuple[StagedPart, ...]:
+    files = StagedFiles(runtime, txn)
+    topic = runtime.topic("orders")
+    for partition in (0, 1):
+        rows = pa.table({"order_id": [number * 2 + partition]})
+        files.add(topic, conform(rows, topic.schema, topic="orders"), partition)
+    return files.finish()
 
 
 @pytest.fixture
@@ -124,6 +149,38 @@ def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[Cou
     assert committed.get <= 11, committed
     assert len(session_cache._CACHE) == 1
     assert ids(query.url) == list(range(6))
+
+
+def test_a_micro_batch_in_one_process_needs_one_session_and_no_init(query: Query, counted: list[CountingStore]) -> None:
+    assert query.run(0).state == "EMPTY"
+    session = next(iter(session_cache._CACHE.values()))
+    store = session.runtime.store
+    assert isinstance(store, CountingStore)
+    for number in (1, 2):
+        before = store.requests()
+        assert query.run(number).state == "COMPLETE_COMMIT"
+        made = store.requests() - before
+    # ONGOING, the offsets, the decision, three markers and the end. The calls alone, each with a session, have 16 GETs.
+    assert (made.list, made.put_if_absent) == (0, 7), made
+    assert made.get <= 12, made
+    assert ids(query.url) == list(range(6))
+
+
+def test_another_instance_is_fenced_also_if_it_comes_between(query: Query, counted: list[CountingStore]) -> None:
+    """An init must follow each one of another process, and of a run in this process that goes on after it was stopped."""
+    query.run(0)
+    with txlog.open(query.url) as store:
+        other = StagedTransaction.begin(store.runtime, "cleaner")
+        assert query.run(1).producer_epoch == other.producer_epoch + 1
+        with pytest.raises(ProducerFencedError):
+            other.commit(version=TxnVersion(version=2, scope="query"))
+    begun: list[TransactionMetadata] = []
+    with pytest.raises(ProducerFencedError, match="micro-batch 2: another run of this query"):
+        query.run(2, lambda: begun.append(query.run(2)))
+    assert begun[0].state == "EMPTY", "the second run fences the first one, whose micro-batch is still open"
+    query.run(3)
+    assert ids(query.url) == list(range(8))
+    check_store(open_object_store(query.url))
 
 
 def test_others_come_between_two_micro_batches(query: Query, counted: list[CountingStore]) -> None:

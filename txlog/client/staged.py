@@ -56,12 +56,17 @@ class StagedTransaction:
         config: Layer | None = None,
         check: Callable[[TransactionMetadata | None], None] | None = None,
         session: Session | None = None,
+        last: TransactionMetadata | None = None,
         **settings: object,
     ) -> Self:
         """Init the id: fence older instances, and finish or abort what they left. With None, draw an id.
 
         `session` is a session of `producer_session` for this id, with the views of an earlier transaction. `check` is
         called with the id's record first. If it raises, everything stays as it was and no instance is fenced.
+
+        `last` is what the last `commit` of the id in this process returned. If no other process has changed the record
+        since, there is nothing to finish and no instance to fence. Then that instance goes on, without an init. Give each
+        `last` only once, so that an instance has only one transaction at a time.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
         InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,
@@ -73,8 +78,11 @@ class StagedTransaction:
         runtime.require_store()
         runtime.ensure_writable()
         session = session or producer_session(runtime, parsed, f"transactional.id {name!r}")
+        current = look_up(session, name) if check is not None or last is not None else None
         if check is not None:
-            check(look_up(session, name))
+            check(current)
+        if current is not None and last is not None and _identity(current) == _identity(last):
+            return cls(Coordinator(session, current), drawn=drawn)
         coordinator = Coordinator.init(
             session,
             name,
@@ -216,6 +224,11 @@ class StagedTransaction:
         except TxlogError as error:
             _LOG.warning("transactional.id %r was not removed, and expires later: %s", self.transactional_id, error)
             return False
+
+
+def _identity(txn: TransactionMetadata) -> tuple[int, int, str]:
+    """Return what every init and every end of another process changes in an id's record."""
+    return txn.producer_id, txn.producer_epoch, txn.state
 
 
 def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Session:

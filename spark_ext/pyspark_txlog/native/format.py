@@ -138,8 +138,8 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
 
     def run(batch: DataFrame, number: int) -> None:
         session: Any = batch.sparkSession
-        writer = TxlogStreamWriter.begin(options, batch.schema, overwrite=False)
-        writer.run(_writing(batch, number), session._sc.getLocalProperty(QUERY_ID_PROPERTY), number)
+        query_id = session._sc.getLocalProperty(QUERY_ID_PROPERTY)
+        TxlogStreamWriter.run(parsed, batch.schema, _writing(batch, number), query_id, number)
 
     return run
 

@@ -17,6 +17,9 @@ crash between the two commits.
 Each micro-batch begins with an init, which fences earlier ones. So two runs of one query, on two drivers, cannot both
 commit a batch that both work on. The run that began it earlier gets ProducerFencedError and stops. (In most cases
 Spark's own check of the checkpoint stops one of the two runs before that.)
+
+After `install` the driver's process does all of a micro-batch itself (`run`). Then an init is necessary only if another
+process has changed the id's record since the last commit: otherwise there is nothing to fence.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -66,6 +70,9 @@ _SKIPPED: Counter[str] = Counter()
 _WITHOUT_OFFSETS: set[tuple[str, str]] = set()
 """Stores and ids whose queries are known to have committed no sources' offsets. A process checks each once."""
 
+_LAST: WeakKeyDictionary[Session, TransactionMetadata] = WeakKeyDictionary()
+"""The id's record after the last commit of `run` through a cached session, until the next micro-batch begins."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamFiles(WriterCommitMessage):
@@ -102,7 +109,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         `StagedTransaction.begin` raises.
         """
         # Imported here because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import TopicRoute, check_routing
+        from pyspark_txlog.sink.routing import check_routing
 
         if overwrite:
             raise InvalidRequestError(
@@ -112,20 +119,39 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         parsed = parse_stream_write_options(options)
         check_routing(parsed, schema)
         query_id = checkpoint_of(parsed).query_id() if parsed[table.COMMIT_SOURCE_OFFSETS] else None
+        with _cached_session(parsed, query_id) as session:
+            return cls._begin_in(session, parsed, schema, query_id)[0]
+
+    @classmethod
+    def _begin_in(
+        cls,
+        session: Session,
+        options: Options,
+        schema: StructType,
+        query_id: str | None,
+        last: TransactionMetadata | None = None,
+    ) -> tuple[Self, TransactionMetadata]:
+        # Imported here because a commit does not need pyarrow.
+        from pyspark_txlog.sink.routing import TopicRoute
 
         def check(current: TransactionMetadata | None) -> None:
             if query_id is not None:
                 check_scope(current, query_id)
 
-        with _cached_session(parsed, query_id) as session:
-            runtime = session.runtime
-            _check_without_offsets(parsed, session)
-            if (topic := parsed[table.TOPIC]) is not None:
-                TopicRoute(runtime, schema, runtime.topic(topic, 0), parsed[table.KEY])
-            transaction = StagedTransaction.begin(
-                runtime, parsed[table.TRANSACTIONAL_ID], config=producer_config(parsed), check=check, session=session
-            )
-            return cls(parsed, schema, transaction.txn, runtime.require_store().store_id)
+        runtime = session.runtime
+        _check_without_offsets(options, session)
+        if (topic := options[table.TOPIC]) is not None:
+            TopicRoute(runtime, schema, runtime.topic(topic, 0), options[table.KEY])
+        transaction = StagedTransaction.begin(
+            runtime,
+            options[table.TRANSACTIONAL_ID],
+            config=producer_config(options),
+            check=check,
+            session=session,
+            last=last,
+        )
+        txn = transaction.txn
+        return cls(options, schema, txn, runtime.require_store().store_id), txn
 
     @classmethod
     @plain_errors
@@ -166,50 +192,61 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidRequestError(
                 f"micro-batch {batchId}: Spark sent no message of any task, so there is nothing to commit"
             )
-        version = TxnVersion(version=batchId, scope=begun.query_id)
-        if is_repeated(begun.txn, version):
-            with self._session(begun) as session:
-                self._micro_batch(begun.query_id, batchId).check_replay(session, begun.txn)
-            _say_skipped(begun, batchId)
-            return
         parts = [part for message in messages if isinstance(message, StreamFiles) for part in message.parts]
         with self._session(begun) as session:
-            transaction = self._resume(session, begun, attempted=False)
-            batch = self._micro_batch(begun.query_id, batchId)
-            try:
-                offsets = batch.offsets(session, begun.txn)
-                result = transaction.commit(parts, offsets=offsets, version=version)
-            except AbortableError as error:
-                # Abort here and at once, because the pending offsets block every client that fetches them.
-                with suppress(TxlogError):
-                    transaction.abort()
-                if isinstance(error, CommitFailedError):
-                    add_hint(error, batchId)
-                raise
-            except StoreChangedError:
-                raise
-            except FencedError as error:
-                raise _taken_over(error, begun, batchId) from None
-            if result.skipped:
-                batch.check_replay(session, result.txn)
-                _say_skipped(begun, batchId)
+            self._commit_in(session, begun, parts, batchId)
 
-    @plain_errors
-    def run(self, write: NativeWrite, query_id: str, batch_id: int) -> None:
-        """Do the whole micro-batch here, after `begin`: `write` stores the rows in place of Spark's tasks, then commit.
-
-        Raises what `write` and `commit` raise, after `abort`.
-        """
-        assert self._txn is not None
-        begun = StreamFiles(parts=(), txn=self._txn, query_id=query_id, store_id=self._store_id)
-        if not is_repeated(begun.txn, TxnVersion(version=batch_id, scope=query_id)):
-            with self._session(begun) as session:
-                begun = replace(begun, parts=tuple(write(session.runtime, self._options, begun.txn)))
+    def _commit_in(
+        self, session: Session, begun: StreamFiles, parts: Sequence[StagedPart], batch_id: int
+    ) -> TransactionMetadata | None:
+        """Return the id's record after the commit; None if the micro-batch is skipped."""
+        version = TxnVersion(version=batch_id, scope=begun.query_id)
+        batch = self._micro_batch(begun.query_id, batch_id)
+        if is_repeated(begun.txn, version):
+            batch.check_replay(session, begun.txn)
+            _say_skipped(begun, batch_id)
+            return None
+        transaction = self._resume(session, begun, attempted=False)
         try:
-            self.commit([begun], batch_id)
-        except BaseException:
-            self.abort([begun], batch_id)
+            offsets = batch.offsets(session, begun.txn)
+            result = transaction.commit(parts, offsets=offsets, version=version)
+        except AbortableError as error:
+            # Abort here and at once, because the pending offsets block every client that fetches them.
+            with suppress(TxlogError):
+                transaction.abort()
+            if isinstance(error, CommitFailedError):
+                add_hint(error, batch_id)
             raise
+        except StoreChangedError:
+            raise
+        except FencedError as error:
+            raise _taken_over(error, begun, batch_id) from None
+        if result.skipped:
+            batch.check_replay(session, result.txn)
+            _say_skipped(begun, batch_id)
+            return None
+        return result.txn
+
+    @classmethod
+    @plain_errors
+    def run(cls, options: Options, schema: StructType, write: NativeWrite, query_id: str, batch_id: int) -> None:
+        """Do the whole micro-batch here, through one session: `begin`, `write` in place of Spark's tasks, `commit`.
+
+        Raises what the three raise. If the commit raises, after `abort`.
+        """
+        known = checkpoint_of(options).query_id() if options[table.COMMIT_SOURCE_OFFSETS] else None
+        with _cached_session(options, known) as session:
+            writer, txn = cls._begin_in(session, options, schema, known, _LAST.pop(session, None))
+            begun = StreamFiles(parts=(), txn=txn, query_id=query_id, store_id=writer._store_id)
+            repeated = is_repeated(txn, TxnVersion(version=batch_id, scope=query_id))
+            parts = () if repeated else write(session.runtime, options, txn)
+            try:
+                last = writer._commit_in(session, begun, parts, batch_id)
+            except BaseException:
+                writer.abort([begun], batch_id)
+                raise
+            if last is not None:
+                _LAST[session] = last
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Driver side: abort the micro-batch unless it is already committed. Deletes nothing and raises nothing.
