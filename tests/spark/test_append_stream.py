@@ -97,7 +97,7 @@ def test_a_query_that_lost_its_checkpoint_goes_on_where_its_last_commit_was(
 
 
 @pytest.mark.parametrize("way", ["append_stream", "python", "installed"])
-def test_micro_batches_of_one_task_rotate_and_look_at_the_id_once(
+def test_small_micro_batches_rotate_and_look_at_the_id_once(
     log: Log, native: TxLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     looks: list[str] = []
@@ -115,7 +115,10 @@ def test_micro_batches_of_one_task_rotate_and_look_at_the_id_once(
     monkeypatch.setattr(transactions, "look_up", look)
     monkeypatch.setattr(StagedTransaction, "begin", begin)
     log.create("spread", partitions=3)
-    frame = orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40).coalesce(1)
+    frame = orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40)
+    if way == "python":
+        # The driver writes small micro-batches to one partition, whatever their tasks are. The sink in Python has tasks.
+        frame = frame.coalesce(1)
     checkpoint = tmp_path / "checkpoint"
     if way == "append_stream":
         query = native.table("spread").append_stream(

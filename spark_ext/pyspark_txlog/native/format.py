@@ -150,7 +150,9 @@ def _writing(frame: DataFrame, batch: int | None = None) -> NativeWrite:
         assert topic is not None
         route = TopicRoute(runtime, frame.schema, runtime.topic(topic), options[table.KEY])
         codec = options[table.COMPRESSION_TYPE]
-        return write_frame(runtime, txn, frame, route, compression=codec, by_task=True, batch=batch)
+        # The next micro-batch takes the next partition, so a small one need not use several. The numbers of the tasks, more
+        # files and more markers would make it slower.
+        return write_frame(runtime, txn, frame, route, compression=codec, by_task=batch is None, batch=batch)
 
     return write
 
