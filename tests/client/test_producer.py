@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pytest
 
 import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from tests.support import partition_for
+from txlog.client import batches
+from txlog.client.batches import RecordMetadata
 from txlog.client.store import Store
 from txlog.core import envelope, names
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
@@ -48,9 +52,10 @@ def test_result_tells_where_the_rows_lie(world: World, store: Store):
         pa.table({"id": [7], "name": ["x"]}),
         pa.record_batch({"name": ["x"], "id": [7]}),
         [{"id": 7, "name": "x"}],
+        {"id": 7, "name": "x"},
         pa.table({"id": pa.array([7], pa.int32()), "name": pa.array(["x"], pa.large_string())}),
     ],
-    ids=["table", "batch, columns in another order", "dictionaries", "types that widen"],
+    ids=["table", "batch, columns in another order", "dictionaries", "a dictionary", "types that widen"],
 )
 def test_what_can_be_sent(world, store, data):
     with store.producer() as producer:
@@ -66,6 +71,56 @@ def test_anything_with_an_arrow_stream_can_be_sent(world, store):
     with store.producer() as producer:
         producer.send("orders", Stream(), partition=0)
     assert world.read() == [9]
+
+
+def test_single_rows_become_one_table(world: World, store: Store, monkeypatch: pytest.MonkeyPatch):
+    joined: list[int] = []
+    woken: list[int] = []
+    real = batches.joined_table
+    monkeypatch.setattr(batches, "joined_table", lambda parts: joined.append(len(parts)) or real(parts))
+    with store.producer(linger_ms=60_000) as producer:
+        notify = producer._sender.condition.notify_all
+        monkeypatch.setattr(producer._sender.condition, "notify_all", lambda: woken.append(1) or notify())
+        sent = [producer.send("orders", {"id": number, "name": f"n{number}"}, partition=0) for number in range(500)]
+        assert len(woken) == 1  # the first row: the batch of the others is due at the same time
+        producer.flush()
+    assert joined == [500]
+    assert [future.result().base_offset for future in sent] == list(range(500))
+    assert world.read() == list(range(500))
+
+
+def test_the_keys_of_single_rows(world: World, store: Store):
+    with store.producer() as producer:
+        alone = [producer.send("orders", {"id": number}, key="id").result().partition for number in range(20)]
+        together = producer.send("orders", [{"id": number} for number in range(20)], key="id").result()
+    assert {part.partition: part.records for part in together.parts} == Counter(alone)
+
+
+def test_single_rows_of_a_compacted_topic_need_a_key(store: Store):
+    store.create_topic("latest", ORDERS, config={"cleanup.policy": "compact", "key.columns": "name"})
+    with store.producer() as producer:
+        assert producer.send("latest", {"id": 1, "name": "a"}).result().records == 1
+        with pytest.raises(SchemaMismatchError, match=r"is compacted: row 0 has no key \(name is null\), 1 row in all"):
+            producer.send("latest", {"id": 1})
+
+
+def test_a_delivery_callback_gets_the_result_or_the_error(world: World, store: Store):
+    told: list[tuple[BaseException | None, RecordMetadata | None]] = []
+    with store.producer() as producer:
+        future = producer.send("orders", orders(1, 2), partition=1, on_delivery=lambda *each: told.append(each))
+        producer.send("orders", [], on_delivery=lambda *each: told.append(each))
+        producer.flush()
+    results = [result for error, result in told if error is None]
+    assert sorted(result.records for result in results if result is not None) == [0, 2]
+    assert future.result() in results
+    _, broken = world.failing(Fault(action="fail", match=r"put_if_absent orders/.*batch", times=10**6))
+    told.clear()
+    with pytest.raises(TxlogError), broken.producer(delivery_timeout_ms=3000) as producer:
+        producer.send("orders", {"id": 1}, on_delivery=lambda *each: told.append(each))
+        producer.flush()
+    ((error, result),) = told
+    assert isinstance(error, TxlogError)
+    assert result is None
 
 
 def test_missing_nullable_column_is_null(world, store):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, TopicMetadata
+from txlog.storage.one_row import Rows, joined_table
 
 NO_PARTITION = -1
 NO_OFFSET = -1
@@ -42,6 +43,10 @@ class RecordMetadata:
     timestamp: int
     """Append time in milliseconds; -1 where there is no offset."""
     parts: tuple[RecordMetadata, ...] = ()
+
+
+OnDelivery: TypeAlias = Callable[[BaseException | None, RecordMetadata | None], object]
+"""(error, result), of which one is None. Called in the thread of the producer, as callbacks of futures are."""
 
 
 class _Waiters(list[Any]):
@@ -97,6 +102,16 @@ class SendFuture(Future[RecordMetadata]):
         if not super().done():
             self._asked()
         return super().done()
+
+
+def tell(future: Future[RecordMetadata], on_delivery: OnDelivery) -> None:
+    """Call `on_delivery` when the future is done."""
+
+    def told(done: Future[RecordMetadata]) -> None:
+        error = done.exception()
+        on_delivery(error, None if error is not None else done.result())
+
+    future.add_done_callback(told)
 
 
 class Send:
@@ -166,7 +181,7 @@ class Batch:
         self.retry_at_ms = 0
         self.draft: BatchDraft | None = None
         self.placed_at = ClockReading(0, 0)
-        self._tables: list[pa.Table] = []
+        self._parts: list[Rows] = []
         self._shares: list[tuple[Send, int]] = []
         """The sends that the batch has rows of, each with the number of these rows."""
 
@@ -174,16 +189,16 @@ class Batch:
         """Take note that the current attempt has sent a record that the store did not refuse."""
         self.created = True
 
-    def add(self, table: pa.Table, send: Send) -> None:
-        """Add rows of one send."""
-        self._tables.append(table)
-        self._shares.append((send, table.num_rows))
-        self.rows += table.num_rows
-        self.bytes += table.nbytes
+    def add(self, part: Rows, send: Send, size: int) -> None:
+        """Add rows of one send, and their size in bytes."""
+        self._parts.append(part)
+        self._shares.append((send, part.num_rows))
+        self.rows += part.num_rows
+        self.bytes += size
 
     def table(self) -> pa.Table:
         """Return all rows, in the order of the sends."""
-        return pa.concat_tables(self._tables)
+        return joined_table(self._parts)
 
     def done(self, base_offset: int, timestamp: int) -> None:
         """Take note that the batch is in the log, from `base_offset` on."""
@@ -220,11 +235,11 @@ class Accumulator:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def add(self, tp: TopicPartition, topic: TopicMetadata, table: pa.Table, send: Send, now_ms: int) -> None:
-        """Add rows of one send for one partition."""
+    def add(self, tp: TopicPartition, topic: TopicMetadata, part: Rows, send: Send, now_ms: int) -> bool:
+        """Add rows of one send for one partition. Return whether a batch began or is full, so that it is due at another time."""
         queue = self._queues.setdefault(tp, deque())
         last = queue[-1] if queue else None
-        size = table.nbytes
+        size = part.nbytes
         fits = (
             last is not None
             and not last.closed
@@ -236,10 +251,10 @@ class Accumulator:
                 last.closed = True
             last = Batch(tp, topic, created_ms=now_ms, deadline_ms=now_ms + self._delivery_timeout_ms)
             queue.append(last)
-        last.add(table, send)
+        last.add(part, send, size)
         self.bytes += size
-        if last.bytes >= self._batch_bytes:
-            last.closed = True
+        last.closed = last.bytes >= self._batch_bytes
+        return last.closed or not fits
 
     def restart(self, now_ms: int) -> None:
         """Let linger.ms and delivery.timeout.ms of all batches begin now, because they were not to be sent before."""

@@ -13,10 +13,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import NoReturn, Self
 
-import pyarrow as pa
-
 from txlog.client import at_exit
-from txlog.client.batches import Batch, RecordMetadata, Send, fail_all
+from txlog.client.batches import Batch, OnDelivery, RecordMetadata, Send, fail_all, tell
 from txlog.client.coordinator import check_transactional_id, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, Offsets
 from txlog.client.producer_state import Call, ProducerState, again
@@ -41,7 +39,8 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.transactions import EndResult
-from txlog.storage.conform import conform
+from txlog.storage.conform import conform, single_row
+from txlog.storage.one_row import Rows
 from txlog.text import count_text
 
 _SEND_BESIDE = ("send_offsets_to_transaction",)
@@ -78,7 +77,7 @@ class Producer:
         self._who = who if config.transactional_id is None else f"{who} (transactional.id {config.transactional_id!r})"
         self._session = Session(runtime, config, self._who)
         self._state = ProducerState(self._who)
-        row_writer = RowWriter(runtime, call)
+        self._row_writer = row_writer = RowWriter(runtime, call)
         self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
         self._transactions = TransactionManager(self._session, self._sender, self._state, config)
         self._lock = self._sender.lock
@@ -127,10 +126,13 @@ class Producer:
         data: object,
         key: str | Sequence[str] | None = None,
         partition: int | None = None,
+        *,
+        on_delivery: OnDelivery | None = None,
     ) -> Future[RecordMetadata]:
         """Send rows. The future's result is where they are, or its error is why they were not written.
 
-        `data` is a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__`, or a list of dictionaries.
+        `data` is a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__`, a dictionary (one row), or a list
+        of dictionaries. A column of Kafka's headers may be a dictionary, or a list of pairs of key and value.
         `partition` names a partition. Otherwise `key` (columns) or the topic's `key.columns` spread the rows by Kafka's
         hash; without a key all rows are sent to one partition. The rows of one send and partition are never split
         between batches.
@@ -138,6 +140,8 @@ class Producer:
         Rows wait for others (`linger.ms`), and in a transaction for the commit while they are at most 2 MiB. A thread
         that asks for their future or flushes sends them at once. If the transaction's version was committed before, rows
         are checked and dropped, and the future's result has no offset.
+
+        `on_delivery(error, metadata)` is called once, as a callback of the future: one of the two is None.
 
         If this call raises, no row was sent. Raises:
 
@@ -153,11 +157,14 @@ class Producer:
         """
         self._check_send()
         try:
-            return self._send(topic, data, key, partition)
+            future = self._send(topic, data, key, partition)
         except TxlogError as error:
             if self.transactional_id is not None:
                 self._transactions.fail_send(topic, error)
             raise
+        if on_delivery is not None:
+            tell(future, on_delivery)
+        return future
 
     def _send(
         self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
@@ -192,10 +199,9 @@ class Producer:
                 parts = []
             send = Send(topic, len(parts), self._send_now, self._asked)
             now_ms = self._runtime.clock.monotonic_ms()
-            for tp, rows in parts:
-                waiting.add(tp, metadata, rows, send, now_ms)
-            if parts:
-                self._sender.added()
+            due = [waiting.add(tp, metadata, rows, send, now_ms) for tp, rows in parts]
+            if due:
+                self._sender.added(any(due))
         return send.future
 
     def flush(self) -> None:
@@ -392,10 +398,16 @@ class Producer:
 
     def _split(
         self, topic: TopicMetadata, data: object, key: str | Sequence[str] | None, partition: int | None
-    ) -> list[tuple[TopicPartition, pa.Table]]:
-        table = conform(data, topic.schema, topic=topic.topic)
+    ) -> list[tuple[TopicPartition, Rows]]:
+        row = single_row(data)
+        rows: Rows = (
+            conform(data, topic.schema, topic=topic.topic)
+            if row is None
+            else self._row_writer.settings(topic).form.take(row)
+        )
         with self._lock:
-            return [(tp, rows) for tp, rows in self._partitioner.split(table, topic, key, partition) if rows.num_rows]
+            parts = self._partitioner.split(rows, topic, key, partition)
+            return [(tp, part) for tp, part in parts if part.num_rows]
 
     def _abort_beside(self, error: BaseException) -> None:
         """Abort because of `error`, which remains the error that the caller sees."""

@@ -14,11 +14,13 @@ from txlog.config import Layer
 from txlog.core.append_rules import RollPolicy
 from txlog.core.features import INLINE_ZSTD
 from txlog.core.names import TopicPartition, rows_file_path
+from txlog.core.partitioning import partition_for
 from txlog.core.records import DataFile, TopicMetadata
 from txlog.core.schema import kafka_key
 from txlog.errors import SchemaMismatchError
 from txlog.storage.inline_rows import compressed, encode_ipc
 from txlog.storage.keys import NO_KEY, partition_table
+from txlog.storage.one_row import OneRow, RowForm, Rows, table_of
 from txlog.storage.parquet_writer import ROW_GROUP_ROWS, write_rows_file
 from txlog.text import count_text
 
@@ -32,6 +34,8 @@ class TopicSettings:
     roll: RollPolicy
     key_columns: tuple[str, ...]
     compacted: bool
+    form: RowForm
+    """Makes rows that are sent alone."""
 
 
 class RowWriter:
@@ -54,6 +58,7 @@ class RowWriter:
                 roll=self._runtime.settings.roll_policy(topic),
                 key_columns=key_columns_of(self._runtime.settings, topic),
                 compacted="compact" in config.cleanup_policy,
+                form=RowForm(topic.schema, topic.topic),
             )
         return found
 
@@ -122,8 +127,8 @@ class Partitioner:
         """topic -> (partition, bytes sent there so far)."""
 
     def split(
-        self, table: pa.Table, topic: TopicMetadata, key: str | Sequence[str] | None, partition: int | None
-    ) -> list[tuple[TopicPartition, pa.Table]]:
+        self, table: Rows, topic: TopicMetadata, key: str | Sequence[str] | None, partition: int | None
+    ) -> Sequence[tuple[TopicPartition, Rows]]:
         """Return the rows of each partition, in their order.
 
         A named partition comes before a key, and `key` before the topic's own key columns (`key_columns_of`). All
@@ -132,6 +137,8 @@ class Partitioner:
         """
         settings = self._row_writer.settings(topic)
         columns = settings.key_columns if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if isinstance(table, OneRow):
+            return [(self._place(table, topic, settings, columns, partition), table)]
         if settings.compacted:
             check_keys(table, topic, settings.key_columns)
         if partition is not None:
@@ -143,6 +150,18 @@ class Partitioner:
             keyless = self._stick(topic, int(table.nbytes * float((hashed == NO_KEY).mean())))
             hashed = np.where(hashed == NO_KEY, np.int32(keyless.partition), hashed)
         return [(TopicPartition(topic.topic, number), rows) for number, rows in _split(table, hashed)]
+
+    def _place(
+        self, row: OneRow, topic: TopicMetadata, settings: TopicSettings, columns: Sequence[str], partition: int | None
+    ) -> TopicPartition:
+        if settings.compacted and row.key(settings.key_columns) is None:
+            check_keys(table_of([row]), topic, settings.key_columns)
+        if partition is not None:
+            return check_partition(topic, partition)
+        key = row.key(columns)
+        if key is None:
+            return self._stick(topic, row.nbytes)
+        return TopicPartition(topic.topic, partition_for(key, topic.partitions))
 
     def _stick(self, topic: TopicMetadata, size: int) -> TopicPartition:
         known = self._sticky.get(topic.topic)

@@ -127,10 +127,14 @@ class Sender:
 
     # -- called by the producer, `lock` held --------------------------------------------------------------------------
 
-    def added(self) -> None:
-        """Take note of new rows. They are sent when they are due, or wait for the commit while they are few."""
+    def added(self, due: bool) -> None:
+        """Take note of new rows. They are sent when they are due, or wait for the commit while they are few.
+
+        If no batch is `due` at another time than before, the thread sleeps on: to wake it costs more than a row.
+        """
         if self._way != "held":
-            self._start()
+            if due:
+                self._start()
         elif self._waiting.bytes > MAX_HELD_BYTES:
             self._stop_holding()
 

@@ -50,6 +50,11 @@ def murmur2_many(data: Bytes, offsets: Offsets) -> Hashes:
     return hashes
 
 
+def partition_for(key: bytes, partitions: int) -> int:
+    """Return the partition of one record key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
 def partitions_for(hashes: Hashes, partitions: int) -> Hashes:
     """Return the partition of the record keys with these murmur2 hashes: Kafka's `toPositive(hash) % n`."""
     return (hashes & np.int32(0x7FFFFFFF)) % np.int32(partitions)

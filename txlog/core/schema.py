@@ -323,6 +323,7 @@ def _column(name: str, type_name: str, *children: SchemaField) -> SchemaField:
 
 
 _HEADER = _column("element", "struct", _column("key", "string"), _column("value", "binary"))
+_HEADER_TYPES = [(child.name, child.type) for child in _HEADER.fields]
 KAFKA_FIELDS = assign_ids(
     [
         _column("key", "binary"),
@@ -340,6 +341,13 @@ def kafka_key(schema: Sequence[SchemaField]) -> tuple[str, ...]:
     It is `key` if the topic has Kafka's columns, otherwise no column.
     """
     return ("key",) if len(schema) == len(KAFKA_FIELDS) and begins_as_kafka(schema) else ()
+
+
+def is_headers(field: SchemaField) -> bool:
+    """Return whether a column has the type of Kafka's headers: a list of text keys with binary values."""
+    if field.type != "list":
+        return False
+    return [(child.name, child.type) for child in field.fields[0].fields] == _HEADER_TYPES
 
 
 def begins_as_kafka(schema: Sequence[SchemaField]) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from txlog.core.records import SchemaField
-from txlog.core.schema import NUMBERS, RESERVED_PREFIXES, describe, range_left
+from txlog.core.schema import NUMBERS, RESERVED_PREFIXES, describe, is_headers, range_left
 from txlog.errors import SchemaMismatchError
 from txlog.storage.arrow_cast import cast_column, check_nulls, is_lossless
 from txlog.storage.arrow_schema import SCALARS, to_arrow
@@ -27,13 +27,16 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
     """Return `data` with exactly the topic's schema.
 
     `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
-    polars, duckdb), or a list of dictionaries. Raises SchemaMismatchError naming topic and column in these cases.
+    polars, duckdb), a dictionary (one row) or a list of dictionaries. Raises SchemaMismatchError naming topic and column in
+    these cases.
 
     * A column is unknown or repeated.
     * A column or value is missing where nulls are not allowed.
     * The column cannot hold a type or value, for example a string that is not UTF-8.
     """
     where = f"topic {topic!r}"
+    if (row := single_row(data)) is not None:
+        return _from_rows([row], fields, where)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
         return _from_rows(data, fields, where)
     table = _to_table(data, where)
@@ -51,6 +54,12 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
             )
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=to_arrow(fields))
+
+
+def single_row(data: object) -> Mapping[Any, object] | None:
+    """Return the row if `data` is a dictionary, or a list of one dictionary. Otherwise return None."""
+    row = data[0] if isinstance(data, list) and len(data) == 1 else data
+    return row if isinstance(row, Mapping) and not hasattr(row, "__arrow_c_stream__") else None
 
 
 # -- rows that speak Arrow --------------------------------------------------------------------------------------------
@@ -171,20 +180,28 @@ def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str
             unknown = next(name for name in row if name not in names)
             raise _unknown_column(unknown, [field.name for field in fields], f"{where}: row {number}")
         for field, values in zip(fields, columns, strict=True):
-            values.append(_checked(row.get(field.name), field, field.name, number, where))
+            values.append(checked_value(row.get(field.name), field, field.name, number, where))
     arrays = []
     for field, arrow_field, values in zip(fields, to_arrow(fields), columns, strict=True):
-        try:
-            arrays.append(pa.array(values, arrow_field.type))
-        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-            raise SchemaMismatchError(
-                f"{where}: column {field.name!r}: expected {_expected(field)}: {error}"
-            ) from error
+        arrays.append(array_of(values, field, arrow_field, where))
     return pa.Table.from_arrays(arrays, schema=to_arrow(fields))
 
 
-def _checked(value: object, field: SchemaField, path: str, row: int, where: str) -> object:
-    """Return `value` if Arrow stores it in this field without changing it. (Arrow itself turns 1.5 into 1 if asked.)"""
+def array_of(
+    values: Sequence[object], field: SchemaField, arrow_field: pa.Field[Any], where: str
+) -> pa.Array[Any] | pa.ChunkedArray[Any]:
+    """Return values that `checked_value` has returned as a column. Raises SchemaMismatchError."""
+    try:
+        return pa.array(values, arrow_field.type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise SchemaMismatchError(f"{where}: column {field.name!r}: expected {_expected(field)}: {error}") from error
+
+
+def checked_value(value: object, field: SchemaField, path: str, row: int, where: str) -> object:
+    """Return `value`, or a copy if it can change, if Arrow stores it in this field without changing it.
+
+    Arrow itself turns 1.5 into 1 if asked.
+    """
     if value is None:
         if field.nullable:
             return None
@@ -199,15 +216,18 @@ def _checked(value: object, field: SchemaField, path: str, row: int, where: str)
                     f"{where}: row {row}: {path!r} has no field {name!r}, only {', '.join(children)}"
                 )
         return {
-            name: _checked(value.get(name), child, f"{path}.{name}", row, where) for name, child in children.items()
+            name: checked_value(value.get(name), child, f"{path}.{name}", row, where)
+            for name, child in children.items()
         }
+    if is_headers(field):
+        value = _as_headers(value)
     if field.type == "list" and isinstance(value, list | tuple | np.ndarray):
-        return [_checked(item, field.fields[0], f"{path}.element", row, where) for item in value]
+        return [checked_value(item, field.fields[0], f"{path}.element", row, where) for item in value]
     if field.type == "map" and isinstance(value, Mapping | list | tuple):
         key, item = field.fields
         pairs = value.items() if isinstance(value, Mapping) else value
         return [
-            (_checked(k, key, f"{path}.key", row, where), _checked(v, item, f"{path}.value", row, where))
+            (checked_value(k, key, f"{path}.key", row, where), checked_value(v, item, f"{path}.value", row, where))
             for k, v in _pairs(pairs, path, row, where)
         ]
     if field.type in _ACCEPTS and _ACCEPTS[field.type](value):
@@ -217,12 +237,26 @@ def _checked(value: object, field: SchemaField, path: str, row: int, where: str)
                 f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into {field.type}, which holds {range_}"
             )
         # Arrow refuses all integers beyond 2**24 or 2**53 as rounded, also exact ones.
-        return float(value) if field.type.startswith("float") else value  # type: ignore[arg-type]
+        if field.type.startswith("float"):
+            return float(value)  # type: ignore[arg-type]
+        return bytes(value) if isinstance(value, bytearray | memoryview) else value
     if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
         return value
     raise SchemaMismatchError(
         f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} {value!r:.100}"
     )
+
+
+def _as_headers(value: object) -> object:
+    """Return headers as Kafka's columns have them. They may be a dictionary, or pairs as Kafka's Python clients have."""
+    if isinstance(value, Mapping):
+        return [{"key": key, "value": item} for key, item in value.items()]
+    if not isinstance(value, list | tuple):
+        return value
+    return [
+        {"key": each[0], "value": each[1]} if isinstance(each, list | tuple) and len(each) == 2 else each
+        for each in value
+    ]
 
 
 def _pairs(pairs: Any, path: str, row: int, where: str) -> list[tuple[object, object]]:
