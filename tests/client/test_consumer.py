@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pyarrow as pa
 import pytest
 
@@ -18,6 +20,7 @@ from txlog.errors import (
     NoOffsetForPartitionError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
+    SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
 from txlog.testing.damage import overwrite
@@ -411,6 +414,93 @@ def test_offsets_for_times(world, store):
     assert consumer.offsets_for_times({ORDERS_0: first + 1001}) == {ORDERS_0: None}
     with pytest.raises(InvalidRequestError, match="orders-0: -5 is not a time"):
         consumer.offsets_for_times({ORDERS_0: -5})
+
+
+def test_times_are_datetimes_or_milliseconds(world, store):
+    send(world, 1)
+    at_ms = world.clock.now_ms()
+    zone = datetime.timezone(datetime.timedelta(hours=5))
+    at = (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=at_ms)).astimezone(zone)
+    consumer = store.consumer("orders")
+    found = consumer.offsets_for_times({ORDERS_0: at})
+    assert found == consumer.offsets_for_times({ORDERS_0: at_ms})
+    assert found[ORDERS_0].offset == 0
+    # Append times are whole milliseconds: the row is older than this time.
+    assert consumer.offsets_for_times({ORDERS_0: at + datetime.timedelta(microseconds=1)}) == {ORDERS_0: None}
+    for wrong in (datetime.datetime(2024, 1, 1), "2024-01-01", True):
+        with pytest.raises(InvalidRequestError, match="orders-0: .* is not a time: expected a datetime with a time zone"):
+            consumer.offsets_for_times({ORDERS_0: wrong})
+
+
+def test_without_partitions_the_assignment_is_meant(world, store):
+    send(world, 1, 2, 3)
+    consumer = world.open().consumer(auto_offset_reset="earliest", max_poll_records=2)
+    assert (consumer.end_offsets(), consumer.beginning_offsets(), consumer.lag()) == ({}, {}, {})
+    consumer.assign([ORDERS_0, ORDERS_1])
+    assert consumer.end_offsets() == {ORDERS_0: 3, ORDERS_1: 0}
+    assert consumer.beginning_offsets() == {ORDERS_0: 0, ORDERS_1: 0}
+    assert consumer.lag() == {ORDERS_0: 3, ORDERS_1: 0}
+    consumer.poll(0)
+    assert consumer.lag() == {ORDERS_0: 1, ORDERS_1: 0}
+    assert consumer.lag(ORDERS_0) == 1
+
+
+# -- one schema in one iterate() --------------------------------------------------------------------------------------
+
+WIDER = pa.schema([("note", pa.string())])
+
+
+def test_a_column_that_is_added_meanwhile_comes_with_the_next_iterate(world, store):
+    send(world, 1, 2)
+    consumer = world.open().consumer("orders", auto_offset_reset="earliest")
+    batches = consumer.iterate()
+    first = next(batches)
+    store.alter_topic("orders", add_columns=WIDER)
+    with store.producer() as producer:
+        producer.send("orders", [{"id": 3, "note": "new"}], partition=0)
+    rest = list(batches)
+    assert [batch.schema.names for batch in (first, *rest)] == [first.schema.names] * 2
+    assert ids_of(pa.Table.from_batches([first, *rest]).to_pylist()) == [1, 2, 3]
+    consumer.seek_to_beginning(ORDERS_0)
+    again = pa.Table.from_batches(list(consumer.iterate()))
+    assert again.column("note").to_pylist() == [None, None, "new"]
+
+
+def test_a_read_that_began_before_gets_the_new_column_as_null(world, store):
+    send(world, *range(4))
+    reader = world.open()
+    consumer = reader.consumer("orders", auto_offset_reset="earliest", max_poll_records=2)
+    assert consumer.poll(0).num_rows == 2
+    store.alter_topic("orders", add_columns=WIDER)
+    with store.producer() as producer:
+        producer.send("orders", [{"id": 4, "note": "new"}], partition=0)
+    assert "note" in reader.topic("orders").schema.names  # this process knows the column now
+    table = pa.Table.from_batches(list(consumer.iterate()))
+    assert table.column("note").to_pylist() == [None, None, "new"]
+
+
+def test_topics_keep_their_own_columns(world, store):
+    store.create_topic("notes", WIDER)
+    send(world, 1)
+    with store.producer() as producer:
+        producer.send("notes", {"note": "x"})
+    consumer = world.open().consumer("orders", "notes", auto_offset_reset="earliest")
+    assert {batch.schema.names[0] for batch in consumer.iterate()} == {"id", "note"}
+
+
+def test_rows_that_do_not_fit_the_first_ones_are_not_lost(world, store):
+    send(world, 1)
+    consumer = world.open().consumer("orders", auto_offset_reset="earliest")
+    batches = consumer.iterate()
+    assert ids_of(next(batches).to_pylist()) == [1]
+    store.delete_topic("orders")
+    store.create_topic("orders", pa.schema([pa.field("key", pa.string(), nullable=False)]), partitions=4)
+    with store.producer() as producer:
+        producer.send("orders", {"key": "a"}, partition=0)
+    world.clock.advance_ms(10**6)
+    with pytest.raises(SchemaMismatchError, match="column 'id' has changed while the topic was read"):
+        list(batches)
+    assert [row["key"] for batch in consumer.iterate() for row in batch.to_pylist()] == ["a"]
 
 
 def test_offsets_for_times_see_no_further_than_the_isolation_level(world, store):

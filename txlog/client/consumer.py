@@ -8,14 +8,15 @@ W36).
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import Self, overload
 
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
-from txlog.client.fetcher import Fetcher, FollowedTopics
+from txlog.client.fetcher import Fetcher, FollowedTopics, OneSchema
 from txlog.client.groups import (
     ConsumerGroupMetadata,
     GroupMembership,
@@ -218,9 +219,13 @@ class Consumer:
                 yield batch
 
     def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level."""
+        """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
+
+        All batches of a topic have the columns of its first batch. The next call returns columns that were added meanwhile.
+        """
+        schemas = OneSchema(self._runtime, self._fetcher)
         while (batch := self.poll(timeout_ms)) is not None:
-            yield batch
+            yield schemas.align(batch)
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
@@ -258,33 +263,47 @@ class Consumer:
             self._fetcher.seek(tp, None)
 
     @in_turn
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log starts."""
+    def beginning_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the log starts of these partitions; None: of those that are assigned."""
         return {tp: view.state.log_start_offset for tp, view in self._look(partitions).items()}
 
     @in_turn
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends for the isolation level: the last stable offsets, or the log ends."""
+    def end_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the ends for the isolation level: the last stable offsets, or the log ends. `partitions` as above."""
         return {tp: end_offset(view, self.isolation_level) for tp, view in self._look(partitions).items()}
 
     @in_turn
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition the first offset appended at or after a time (ms), or None if every row is older."""
-        for tp, time in times.items():
-            if isinstance(time, bool) or not isinstance(time, int) or time < 0:
-                raise InvalidRequestError(f"{tp}: {time!r} is not a time: expected milliseconds since 1970")
-        self._look(times)
-        found = lookup.offsets_for_times(self._session, times, self.isolation_level)
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int | datetime.datetime]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return for each partition the first offset appended at or after a time, or None if every row is older.
+
+        A time is a datetime with a time zone, or milliseconds since 1970.
+        """
+        asked = {tp: lookup.milliseconds(time, str(tp)) for tp, time in times.items()}
+        self._look(asked)
+        found = lookup.offsets_for_times(self._session, asked, self.isolation_level)
         return {
             tp: None if hit is None else OffsetAndTimestamp(offset=hit[0], timestamp=hit[1])
             for tp, hit in found.items()
         }
 
+    @overload
+    def lag(self, partition: TopicPartition) -> int: ...
+
+    @overload
+    def lag(self) -> dict[TopicPartition, int]: ...
+
     @in_turn
-    def lag(self, partition: TopicPartition) -> int:
-        """Return how many offsets are between the position and the end, markers and aborted rows included."""
-        (tp,) = self._assigned([partition])
-        return max(self.end_offsets([tp])[tp] - self.position(tp), 0)
+    def lag(self, partition: TopicPartition | None = None) -> int | dict[TopicPartition, int]:
+        """Return how many offsets are between the position and the end, markers and aborted rows included.
+
+        Without an argument, return the lag of each assigned partition.
+        """
+        wanted = self._assigned([] if partition is None else [partition])
+        ends = self.end_offsets(wanted)
+        lags = {tp: max(ends[tp] - self.position(tp), 0) for tp in wanted}
+        return lags if partition is None else lags[wanted[0]]
 
     # -- the group ----------------------------------------------------------------------------------------------------
 
@@ -411,9 +430,9 @@ class Consumer:
         views = self._session.fresh_views(partitions, "looking for where to begin")
         return {tp: lookup.edge(view, policy, self.isolation_level) for tp, view in views.items()}
 
-    def _look(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionView]:
+    def _look(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, PartitionView]:
         self._check_open()
-        wanted = [topic_partition(tp) for tp in partitions]
+        wanted = [topic_partition(tp) for tp in (self._fetcher.assigned if partitions is None else partitions)]
         lookup.check_exist(self._session, wanted)
         return self._session.fresh_views(wanted, "looking up offsets")
 

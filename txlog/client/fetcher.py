@@ -11,18 +11,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from txlog.client.reading import plan_reads, read_task, tasks
+from txlog.client.rows import schema_of
+from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.clock import Clock
 from txlog.config import IsolationLevel
 from txlog.core.names import TopicPartition
+from txlog.core.records import TopicMetadata
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
-from txlog.errors import UnknownTopicOrPartitionError
+from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
+from txlog.storage.arrow_schema import field_id
 
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
@@ -201,6 +206,54 @@ class _Fetch:
         last: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
         self.position = last + 1
         return batch
+
+
+class OneSchema:
+    """Gives all batches of a topic the same columns, although columns may be added while it is read."""
+
+    def __init__(self, runtime: Runtime, fetcher: Fetcher) -> None:
+        self._runtime = runtime
+        self._fetcher = fetcher
+        self._schemas: dict[str, tuple[pa.Schema, str | None]] = {}
+        """topic -> the columns of its batches, and the id of the topic: another topic of this name has other columns."""
+
+    def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of `batch` with the columns of the first batch of their topic.
+
+        Raises SchemaMismatchError if that is not possible. Then the next poll returns the rows again.
+        """
+        topic = batch.column(TOPIC_COLUMN)[0].as_py()
+        known = self._runtime.known_topic(topic)
+        topic_id = None if known is None else known.topic_id
+        if topic not in self._schemas:
+            self._schemas[topic] = (_newest(known, batch.schema), topic_id)
+        schema, first_id = self._schemas[topic]
+        if batch.schema.equals(schema, check_metadata=True):
+            return batch
+        places = {_identity(field): at for at, field in enumerate(batch.schema)}
+        columns: list[pa.Array[Any]] = []
+        for field in schema:
+            at = places.get(_identity(field))
+            found = None if at is None or topic_id != first_id else batch.column(at)
+            if (found is None and not field.nullable) or (found is not None and found.type != field.type):
+                tp = TopicPartition(topic, batch.column(PARTITION_COLUMN)[0].as_py())
+                self._fetcher.seek(tp, batch.column(OFFSET_COLUMN)[0].as_py())
+                raise SchemaMismatchError(
+                    f"topic {topic!r}: column {field.name!r} has changed while the topic was read, and the rows from here on do not have "
+                    f"the columns of those before. hint: call iterate() again, it goes on with these rows"
+                )
+            columns.append(pa.nulls(batch.num_rows, field.type) if found is None else found)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+def _newest(known: TopicMetadata | None, schema: pa.Schema) -> pa.Schema:
+    """Return the newest columns that this process knows, if all of `schema`, of a read that began before, are among them."""
+    newest = schema if known is None else schema_of(known.schema, None, COLUMNS)
+    return newest if set(map(_identity, schema)) <= set(map(_identity, newest)) else schema
+
+
+def _identity(field: pa.Field[Any]) -> int | str:
+    number = field_id(field)
+    return field.name if number is None else number
 
 
 class Pace:

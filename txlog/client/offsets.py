@@ -7,6 +7,7 @@ meaning everywhere. `latest` is the end for the isolation level: the last stable
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from txlog.core.segments import floor_entry
 from txlog.errors import (
     CommitFailedError,
     InvalidConfigurationError,
+    InvalidRequestError,
     MissingObjectError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -34,6 +36,8 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import fetch_offsets
 from txlog.protocol.load import get_view, read_slot
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 EARLIEST = -2
 LATEST = -1
@@ -238,6 +242,20 @@ def offsets_for_times(
                 raise
             session.forget(list(times))
     raise AssertionError("unreachable")
+
+
+def milliseconds(time: int | datetime.datetime, what: str) -> int:
+    """Return a time as milliseconds since 1970. A datetime needs a time zone; it is rounded up, as append times are whole.
+
+    Raises InvalidRequestError, beginning with `what`.
+    """
+    if isinstance(time, datetime.datetime) and time.tzinfo is not None:
+        return max(-(-(time - _EPOCH) // datetime.timedelta(milliseconds=1)), 0)
+    if isinstance(time, bool) or not isinstance(time, int) or time < 0:
+        raise InvalidRequestError(
+            f"{what}: {time!r} is not a time: expected a datetime with a time zone, or milliseconds since 1970"
+        )
+    return time
 
 
 def append_times(
