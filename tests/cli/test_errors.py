@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -435,6 +436,51 @@ def test_what_is_not_damaged_is_shown_all_the_same(cli: Cli, store: Store, harm:
         assert total == "-"  # a sum without a partition would look like the lag
     (listed,) = shown("consumer-groups", "list")
     assert listed["group"] == "audit"
+
+
+@pytest.mark.parametrize("harm", ["damaged", "lost"])
+def test_transactions_and_groups_beside_a_damaged_partition_are_shown(cli: Cli, store: Store, harm: str) -> None:
+    cli("produce", "orders", stdin=ROW)
+    for number in range(4):
+        for name in (f"loader-{number}", f"other-{number}"):
+            cli("produce", "orders", "--transactional-id", name, stdin=ROW)
+            for _ in range(2):  # a partition whose only record is lost looks empty
+                store.admin().reset_offsets(name, {("orders", 0): 0})
+    for command, topic in (("transactions", "__transaction_state"), ("consumer-groups", "__consumer_offsets")):
+        key = "transactional_id" if command == "transactions" else "group"
+        whole = {each[key] for each in cli(command, "list", "-o", "json").json}
+        assert len(whole) == 8
+        path = min(cli.root.glob(f"{topic}/*/*0000.batch"))
+        path.unlink() if harm == "lost" else path.write_bytes(b"{}")
+        done = cli(command, "list", "-o", "json", status=4)
+        assert f"{topic}/{path.parent.name}/" in msgspec.json.decode(done.err)["message"]
+        left = {each[key] for each in done.json}
+        assert 0 < len(left) < len(whole)
+        assert left < whole
+        assert cli(command, "list", status=4).out.count("loader-") == sum(name.startswith("loader-") for name in left)
+
+
+def test_a_topic_beside_one_with_damaged_metadata_is_shown(cli: Cli, store: Store) -> None:
+    store.create_topic("events")
+    next(cli.root.glob("events/topic.*.json")).write_bytes(b"{}")
+    for command in (("topics", "list"), ("topics", "describe"), ("get-offsets",)):
+        done = cli(*command, "-o", "json", status=4)
+        assert {each["topic"] for each in done.json} == {"orders"}
+        assert "events/topic." in msgspec.json.decode(done.err)["message"]
+    assert "No topic" not in cli("topics", "list", status=4).out
+
+
+def test_times_and_sizes_beside_a_damaged_index(seen: Cli, tmp_path: Path) -> None:
+    shutil.copytree(seen.root, tmp_path / "store")
+    cli = Cli(tmp_path / "store")
+    (path, *_) = sorted(cli.root.glob("orders/0/*.index"))
+    path.write_bytes(b"{}")
+    for command in (("get-offsets", "orders", "--time", 0), ("topics", "describe", "orders", "--size")):
+        done = cli(*command, "-o", "json", status=4)
+        assert "orders/0/" in msgspec.json.decode(done.err)["message"]
+        (found, *_) = done.json
+        sizes = found.get("sizes", done.json)
+        assert [each["partition"] for each in sizes] == [1]
 
 
 def test_undecided_offsets_are_worth_another_try(cli: Cli, store: Store) -> None:

@@ -37,9 +37,9 @@ def get_offsets(
     """
     spec = parse_spec(time, "--time") if time is not None else "latest"
     store = session.store
-    names = [*(topic or ()), *(topic_option or ())] or [each.name for each in store.topics()]
-    wanted = split_topics(store, names, partitions)
     damaged: list[CorruptLogError] = []
+    names = [*(topic or ()), *(topic_option or ())] or [each.name for each in store.topics(damaged=damaged)]
+    wanted = split_topics(store, names, partitions)
     found = session.admin.list_offsets(list(wanted), spec, isolation_level, damaged=damaged)
     infos = [
         info for tp, info in sorted(found.items()) if (numbers := wanted[tp.topic]) is None or tp.partition in numbers

@@ -92,9 +92,10 @@ def create(
 @command(app, "list")
 def list_topics(session: Session) -> None:
     """List all topics."""
+    damaged: list[CorruptLogError] = []
     topics = [
         document_of(TopicSummary, found, topic=found.name, columns=len(found.fields), changed_at=found.created_at)
-        for found in session.store.topics()
+        for found in session.store.topics(damaged=damaged)
     ]
 
     def text(out: Output) -> None:
@@ -111,10 +112,11 @@ def list_topics(session: Session) -> None:
                 )
                 for each in topics
             ],
-            empty="There are no topics.",
+            empty="No topic can be shown." if damaged else "There are no topics.",
         )
 
     session.out.show(topics, text)
+    raise_first(damaged)
 
 
 @command(app, "describe")
@@ -128,19 +130,19 @@ def describe(
 ) -> None:
     """Show the columns, settings and partitions of one topic or of all topics."""
     store = session.store
+    damaged: list[CorruptLogError] = []
     if topic is None and topic_option is None:
-        found = list(store.topics())
+        found = list(store.topics(damaged=damaged))
     else:
         found = [store.topic(one_of(topic, topic_option, "topic"))]
-    damaged: list[CorruptLogError] = []
     documents = [_document(session, each, damaged) for each in found]
     if size:
-        sizes = {each.topic: _sizes(session, each) for each in documents}
+        sizes = {each.topic: _sizes(session, each, damaged) for each in documents}
         documents = [msgspec.structs.replace(each, sizes=sizes[each.topic]) for each in documents]
 
     def text(out: Output) -> None:
         if not documents:
-            out.line("There are no topics.")
+            out.line("No topic can be shown." if damaged else "There are no topics.")
         for number, document in enumerate(documents):
             if number:
                 out.line()
@@ -269,7 +271,10 @@ def _describe(out: Output, document: TopicDocument) -> None:
     )
 
 
-def _sizes(session: Session, document: TopicDocument) -> tuple[PartitionSize, ...]:
+def _sizes(
+    session: Session, document: TopicDocument, damaged: list[CorruptLogError]
+) -> tuple[PartitionSize, ...]:
+    """Return the sizes of the partitions. Damaged ones are left out, and their errors are appended to `damaged`."""
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.size import measure_partition
@@ -278,7 +283,10 @@ def _sizes(session: Session, document: TopicDocument) -> tuple[PartitionSize, ..
     sizes = []
     for number in (each.partition for each in document.ends):
         tp = TopicPartition(document.topic, number)
-        sizes.append(measure_partition(reads, tp))
+        try:
+            sizes.append(measure_partition(reads, tp))
+        except CorruptLogError as error:
+            damaged.append(error)
         reads.forget([tp])
     return tuple(sizes)
 

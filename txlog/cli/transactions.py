@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import AbortDocument, ExpireDocument, document_of
+from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Session, argument, command, group, one_of, option
 from txlog.cli.output import Output
-from txlog.errors import InvalidRequestError
+from txlog.errors import CorruptLogError, InvalidRequestError
 from txlog.text import duration_text, time_text
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ def list_transactions(
     ] = -1,
 ) -> None:
     """List all transactional.ids with their last transaction."""
+    damaged: list[CorruptLogError] = []
     found = [
         each
-        for each in session.admin.list_transactions(state or None)
+        for each in session.admin.list_transactions(state or None, damaged=damaged)
         if (not producer_id or each.producer_id in producer_id)
         and (duration_filter < 0 or each.duration_ms > duration_filter)
     ]
@@ -57,12 +59,15 @@ def list_transactions(
                 }
                 for each in found
             ),
-            empty="There are no such transactions."
+            empty="Nothing of the rest of the table is of this kind."
+            if damaged
+            else "There are no such transactions."
             if state or producer_id or duration_filter >= 0
             else "There are no transactional.ids.",
         )
 
     session.out.show(found, text)
+    raise_first(damaged)
 
 
 @command(app, "describe")

@@ -23,7 +23,7 @@ from txlog.client.descriptions import (
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
 from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session import Session, readable
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition, is_reserved
@@ -64,13 +64,17 @@ class Admin:
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def list_transactions(self, states: Iterable[str] | None = None) -> tuple[TransactionDescription, ...]:
+    def list_transactions(
+        self, states: Iterable[str] | None = None, *, damaged: list[CorruptLogError] | None = None
+    ) -> tuple[TransactionDescription, ...]:
         """Return every transactional.id, sorted by name; with `states`, only those in one of these states.
 
+        With a list `damaged`, damaged partitions of the table are left out and their errors are appended to the list.
         Raises InvalidRequestError for an unknown state, and NotAStoreError while the location is empty.
         """
         wanted = None if states is None else _check_states(states)
-        return tuple(self._describe(row) for row in self._transactions() if wanted is None or row.value.state in wanted)
+        rows = self._transactions(damaged)
+        return tuple(self._describe(row) for row in rows if wanted is None or row.value.state in wanted)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """Return one id. Raises TransactionalIdNotFoundError."""
@@ -188,7 +192,12 @@ class Admin:
         hits: Mapping[TopicPartition, tuple[int, int] | None] = {}
         answers: dict[TopicPartition, int | None]
         if wanted.kind == "timestamp":
-            hits = lookup.offsets_for_times(self._session, dict.fromkeys(tps, wanted.timestamp), level)
+            hits = readable(
+                tps,
+                lambda some: lookup.offsets_for_times(self._session, dict.fromkeys(some, wanted.timestamp), level),
+                damaged,
+            )
+            tps = [tp for tp in tps if tp in hits]
             answers = {tp: hit[0] if (hit := hits[tp]) else None for tp in tps}
         else:
             answers = {tp: lookup.edge(view, wanted.kind, level) for tp, view in views.items()}
@@ -236,11 +245,13 @@ class Admin:
     def list_groups(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[GroupInfo, ...]:
         """Return every group that has a member or an offset, sorted by name, with its lag.
 
-        With a list `damaged`, the lag in damaged partitions is unknown and their errors are appended to the list.
-        Raises NotAStoreError while the location is empty.
+        With a list `damaged`, groups in damaged partitions are left out, the lag in damaged partitions is unknown, and
+        their errors are appended to the list. Raises NotAStoreError while the location is empty.
         """
         self._runtime.require_store()
-        return self._group_infos(self._session.call("listing groups", group_protocol.list_groups), damaged)
+        tps = group_protocol.home_partitions(self._session.context())
+        views = self._session.readable_views(tps, "listing groups", damaged)
+        return self._group_infos(group_protocol.groups_of(views.values()), damaged)
 
     def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
         """Return one group with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""
@@ -360,9 +371,10 @@ class Admin:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _transactions(self) -> tuple[TransactionRow, ...]:
+    def _transactions(self, damaged: list[CorruptLogError] | None = None) -> tuple[TransactionRow, ...]:
         self._runtime.require_store()
-        return self._session.call("listing transactions", table.list_transactions)
+        tps = table.table_partitions(self._session.context())
+        return table.rows_of(self._session.readable_views(tps, "listing transactions", damaged).values())
 
     def _require_id(self, transactional_id: str) -> None:
         check_transactional_id(transactional_id)
@@ -460,7 +472,7 @@ class Admin:
     def _group_infos(
         self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None
     ) -> tuple[GroupInfo, ...]:
-        existing = {found.topic: found.partitions for found in self._runtime.list_topics()}
+        existing = {found.topic: found.partitions for found in self._runtime.list_topics(damaged)}
         tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
         known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)

@@ -20,6 +20,7 @@ from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
 from txlog.errors import (
+    CorruptLogError,
     InvalidConfigurationError,
     NotAStoreError,
     SchemaMismatchError,
@@ -224,11 +225,27 @@ class Runtime:
         with self._lock:
             self._topics = {topic: known for topic, known in self._topics.items() if topic != name}
 
-    def list_topics(self) -> tuple[TopicMetadata, ...]:
-        """Return all topics, by name; an empty tuple while the location is empty."""
+    def list_topics(self, damaged: list[CorruptLogError] | None = None) -> tuple[TopicMetadata, ...]:
+        """Return all topics, by name; an empty tuple while the location is empty.
+
+        With a list `damaged`, topics with damaged metadata are left out and their errors are appended to the list.
+        """
         if self.descriptor is None:
             return ()
-        return self._look_up("listing topics", topic_protocol.list_topics)
+        try:
+            return self._look_up("listing topics", topic_protocol.list_topics)
+        except CorruptLogError:
+            if damaged is None:
+                raise
+        found = []
+        for name in self._look_up("listing topics", topic_protocol.topic_names):
+            try:
+                found.append(self.topic(name, 0))
+            except UnknownTopicOrPartitionError:
+                continue  # it was deleted
+            except CorruptLogError as error:
+                damaged.append(error)
+        return tuple(found)
 
     def is_recreated(self, topic: TopicMetadata) -> bool:
         """Return whether an earlier topic had this name, so that the offsets continue from its end."""

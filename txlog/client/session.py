@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -193,18 +193,7 @@ class Session:
         self, partitions: list[TopicPartition], what: str, damaged: list[CorruptLogError] | None
     ) -> dict[TopicPartition, PartitionView]:
         """Return `fresh_views`. With a list `damaged`, leave damaged partitions out and append their errors to it."""
-        try:
-            return self.fresh_views(partitions, what)
-        except CorruptLogError:
-            if damaged is None:
-                raise
-        found: dict[TopicPartition, PartitionView] = {}
-        for tp in partitions:
-            try:
-                found |= self.fresh_views([tp], what)
-            except CorruptLogError as error:
-                damaged.append(error)
-        return found
+        return readable(partitions, lambda tps: self.fresh_views(tps, what), damaged)
 
     def _look(self, what: str, programs: Callable[[Context, Views], Iterable[Program[PartitionView]]]) -> None:
         """Run programs that return views, in parallel, and keep the views."""
@@ -214,6 +203,26 @@ class Session:
             return {**views, **{view.topic_partition: view for view in found}}
 
         self.call(what, lambda ctx, views: only_views(program(ctx, views)))
+
+
+def readable(
+    partitions: list[TopicPartition],
+    read: Callable[[list[TopicPartition]], Mapping[TopicPartition, T]],
+    damaged: list[CorruptLogError] | None,
+) -> dict[TopicPartition, T]:
+    """Return what `read` finds. With a list `damaged`, leave damaged partitions out and append their errors to it."""
+    try:
+        return dict(read(partitions))
+    except CorruptLogError:
+        if damaged is None:
+            raise
+    found: dict[TopicPartition, T] = {}
+    for tp in partitions:
+        try:
+            found |= read([tp])
+        except CorruptLogError as error:
+            damaged.append(error)
+    return found
 
 
 def only_views(program: Program[Views]) -> Program[tuple[Views, None]]:

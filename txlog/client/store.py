@@ -27,7 +27,7 @@ from txlog.core.effects import Program
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.core.schema import describe as describe_type
-from txlog.errors import IllegalStateError, SchemaMismatchError, TopicExistsError
+from txlog.errors import CorruptLogError, IllegalStateError, SchemaMismatchError, TopicExistsError
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import to_arrow, to_fields
@@ -197,11 +197,14 @@ class Store:
         self._check_open()
         return TopicDescription.of(self.runtime.topic(name, 0))
 
-    def topics(self) -> tuple[TopicDescription, ...]:
-        """Return all topics, by name. Raises NotAStoreError while the location is empty: only a topic makes a store."""
+    def topics(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[TopicDescription, ...]:
+        """Return all topics, by name. Raises NotAStoreError while the location is empty: only a topic makes a store.
+
+        With a list `damaged`, topics with damaged metadata are left out and their errors are appended to the list.
+        """
         self._check_open()
         self.runtime.require_store()
-        return tuple(map(TopicDescription.of, self.runtime.list_topics()))
+        return tuple(map(TopicDescription.of, self.runtime.list_topics(damaged)))
 
     def alter_topic(
         self,

@@ -252,10 +252,20 @@ def leave_group(ctx: Context, views: Views, group: str, generation: int, member_
 
 def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupDescription, ...]]]:
     """Return every group that has a member or an offset, read fresh, by name."""
-    tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
+    tps = home_partitions(ctx)
     views = yield from gather_fresh_views(ctx, views, tps)
-    found = [description for tp in tps for description in _describe_all(views[tp].state)]
-    return views, tuple(sorted(found, key=lambda description: description.group))
+    return views, groups_of([views[tp] for tp in tps])
+
+
+def home_partitions(ctx: Context) -> list[TopicPartition]:
+    """Return the partitions that hold the groups."""
+    return [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
+
+
+def groups_of(views: Iterable[PartitionView]) -> tuple[GroupDescription, ...]:
+    """Return every group of these partitions that has a member or an offset, by name."""
+    found = [description for view in views for description in _describe_all(view.state)]
+    return tuple(sorted(found, key=lambda description: description.group))
 
 
 def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupDescription]]:

@@ -6,7 +6,7 @@ compare-and-set append on that record; the loser reloads and decides again (PROT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -160,11 +160,21 @@ def list_transactions(
     ctx: Context, views: Views, partitions: Collection[int] | None = None
 ) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
     """Return every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
-    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
-    tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
+    tps = table_partitions(ctx, partitions)
     views = yield from gather_fresh_views(ctx, views, tps)
-    rows = [row for tp in tps for row in views[tp].state.transactions.values()]
-    return views, tuple(sorted(rows, key=lambda row: row.value.transactional_id))
+    return views, rows_of([views[tp] for tp in tps])
+
+
+def table_partitions(ctx: Context, partitions: Collection[int] | None = None) -> list[TopicPartition]:
+    """Return the partitions of the table, or those of them with these numbers."""
+    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
+    return [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
+
+
+def rows_of(views: Iterable[PartitionView]) -> tuple[TransactionRow, ...]:
+    """Return every id's last record in these partitions, by transactional.id."""
+    rows = [row for view in views for row in view.state.transactions.values()]
+    return tuple(sorted(rows, key=lambda row: row.value.transactional_id))
 
 
 def look_up(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionMetadata | None]]:
