@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.support import Cli
 from txlog import client
-from txlog.cli import consume, produce
+from txlog.cli import formats, inputs
 from txlog.client import Store, TopicPartition
 from txlog.errors import OutcomeUnknownError, TxlogTimeoutError
 from txlog.storage.local import LocalObjectStore
@@ -107,11 +107,11 @@ def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store:
     message = cli.fails("produce", "orders", "--batch", 4, stdin=ALL + lines({"id": None}, {"id": 8}))
     assert message.splitlines() == [
         "line 7: column 'id' is not nullable, and its value is missing or null",
-        "Written: 6 rows before line 7, and nothing from there on. With --transactional-id it is all or nothing.",
+        "Written: 6 rows before line 7, and nothing from there on. With --transaction it is all or nothing.",
     ]
     assert cli("consume", "orders", *NOW).rows == ROWS
     message = cli.fails("produce", "orders", stdin="{\n" + ALL)
-    assert message.splitlines()[1] == "Nothing was written. With --transactional-id it is all or nothing."
+    assert message.splitlines()[1] == "Nothing was written. With --transaction it is all or nothing."
     assert cli("consume", "orders", *NOW).rows == ROWS
 
 
@@ -138,7 +138,7 @@ def test_an_unknown_outcome_without_a_transaction_is_no_case_for_a_retry(
     assert "may have been written" in message
     assert message.splitlines()[1:] == [
         "  hint: look before sending it again, or use a transactional.id",
-        "Written for sure: 0 of 6 rows. With --transactional-id it is all or nothing.",
+        "Written for sure: 0 of 6 rows. With --transaction it is all or nothing.",
     ]
 
 
@@ -193,14 +193,14 @@ def test_staged_rows_have_no_offset_yet(cli: Cli, store: Store) -> None:
 
 
 def test_a_second_instance_fences_the_first(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = produce.decode_rows
+    decode = inputs.decode_rows
 
-    def with_a_rival(*args: Any, first: int) -> Iterator[dict[str, Any]]:
+    def with_a_rival(*args: Any, first: int, **more: Any) -> Iterator[dict[str, Any]]:
         if first == 4:
             store.admin().fence("loader")
-        return decode(*args, first=first)
+        return decode(*args, first=first, **more)
 
-    monkeypatch.setattr(produce, "decode_rows", with_a_rival)
+    monkeypatch.setattr(inputs, "decode_rows", with_a_rival)
     message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 1, status=3, stdin=ALL)
     assert "loader" in message
     assert "newer instance" in message
@@ -241,14 +241,14 @@ def test_a_group_goes_on_behind_what_was_printed(cli: Cli, store: Store) -> None
 
 def test_a_consumer_whose_group_was_taken_is_fenced(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("produce", "orders", "--partition", 0, stdin=ALL)
-    encode = consume.encode_row
+    encode = formats.encode_row
 
     def with_a_rival(row: Any) -> str:
         if row["id"] == 3:
             store.consumer("orders", group_id="audit", enable_auto_commit=False).poll(0)
         return encode(row)
 
-    monkeypatch.setattr(consume, "encode_row", with_a_rival)
+    monkeypatch.setattr(formats, "encode_row", with_a_rival)
     done = cli("consume", "orders", "--group", "audit", *NOW, status=3)
     assert "another consumer joined" in done.err
     described = store.admin().describe_group("audit")

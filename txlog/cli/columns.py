@@ -75,6 +75,22 @@ def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[Sch
     return fields
 
 
+def columns_of_file(name: str) -> tuple[SchemaField, ...]:
+    """Return the columns of a Parquet file, with the nearest type of a topic for each type.
+
+    Raises InvalidRequestError for a file that cannot be read, SchemaMismatchError for columns that a topic cannot have.
+    """
+    # Local imports, because they load pyarrow.
+    from txlog.storage.arrow_schema import nearest_schema, to_fields
+    from txlog.storage.parquet_exchange import parquet_schema
+
+    try:
+        found = parquet_schema(name)
+    except OSError as error:
+        raise InvalidRequestError(f"--from {name}: {error.strerror or error}") from None
+    return to_fields(nearest_schema(found), where=f"--from {name}")
+
+
 def to_schema(fields: Sequence[SchemaField]) -> pa.Schema:
     """Return the schema as an Arrow schema, as `Store.create_topic` takes it."""
     # A local import, because it loads pyarrow.

@@ -21,7 +21,7 @@
     maintain --once              maintenance.maintain.MaintainReport
     maintain --daemon            the same, one line for each round
     produce                      ProduceDocument
-    consume                      one line for each row (see txlog.cli.rows)
+    consume                      one line for each row (see txlog.cli.rows), unless --format is given
     an error                     ErrorDocument, on the standard error
 
 Times are milliseconds since 1970, sizes bytes. Fields may be added, but are never renamed or removed.

@@ -92,13 +92,22 @@ class Lines:
 
 def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> None:
     """Write lines, which include their line ends, and flush them. Raises Interrupted if the reader takes nothing."""
-    descriptor = _descriptor(stream)
-    if descriptor is None:
+    if _descriptor(stream) is None:
         stream.writelines(lines)
         stream.flush()
-        return
+    else:
+        write_bytes("".join(lines).encode(), stream, interrupts)
+
+
+def write_bytes(data: bytes, stream: TextIO, interrupts: Interrupts) -> None:
+    """Write bytes to the file below `stream` at once. Raises Interrupted if the reader takes nothing."""
+    descriptor = _descriptor(stream)
     stream.flush()
-    rest = memoryview("".join(lines).encode())
+    if descriptor is None:
+        stream.buffer.write(data)
+        stream.buffer.flush()
+        return
+    rest = memoryview(data)
     while rest:
         _, ready, _ = select.select([], [descriptor], [], 0)
         if not ready:

@@ -1,50 +1,58 @@
-"""`txlog produce`: write lines of JSON as rows of a topic."""
+"""`txlog produce`: write rows of a topic, from lines of JSON, CSV, Parquet or Arrow."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txlog.cli.documents import ProduceDocument, ProducedRows
+from txlog.cli.formats import FileFormat
+from txlog.cli.inputs import Inputs
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.lines import Lines
 from txlog.cli.options import Session, TopicName, TopicNameOption, one_of, option, parse_pairs
-from txlog.cli.output import Output
-from txlog.cli.rows import decode_rows
-from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
+from txlog.cli.output import Output, progress_bar
+from txlog.errors import InvalidRequestError, OutcomeUnknownError, TxlogError
 from txlog.text import count_text
 
 if TYPE_CHECKING:
     from txlog.client import Producer
     from txlog.client.batches import RecordMetadata
-    from txlog.client.store import TopicDescription
 
-_LINGER_MS = 1000
-"""How long a line from a pipe waits for further lines, to be sent with them."""
-_TYPED_LINGER_MS = 50
-"""The same at a terminal: just long enough to paste many lines."""
+_ALL_OR_NOTHING = "With --transaction it is all or nothing."
 
 
 def produce(
     session: Session,
     topic: TopicName = None,
     topic_option: TopicNameOption = None,
-    transactional_id: Annotated[
-        str | None,
+    files: Annotated[
+        list[str] | None,
+        option("--from FILE", "Read this file instead of the standard input (-); may be repeated."),
+    ] = None,
+    file_format: Annotated[
+        FileFormat | None,
         option(
-            "--transactional-id ID",
-            "Write all rows in one transaction of this id: either all of them become visible, or none.",
+            "--format json|csv|parquet|arrow",
+            "The form of the rows. (default: as the name of the file ends; JSON, one object on each line, from the standard input)",
         ),
+    ] = None,
+    transaction: Annotated[
+        bool, option("--transaction", "Write all rows in one transaction: either all of them become visible, or none.")
+    ] = False,
+    transactional_id: Annotated[
+        str | None, option("--transactional-id ID", "The same, with this id. It fences an older run of the id.")
     ] = None,
     txn_version: Annotated[
         int | None,
         option(
-            "--txn-version N",
-            "Number of the transaction: if the id has committed this or a higher one, the run is skipped.",
+            "--version N",
+            "Number of the transaction: if the --transactional-id has committed this or a higher one, the run is skipped.",
+            "--txn-version",
         ),
     ] = None,
     key: Annotated[
@@ -56,46 +64,52 @@ def produce(
         list[str] | None, option("--property KEY=VALUE", "A setting of the producer; may be repeated.")
     ] = None,
 ) -> None:
-    """Append rows from the standard input, one JSON object on each line.
+    """Append rows from files or from the standard input.
 
-    Each member is a column. Binary values are text or {"base64": "…"}; dates, timestamps and decimals are text.
+    In JSON there is one object on each line, and each member is a column. Binary values are text or {"base64": "…"};
+    dates, timestamps and decimals are text. The columns of the other formats are found by name; an empty cell of CSV is
+    null.
 
-    Rows are sent after at most one second. A line that is not a row ends the input with an error. Ctrl-C and SIGTERM
-    end the input too. Rows that were read before are written, but a transaction is aborted.
+    Lines of JSON are sent after at most one second. A line that is not a row ends the input with an error. Ctrl-C and
+    SIGTERM end the input too. Rows that were read before are written, but a transaction is aborted.
     """
     name = one_of(topic, topic_option, "topic")
     if batch < 1:
         raise InvalidRequestError(f"--batch {batch}: expected a number of rows, at least 1")
     if txn_version is not None and transactional_id is None:
-        raise InvalidRequestError("--txn-version needs --transactional-id: the version is kept with the id")
+        raise InvalidRequestError("--version needs --transactional-id: the version is kept with the id")
     config = parse_pairs(properties, "--property")
     columns = None if key is None else [column.strip() for column in key.split(",")]
     described = session.store.topic(name)
     if partition is not None:
         session.store.runtime.partition(name, partition)
-    at_terminal = sys.stdin.isatty()
-    if at_terminal:
-        typer.echo("One JSON object a line; Ctrl-D ends the input.", err=True)
+    if transaction and transactional_id is None:
+        transactional_id = f"txlog-produce-{session.store.runtime.ids.new_id()}"
     skipped = False
-    with Interrupts() as interrupts:
-        lines = Lines(
-            sys.stdin.buffer,
-            chunk=batch,
-            linger_ms=_TYPED_LINGER_MS if at_terminal else _LINGER_MS,
+    bar = progress_bar("reading", "rows") if files or not sys.stdin.isatty() else nullcontext()
+    with Interrupts() as interrupts, bar as show:
+        inputs = Inputs(
+            files or (),
+            file_format,
+            described,
+            batch=batch,
             clock=session.store.runtime.clock,
             interrupts=interrupts,
+            show=show,
         )
-        feed = _Feed(lines, described, key=columns, partition=partition)
+        if inputs.is_typed:
+            typer.echo("One JSON object a line; Ctrl-D ends the input.", err=True)
+        feed = _Feed(inputs, name, key=columns, partition=partition)
         try:
             with session.store.producer(transactional_id, config=config) as producer:
                 if transactional_id is None:
                     feed.run(producer, soon=True)
                 else:
-                    with producer.transaction(version=txn_version) as transaction:
+                    with producer.transaction(version=txn_version) as scope:
                         feed.run(producer, soon=False)
                         interrupts.check()
                     feed.committed = True
-                    skipped = transaction.result is not None and transaction.result.skipped
+                    skipped = scope.result is not None and scope.result.skipped
         except TxlogError as error:
             session.repeatable = _repeatable(error, transactional_id, txn_version, feed)
             _say_what_became(error, transactional_id, feed)
@@ -112,7 +126,7 @@ def produce(
     )
     session.out.show(document, lambda out: _show_produced(out, document, txn_version))
     if transactional_id is None and interrupts.received is not None:
-        lost = "a line that had not ended was dropped" if lines.cut_off else "nothing was dropped"
+        lost = "a line that had not ended was dropped" if inputs.cut_off else "nothing was dropped"
         raise Interrupted(
             interrupts.received,
             f"Ended by {interrupts.received.name}: {count_text(document.records, 'row')} written, {lost}.",
@@ -140,7 +154,7 @@ def _say_what_became(error: TxlogError, transactional_id: str | None, feed: _Fee
             said = f"Written for sure: {written} of {before}"
         else:
             return
-        error.add_note(f"{said}. With --transactional-id it is all or nothing.")
+        error.add_note(f"{said}. {_ALL_OR_NOTHING}")
     elif feed.bad_line and not getattr(error, "__notes__", ()):
         error.add_note(
             f"Dropped: {before}. The transaction of {transactional_id!r} was aborted: nothing of it is visible."
@@ -166,47 +180,34 @@ def _aborted(interrupt: Interrupted, transactional_id: str | None, rows: int) ->
 
 
 class _Feed:
-    """Send the rows from lines of JSON."""
+    """Send the rows of the inputs."""
 
-    def __init__(self, lines: Lines, topic: TopicDescription, *, key: list[str] | None, partition: int | None) -> None:
+    def __init__(self, inputs: Inputs, topic: str, *, key: list[str] | None, partition: int | None) -> None:
         self.rows = 0
         """How many rows were sent. In a transaction: how many were read."""
         self.bad_line = ""
-        """The line that is not a row, if there was one."""
+        """The place of what is not a row, as in `line 7`, if there was such a thing."""
         self.committed = False
         """Whether the transaction of the rows is committed."""
         self.tally = _Tally()
-        self._lines = lines
+        self._inputs = inputs
         self._topic = topic
         self._key = key
         self._partition = partition
 
     def run(self, producer: Producer, *, soon: bool) -> None:
         """Send all rows. `soon` flushes whenever the input pauses, so that rows and errors become visible early."""
-        first = 1
-        for chunk in self._lines:
-            rows, bad = self._decode(chunk, first)
-            first += len(chunk)
+        for chunk in self._inputs:
             # Write the rows before a bad line too, except in a transaction, which is aborted.
-            if rows and (soon or bad is None):
-                self.tally.add(producer.send(self._topic.name, rows, key=self._key, partition=self._partition))
-            self.rows += len(rows)
-            if soon and (bad is not None or len(chunk) < self._lines.chunk):
+            if chunk.count and (soon or chunk.error is None):
+                self.tally.add(producer.send(self._topic, chunk.rows, key=self._key, partition=self._partition))
+            self.rows += chunk.count
+            if soon and (chunk.error is not None or chunk.pauses):
                 producer.flush()
-            if bad is not None:
-                raise bad
+            if chunk.error is not None:
+                self.bad_line = chunk.place
+                raise chunk.error
         producer.flush()
-
-    def _decode(self, lines: list[bytes], first: int) -> tuple[list[dict[str, Any]], SchemaMismatchError | None]:
-        """Decode lines up to the first one that is not a row. Return the rows, and the error of that line."""
-        rows: list[dict[str, Any]] = []
-        try:
-            for row in decode_rows(lines, self._topic.fields, self._topic.name, first=first):
-                rows.append(row)  # noqa: PERF402 - those before the bad one are wanted
-        except SchemaMismatchError as error:
-            self.bad_line = str(error).partition(":")[0]
-            return rows, error
-        return rows, None
 
 
 class _Tally:

@@ -81,9 +81,9 @@ def _spell(value: float) -> str:
 
 
 def decode_rows(
-    lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str, *, first: int = 1
+    lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str, *, first: int = 1, source: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Parse lines of JSON, counted from `first`, as rows of the topic. Empty lines are skipped.
+    """Parse lines of JSON, counted from `first`, as rows of the topic. Empty lines are skipped. Errors begin with `source`.
 
     Raises SchemaMismatchError with the line and the column, the expected and the found value.
     """
@@ -92,7 +92,7 @@ def decode_rows(
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
-        where = f"line {number}"
+        where = f"{source}line {number}"
         try:
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -110,6 +110,16 @@ def decode_rows(
                     f"{where}: column {name!r} is unknown; topic {topic!r} has {', '.join(known)}.{nearest(name, known)}"
                 )
         yield {name: _value(given.get(name), field, name, where) for name, field in known.items()}
+
+
+def decode_value(text: str, field: SchemaField, where: str) -> Any:
+    """Parse the JSON of one value. Raises SchemaMismatchError, beginning with `where`."""
+    decode = _SPELLING_DECODER.decode if _has_decimals(field) else _DECODER.decode
+    try:
+        given = decode(text.encode())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SchemaMismatchError(f"{where}: expected {describe(field)} as JSON, found {_line_text(text)} ({error})") from None
+    return _value(given, field, field.name, where)
 
 
 def _check_members(line: bytes, given: dict[str, Any], where: str) -> None:

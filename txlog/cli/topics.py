@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from txlog.cli.columns import parse_columns, to_schema
+from txlog.cli.columns import columns_of_file, parse_columns, to_schema
 from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.options import (
@@ -59,6 +59,9 @@ def create(
     partitions: Annotated[int, option("--partitions N", "How many partitions.")] = 1,
     column: _Columns = None,
     schema: _Schema = None,
+    from_file: Annotated[
+        str | None, option("--from FILE.parquet", "The columns of this Parquet file; `produce --from` writes its rows.")
+    ] = None,
     settings: _Set = None,
     if_not_exists: Annotated[
         bool,
@@ -75,6 +78,10 @@ def create(
     """
     name = one_of(topic, topic_option, "topic")
     fields = parse_columns(column, schema)
+    if from_file is not None:
+        if fields is not None:
+            raise InvalidRequestError("--from and --column or --schema are given; name the columns in one way")
+        fields = columns_of_file(from_file)
     config = parse_pairs(settings, "--set")
     asked = None if fields is None else to_schema(fields)
     store = session.open(may_be_new=True)

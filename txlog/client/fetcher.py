@@ -245,6 +245,7 @@ class OneSchema:
             columns.append(pa.nulls(batch.num_rows, field.type) if found is None else found)
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
+
 def _newest(known: TopicMetadata | None, schema: pa.Schema) -> pa.Schema:
     """Return the newest columns that this process knows, if all of `schema`, of a read that began before, are among them."""
     newest = schema if known is None else schema_of(known.schema, None, COLUMNS)

@@ -63,6 +63,20 @@ _INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_null, "the type that its values will have"),
 )
 
+_NEAREST: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+    (pa.types.is_uint8, pa.int16()),
+    (pa.types.is_uint16, pa.int32()),
+    (pa.types.is_uint32, pa.int64()),
+    (pa.types.is_uint64, pa.int64()),
+    (pa.types.is_float16, pa.float32()),
+    (pa.types.is_date64, pa.date32()),
+    (pa.types.is_large_string, pa.string()),
+    (pa.types.is_string_view, pa.string()),
+    (pa.types.is_large_binary, pa.binary()),
+    (pa.types.is_binary_view, pa.binary()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+)
+
 
 def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField, ...]:
     """Return the topic schema of an Arrow schema, with ids from 1 on, depth first.
@@ -72,6 +86,37 @@ def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField,
     fields = assign_ids([_to_field(field, field.name, where) for field in schema])
     check_fields(fields, where)
     return fields
+
+
+def nearest_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of another program's file, with the nearest type of a topic for each other type.
+
+    Sending its rows changes no value: a value that the type cannot hold is refused then.
+    """
+    return pa.schema([_nearest_field(field) for field in schema])
+
+
+def _nearest_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return pa.field(field.name, _nearest_type(field.type), field.nullable)
+
+
+def _nearest_type(arrow: Any) -> Any:
+    for matches, better in _NEAREST:
+        if matches(arrow):
+            return better
+    if pa.types.is_dictionary(arrow):
+        return _nearest_type(arrow.value_type)
+    if pa.types.is_timestamp(arrow):
+        return pa.timestamp("us", None if arrow.tz is None else "UTC")
+    if pa.types.is_decimal(arrow) and arrow.precision <= 38:
+        return pa.decimal128(arrow.precision, arrow.scale)
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        return pa.list_(_nearest_field(arrow.value_field))
+    if pa.types.is_struct(arrow):
+        return pa.struct([_nearest_field(child) for child in arrow])
+    if pa.types.is_map(arrow):
+        return pa.map_(_nearest_field(arrow.key_field), _nearest_field(arrow.item_field))
+    return arrow
 
 
 def to_arrow(fields: Sequence[SchemaField]) -> pa.Schema:

@@ -143,7 +143,7 @@ class TopicTable:
     @property
     def schema(self) -> pa.Schema:
         """The columns of a scan without `columns`."""
-        return _schema(self.topic(), None)
+        return columns_of(self.topic(), None)
 
     def scan(
         self,
@@ -287,7 +287,7 @@ class TopicTable:
     ) -> Plan:
         """Plan a read of the columns of the result, those of the condition, and `further` ones."""
         topic = self.topic()
-        schema = _schema(topic, columns)
+        schema = columns_of(topic, columns)
         condition = _condition(topic, where)
         cut, isolation = self._level(isolation_level, as_of)
         session = cut.session if cut is not None else self._session
@@ -370,7 +370,7 @@ class TopicTable:
         return in_order([partial(read, run) for run in runs], threads_for(max(map(_group_bytes, pieces), default=0)))
 
 
-def _schema(topic: TopicMetadata, columns: Sequence[str] | None) -> pa.Schema:
+def columns_of(topic: TopicMetadata, columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns of a result. Raises SchemaMismatchError for an unknown column and one that is named twice."""
     if isinstance(columns, str):
         raise SchemaMismatchError(f"columns = {columns!r}: expected a list of names. hint: columns=[{columns!r}]")

@@ -1,0 +1,369 @@
+"""`produce` and `consume` with CSV, Parquet and Arrow, from files and the standard input; `topics create --from`."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+from tests.cli.support import Cli, run
+from tests.cli.test_records import ALL, NOW, ROWS, lines
+from tests.storage.arrow_rows import FIELDS, rows_table
+from txlog.cli import consume, formats, inputs
+from txlog.cli.interrupts import Interrupts
+from txlog.client import Store, TopicPartition
+from txlog.client.store import TopicDescription
+from txlog.clock import SystemClock
+from txlog.errors import InvalidRequestError
+from txlog.storage.arrow_schema import to_arrow
+
+TABLE = pa.table({"id": pa.array([row["id"] for row in ROWS]), "item": [row["item"] for row in ROWS]})
+WRITERS: dict[str, Any] = {
+    "csv": lambda path: csv.write_csv(TABLE, path),
+    "parquet": lambda path: pq.write_table(TABLE, path, row_group_size=2),
+    "arrow": lambda path: _write_arrow(path, pa.ipc.new_stream),
+    "feather": lambda path: _write_arrow(path, pa.ipc.new_file),
+    "jsonl": lambda path: path.write_text(ALL),
+}
+
+
+def _write_arrow(path: Path, kind: Any) -> None:
+    with kind(path, TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=4)
+
+
+def printed(cli: Cli, *options: str | int) -> list[Any]:
+    return cli("consume", "orders", *NOW, *options).rows
+
+
+# -- produce ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_file(cli: Cli, store: Store, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    WRITERS[suffix](path)
+    done = cli("produce", "orders", "--from", path, "--partition", 0)
+    assert done.lines[-1] == "Wrote 6 rows to 'orders'."
+    assert printed(cli) == ROWS
+
+
+def test_several_files_are_one_transaction(cli: Cli, store: Store, tmp_path: Path) -> None:
+    names = []
+    for suffix, write in WRITERS.items():
+        names += ["--from", str(tmp_path / f"rows.{suffix}")]
+        write(tmp_path / f"rows.{suffix}")
+    done = cli("produce", "orders", *names, "--transaction", "--partition", 0)
+    assert re.fullmatch(
+        r"Wrote 30 rows to 'orders', committed as one transaction of 'txlog-produce-\w+'\.", done.lines[-1]
+    )
+    ends = store.admin().list_offsets("orders")[TopicPartition("orders", 0)]
+    assert (ends.last_stable_offset, len(printed(cli))) == (31, 30)
+
+
+def test_nothing_of_a_transaction_stays_if_a_later_file_is_bad(cli: Cli, store: Store, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.parquet", tmp_path / "bad.csv"
+    WRITERS["parquet"](good)
+    bad.write_text("id,item\n7,x\nseven,y\n")
+    files = ("--from", good, "--from", bad)
+    message = cli.fails("produce", "orders", *files, "--transaction")
+    assert f"{bad}: In CSV column #0" in message
+    assert "CSV conversion error to int64: invalid value 'seven'" in message
+    assert printed(cli) == []
+    # Without a transaction the rows before are written.
+    message = cli.fails("produce", "orders", *files)
+    assert "With --transaction it is all or nothing." in message
+    assert printed(cli)[:6] == ROWS
+
+
+def test_a_bad_line_of_a_file_is_named(cli: Cli, store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "a:b.jsonl"
+    path.write_text(ALL + lines({"id": "seven"}))
+    message = cli.fails("produce", "orders", "--from", path, "--partition", 0)
+    assert message.splitlines() == [
+        f"{path}, line 7: column 'id': expected int64 not null, found \"seven\"",
+        f"Written: 6 rows before {path}, line 7, and nothing from there on. With --transaction it is all or nothing.",
+    ]
+
+
+def test_a_version_is_written_once(cli: Cli, store: Store) -> None:
+    version = ("produce", "orders", "--transactional-id", "loader", "--version", 3)
+    assert cli(*version, stdin=ALL).status == 0
+    assert cli(*version, stdin=ALL).out.startswith("Skipped: 'loader' has committed txn.version 3")
+    assert len(printed(cli)) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--from", "absent.csv"), "--from absent.csv: this file does not exist"),
+        (("--from", __file__), "the format of '.py' is not known"),
+        (("--format", "parquet"), "standard input cannot be read as a Parquet file"),
+        (("--format", "arrow"), "standard input cannot be read as arrow"),
+        (("--format", "csv"), "column 'nothing' is unknown"),
+        (("--format", "yaml"), "'yaml' is not one of"),
+        (("--version", 3), "--version needs --transactional-id"),
+    ],
+)
+def test_wrong_inputs(cli: Cli, store: Store, options: tuple[str | int, ...], words: str) -> None:
+    assert words in cli.fails("produce", "orders", *options, stdin="nothing\n1\n")
+    assert printed(cli) == []
+
+
+def test_a_signal_ends_the_files_after_a_batch(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    WRITERS["parquet"](path)
+    interrupts = Interrupts()
+    found = inputs.Inputs(
+        [str(path)] * 2,
+        None,
+        store.topic("orders"),
+        batch=2,
+        clock=SystemClock(),
+        interrupts=interrupts,
+        show=None,
+    )
+    counts = []
+    for chunk in found:
+        counts.append(chunk.count)
+        interrupts.received = 2  # type: ignore[assignment]
+    assert counts == [2]
+
+
+def test_the_bar_shows_rows(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    WRITERS["parquet"](path)
+    shown: list[tuple[object, int, int]] = []
+    topic: TopicDescription = store.topic("orders")
+    found = inputs.Inputs(
+        [str(path)],
+        None,
+        topic,
+        batch=4,
+        clock=SystemClock(),
+        interrupts=Interrupts(),
+        show=lambda *each: shown.append(each),
+    )
+    assert sum(chunk.count for chunk in found) == 6
+    assert shown[-1] == (str(path), 6, 6)
+
+
+# -- consume ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(cli: Cli, store: Store) -> Cli:
+    """Return a runner on a store whose topic `orders` has ROWS in its partition 0."""
+    cli("produce", "orders", "--partition", 0, stdin=ALL)
+    return cli
+
+
+def in_bytes(cli: Cli, *args: str | int) -> bytes:
+    """Run a command whose output is not text."""
+    from typer.testing import CliRunner
+
+    from txlog.cli.program import app
+
+    line = [*map(str, args), "--store", str(cli.root), "--storage-option", "fsync=false"]
+    result = CliRunner().invoke(app, line, prog_name="txlog")
+    assert result.exit_code == 0, result.stderr
+    return result.stdout_bytes
+
+
+def test_each_format_holds_the_rows(full: Cli) -> None:
+    command = ("consume", "orders", *NOW, "--format")
+    assert in_bytes(full, *command, "csv").decode().splitlines()[:2] == ['"id","item"', '0,"item 0"']
+    assert csv.read_csv(io.BytesIO(in_bytes(full, *command, "csv"))).to_pylist() == ROWS
+    assert pq.read_table(io.BytesIO(in_bytes(full, *command, "parquet"))).to_pylist() == ROWS
+    assert pa.ipc.open_stream(in_bytes(full, *command, "arrow")).read_all().to_pylist() == ROWS
+    for kind in ("csv", "parquet", "arrow"):
+        limited = in_bytes(full, *command, kind, "--max-messages", 0)
+        assert limited  # the columns, without rows
+    named = pq.read_table(io.BytesIO(in_bytes(full, *command, "parquet", "--metadata")))
+    assert named.column_names == ["_topic", "_partition", "_offset", "_timestamp", "id", "item"]
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet", "arrow"])
+def test_every_type_there_and_back(cli: Cli, store: Store, tmp_path: Path, kind: str) -> None:
+    table = rows_table()
+    if kind in ("csv", "json"):
+        # Bytes that are not text have a form of their own in JSON only.
+        raw = pa.array([None, b"", b"abc"], pa.binary())
+        table = table.set_column(table.column_names.index("raw"), table.schema.field("raw"), raw)
+    for name in ("from", "to"):
+        store.create_topic(name, to_arrow(FIELDS))
+    with store.producer() as producer:
+        producer.send("from", table)
+    path = tmp_path / f"rows.{kind}"
+    path.write_bytes(in_bytes(cli, "consume", "from", *NOW, "--format", kind))
+    cli("produce", "to", "--from", path)
+    assert store.table("to").to_arrow(["*"]).to_pylist() == store.table("from").to_arrow(["*"]).to_pylist()
+
+
+def test_csv_tells_nulls_from_empty_texts_and_keeps_line_ends(cli: Cli, store: Store, tmp_path: Path) -> None:
+    rows = [{"c": None}, {"c": ""}, {"c": 'a\n"b",'}, {"c": "null"}]
+    for name in ("one", "other"):
+        store.create_topic(name, pa.schema([("c", pa.string())]))
+    with store.producer() as producer:
+        producer.send("one", rows)
+    path = tmp_path / "rows.csv"
+    path.write_bytes(in_bytes(cli, "consume", "one", *NOW, "--format", "csv"))
+    cli("produce", "other", "--from", path)
+    assert cli("consume", "other", *NOW).rows == rows
+
+
+def test_columns_and_conditions(full: Cli) -> None:
+    assert printed(full, "--columns", "item", "--where", "id >= 4") == [{"item": "item 4"}, {"item": "item 5"}]
+    assert printed(full, "--columns", "_offset,id", "--where", "item = 'item 2'") == [{"_offset": 2, "id": 2}]
+    assert printed(full, "--where", "id = 3", "--metadata", "--columns", "id")[0].keys() == {
+        "_topic",
+        "_partition",
+        "_offset",
+        "_timestamp",
+        "id",
+    }
+    assert printed(full, "--where", "id >= 1", "--max-messages", 2) == ROWS[1:3]
+    assert "no column 'itme'. Did you mean 'item'?" in full.fails("consume", "orders", "--columns", "itme")
+    assert "where" in full.fails("consume", "orders", "--where", "id >")
+    full("topics", "create", "other")
+    assert "needs one topic" in full.fails("consume", "orders", "other", "--format", "csv")
+
+
+def test_a_group_passes_over_rows_that_the_condition_excludes(full: Cli, store: Store) -> None:
+    group = ("--group", "audit", "--where", "id = 1 OR id = 3")
+    assert printed(full, *group, "--max-messages", 1) == [ROWS[1]]
+    assert store.admin().describe_group("audit").offsets[0].committed == 2
+    assert printed(full, *group) == [ROWS[3]]
+    assert store.admin().describe_group("audit").offsets[0].committed == 6
+
+
+def test_a_group_commits_what_a_complete_file_holds(full: Cli, store: Store) -> None:
+    out = in_bytes(full, "consume", "orders", *NOW, "--group", "audit", "--format", "parquet", "--max-messages", 4)
+    assert pq.read_table(io.BytesIO(out)).num_rows == 4
+    assert store.admin().describe_group("audit").offsets[0].committed == 4
+
+
+def test_bytes_are_not_for_a_terminal(full: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(formats.sys, "stdout", Terminal(io.BytesIO()))
+    with pytest.raises(InvalidRequestError, match="--format parquet writes bytes"):
+        formats.row_output(formats.FileFormat.PARQUET, TABLE.schema, Interrupts())
+
+
+# -- where the read ends ----------------------------------------------------------------------------------------------
+
+
+def test_the_read_ends_at_an_offset(full: Cli) -> None:
+    one = ("consume", "orders", "--partition", 0, "--offset", 1)
+    assert [row["id"] for row in full(*one, "--to-offset", 4).rows] == [1, 2, 3]
+    assert full(*one, "--to-offset", 1).rows == []
+    assert full(*one, "--to-offset", 0).rows == []
+    # Partition 1 has no rows, and never gets so far: the time ends the read.
+    both = ("consume", "orders", "--partition", "0,1", "--from-beginning", "--to-offset", 2, "--timeout-ms", 0)
+    assert [row["id"] for row in full(*both).rows] == [0, 1]
+    assert "--to-offset needs --partition" in full.fails("consume", "orders", "--to-offset", 1)
+
+
+def test_the_read_ends_at_a_time(cli: Cli, store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("orders", ROWS[:3], partition=0).result()
+        store.runtime.clock.sleep_ms(20)
+        last = producer.send("orders", ROWS[3:], partition=0).result()
+    at_ms = last.timestamp
+    read = ("consume", "orders", "--from-beginning", "--until-timestamp")
+    assert cli(*read, at_ms).rows == ROWS[:3]
+    assert cli(*read, at_ms + 1).rows == ROWS
+    group = cli(*read, at_ms, "--group", "audit")
+    assert group.rows == ROWS[:3]
+    assert [each.committed for each in store.admin().describe_group("audit").offsets] == [3, 0]
+    assert cli(*read, at_ms + 1, "--group", "audit").rows == ROWS[3:]
+    assert "--until-timestamp 'soon': expected a moment" in cli.fails(*read, "soon")
+
+
+def test_rows_that_wait_are_told_at_the_end_of_a_time(full: Cli, store: Store) -> None:
+    producer = store.producer("loader", linger_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", ROWS, partition=0).result()
+    now_ms = store.runtime.clock.now_ms() + 1
+    done = full("consume", "orders", "--from-beginning", "--until-timestamp", now_ms)
+    assert done.rows == ROWS
+    assert "orders-0: 6 offsets from 6 on wait behind an open transaction of 'loader'" in done.err
+    producer.abort_transaction()
+
+
+def test_rows_that_wait_are_told_after_a_while(full: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = store.producer("loader", linger_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", ROWS, partition=0).result()
+    monkeypatch.setattr(consume, "NOTICE_MS", 0)
+    real = consume._say_what_waits
+
+    def said(*args: Any) -> None:
+        real(*args)
+        producer.commit_transaction()
+
+    monkeypatch.setattr(consume, "_say_what_waits", said)
+    done = full("consume", "orders", "--from-beginning", "--max-messages", 12)
+    assert done.rows == [*ROWS, *ROWS]
+    assert done.err.count("wait behind an open transaction of 'loader'") == 1
+
+
+# -- topics create ----------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_with_the_columns_of_a_file(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    point = pa.struct([("x", pa.float16()), pa.field("y", pa.large_list(pa.uint8()), nullable=False)])
+    schema = pa.schema(
+        [
+            pa.field("id", pa.uint32(), nullable=False),
+            pa.field("kind", pa.dictionary(pa.int8(), pa.string())),
+            pa.field("at", pa.timestamp("ns", "Europe/Berlin")),
+            pa.field("local", pa.timestamp("ms")),
+            pa.field("name", pa.large_string()),
+            pa.field("point", point),
+            pa.field("tags", pa.map_(pa.string(), pa.uint16())),
+        ]
+    )
+    row = {"id": 1, "kind": "a", "at": 10**9, "local": 7, "name": "n", "point": None, "tags": [("t", 3)]}
+    pq.write_table(pa.Table.from_pylist([row], schema), path)
+    cli("topics", "create", "orders", "--from", path)
+    (topic,) = cli("topics", "describe", "orders", "-o", "json").json
+    assert [(column["name"], column["type"], column["nullable"]) for column in topic["columns"]] == [
+        ("id", "int64", False),
+        ("kind", "string", True),
+        ("at", "timestamp", True),
+        ("local", "timestamp_ntz", True),
+        ("name", "string", True),
+        ("point", "struct", True),
+        ("tags", "map", True),
+    ]
+    cli("produce", "orders", "--from", path)
+    (found,) = printed(cli)
+    assert (found["id"], found["kind"], found["at"], found["tags"]) == (1, "a", "1970-01-01T00:00:01Z", {"t": 3})
+
+
+def test_wrong_files_for_a_topic(cli: Cli, tmp_path: Path) -> None:
+    assert "No such file" in cli.fails("topics", "create", "t", "--from", tmp_path / "absent.parquet")
+    assert "cannot be read as a Parquet file" in cli.fails("topics", "create", "t", "--from", __file__)
+    pq.write_table(pa.table({"t": pa.array([1], pa.time64("us"))}), tmp_path / "time.parquet")
+    message = cli.fails("topics", "create", "t", "--from", tmp_path / "time.parquet")
+    assert "column 't': Arrow's time64[us] is not a type of a topic" in message
+    both = ("topics", "create", "t", "--from", __file__, "--column", "a:int64")
+    assert "name the columns in one way" in cli.fails(*both)
+
+
+def test_help_names_the_formats() -> None:
+    for command in ("produce", "consume"):
+        assert "json|csv|parquet|arrow" in run(command, "--help").out

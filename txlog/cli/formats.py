@@ -1,0 +1,154 @@
+"""In which formats are rows written to the standard output?
+
+JSON lines are those of `txlog.cli.rows`. In CSV a null is empty and an empty text is `""`; a list, struct or map is JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from txlog.cli.interrupts import Interrupts
+from txlog.cli.lines import write_bytes, write_lines
+from txlog.cli.rows import encode_row, json_value
+from txlog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class FileFormat(StrEnum):
+    """The values of `--format`."""
+
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+class RowOutput(Protocol):
+    """Writes rows to the standard output."""
+
+    is_complete: bool
+    """Whether the rows can be read before `close`."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows. Raises Interrupted if the reader takes nothing."""
+
+    def close(self) -> None:
+        """Write the end."""
+
+
+def row_output(kind: FileFormat, schema: pa.Schema | None, interrupts: Interrupts) -> RowOutput:
+    """Return an output in this format. `schema` has the columns of all batches, or is None for JSON.
+
+    Raises InvalidRequestError for bytes at a terminal.
+    """
+    if kind is FileFormat.JSON:
+        return _JsonLines(interrupts)
+    assert schema is not None
+    if kind is not FileFormat.CSV and sys.stdout.isatty():
+        raise InvalidRequestError(f"--format {kind} writes bytes. hint: send them to a file, as in > rows.{kind}")
+    return _ArrowOutput(kind, schema, interrupts)
+
+
+class _JsonLines:
+    is_complete = True
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        write_lines([f"{encode_row(row)}\n" for row in batch.to_pylist()], sys.stdout, self._interrupts)
+
+    def close(self) -> None:
+        """Do nothing: a line is complete by itself."""
+
+
+class _ArrowOutput:
+    """CSV, Parquet and Arrow's stream, as pyarrow writes them."""
+
+    def __init__(self, kind: FileFormat, schema: pa.Schema, interrupts: Interrupts) -> None:
+        self.is_complete = kind is FileFormat.CSV
+        self._is_csv = kind is FileFormat.CSV
+        self._interrupts = interrupts
+        self._sink = _Sink()
+        self._writer = _writer(kind, self._sink, _flat_schema(schema) if self._is_csv else schema)
+        self._drain()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(_flat(batch) if self._is_csv else batch)
+        self._drain()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._drain()
+
+    def _drain(self) -> None:
+        write_bytes(self._sink.take(), sys.stdout, self._interrupts)
+
+
+class _Sink:
+    """Collects what pyarrow writes. So a signal never comes in the middle of its work."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        self._size += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Do nothing: `take` returns everything."""
+
+    def close(self) -> None:
+        """Do nothing: the last bytes are still to be taken."""
+
+    def take(self) -> bytes:
+        """Return the bytes since the last call."""
+        taken, self._parts = b"".join(self._parts), []
+        return taken
+
+
+def _writer(kind: FileFormat, sink: Any, schema: pa.Schema) -> Any:
+    if kind is FileFormat.PARQUET:
+        from txlog.storage.parquet_exchange import parquet_writer
+
+        return parquet_writer(sink, schema)
+    import pyarrow as pa
+    from pyarrow import csv
+
+    return csv.CSVWriter(sink, schema) if kind is FileFormat.CSV else pa.ipc.new_stream(sink, schema)
+
+
+def _flat_schema(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(each.name, pa.string()) if pa.types.is_nested(each.type) else each for each in schema])
+
+
+def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with nested values as JSON, because a cell of CSV is text."""
+    import pyarrow as pa
+
+    columns: list[Any] = [
+        pa.array([None if value is None else _json(value) for value in column.to_pylist()], pa.string())
+        if pa.types.is_nested(column.type)
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_flat_schema(batch.schema))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(json_value(value)).decode()

@@ -1,0 +1,232 @@
+"""Where do the rows of `txlog produce` come from? From the standard input or from files, in one of four formats.
+
+Lines of JSON are read as they come. The other formats are read by pyarrow, in batches. A cell of CSV without a value is
+null, and an empty text is `""`; a list, struct or map is JSON (see `txlog.cli.rows`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from txlog.cli.formats import FileFormat
+from txlog.cli.interrupts import Interrupts
+from txlog.cli.lines import Lines
+from txlog.cli.rows import decode_rows, decode_value
+from txlog.clock import Clock
+from txlog.core.schema import CHILD_NAMES
+from txlog.errors import InvalidRequestError, SchemaMismatchError
+from txlog.text import nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txlog.client.store import TopicDescription
+
+STDIN = "-"
+_LINGER_MS = 1000
+"""How long a line from a pipe waits for further lines, to be sent with them."""
+_TYPED_LINGER_MS = 50
+"""The same at a terminal: just long enough to paste many lines."""
+_SUFFIXES = {
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), FileFormat.JSON),
+    ".csv": FileFormat.CSV,
+    **dict.fromkeys((".parquet", ".pq"), FileFormat.PARQUET),
+    **dict.fromkeys((".arrow", ".arrows", ".feather"), FileFormat.ARROW),
+}
+_ARROW_FILE = b"ARROW1"
+"""How a file of Arrow's file format begins. A stream does not begin so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some rows, and why the input ends after them, if it does."""
+
+    rows: list[dict[str, Any]] | pa.RecordBatch
+    count: int
+    error: SchemaMismatchError | None = None
+    place: str = ""
+    """Where the error is, as in `line 7`."""
+    pauses: bool = False
+    """Whether no further row is there yet."""
+
+
+class Inputs:
+    """The rows of all files, one file after the other. A signal ends them as the end of a file does."""
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        file_format: FileFormat | None,
+        topic: TopicDescription,
+        *,
+        batch: int,
+        clock: Clock,
+        interrupts: Interrupts,
+        show: Callable[[object, int, int], None] | None,
+    ) -> None:
+        """`file_format` None: each file's name tells. Raises InvalidRequestError for a file that does not exist."""
+        self._files = [(name, _format_of(name, file_format)) for name in files or (STDIN,)]
+        self._topic = topic
+        self._batch = batch
+        self._clock = clock
+        self._interrupts = interrupts
+        self._show = show
+        self.cut_off = False
+        """Whether a signal came in the middle of a line."""
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a person types lines."""
+        return (STDIN, FileFormat.JSON) in self._files and sys.stdin.isatty()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Yield the rows. Raises InvalidRequestError for a file that cannot be read."""
+        for name, kind in self._files:
+            done = 0
+            with ExitStack() as stack:
+                stream = sys.stdin.buffer if name == STDIN else stack.enter_context(_open(name))
+                total, chunks = 0, self._lines(name, stream)
+                if kind is not FileFormat.JSON:
+                    total, batches = self._batches(name, kind, stream)
+                    chunks = (Chunk(rows=batch, count=batch.num_rows) for batch in batches)
+                for chunk in chunks:
+                    done += chunk.count
+                    yield chunk
+                    if self._show is not None:
+                        self._show("standard input" if name == STDIN else name, done, total)
+                    # Lines end by themselves, after those that were read.
+                    if self._interrupts.received and kind is not FileFormat.JSON:
+                        return
+            if self._interrupts.received:
+                return
+
+    def _lines(self, name: str, stream: BinaryIO) -> Iterator[Chunk]:
+        is_typed = name == STDIN and sys.stdin.isatty()
+        lines = Lines(
+            stream,
+            chunk=self._batch,
+            linger_ms=_TYPED_LINGER_MS if is_typed else _LINGER_MS,
+            clock=self._clock,
+            interrupts=self._interrupts,
+        )
+        source = "" if name == STDIN else f"{name}, "
+        first = 1
+        for chunk in lines:
+            rows, error = self._decode(chunk, first, source)
+            first += len(chunk)
+            place = "" if error is None else source + str(error).removeprefix(source).partition(":")[0]
+            yield Chunk(rows=rows, count=len(rows), error=error, place=place, pauses=len(chunk) < lines.chunk)
+        self.cut_off = lines.cut_off
+
+    def _decode(
+        self, lines: list[bytes], first: int, source: str
+    ) -> tuple[list[dict[str, Any]], SchemaMismatchError | None]:
+        """Decode lines up to the first one that is not a row. Return the rows, and the error of that line."""
+        rows: list[dict[str, Any]] = []
+        try:
+            for row in decode_rows(lines, self._topic.fields, self._topic.name, first=first, source=source):
+                rows.append(row)  # noqa: PERF402 - those before the bad one are wanted
+        except SchemaMismatchError as error:
+            return rows, error
+        return rows, None
+
+    def _batches(self, name: str, kind: FileFormat, stream: BinaryIO) -> tuple[int, Iterator[pa.RecordBatch]]:
+        """Return the number of rows, or 0 if it is not known, and the rows."""
+        import pyarrow as pa
+
+        where = "standard input" if name == STDIN else name
+        try:
+            if kind is FileFormat.PARQUET:
+                from txlog.storage.parquet_exchange import parquet_batches
+
+                source = pa.BufferReader(stream.read()) if name == STDIN else name
+                total, batches = parquet_batches(source, where, self._batch)
+            else:
+                total, batches = 0, self._csv(where, stream) if kind is FileFormat.CSV else _arrow(name, stream)
+        except pa.ArrowInvalid as error:
+            raise InvalidRequestError(f"{where} cannot be read as {kind}: {error}") from error
+        return total, _checked(batches, where)
+
+    def _csv(self, where: str, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        schema = self._topic.schema
+        nested = [field for field in self._topic.fields if field.type in (*CHILD_NAMES, "struct")]
+        types = {field.name: field.type for field in schema} | {field.name: pa.string() for field in nested}
+        reader = csv.open_csv(
+            stream,
+            # Errors name the row only if one thread reads.
+            read_options=csv.ReadOptions(use_threads=False),
+            # An empty line is a null if there is only one column.
+            parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(schema) > 1),
+            convert_options=csv.ConvertOptions(
+                column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+        )
+        row = 0
+        for batch in reader:
+            found = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+            for field in nested:
+                if field.name in found:
+                    texts = found[field.name].to_pylist()
+                    values = [
+                        None
+                        if text is None
+                        else decode_value(text, field, f"{where}: row {row + number}: column {field.name!r}")
+                        for number, text in enumerate(texts, 1)
+                    ]
+                    found[field.name] = pa.array(values, schema.field(field.name).type)
+            row += batch.num_rows
+            # Names may be there twice: the producer refuses them.
+            arrays = [found[name] for name in batch.schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _arrow(name: str, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    head = b"" if name == STDIN else stream.read(len(_ARROW_FILE))
+    if head:
+        stream.seek(0)
+    if head == _ARROW_FILE:
+        file = pa.ipc.open_file(stream)
+        return (file.get_batch(number) for number in range(file.num_record_batches))
+    return iter(pa.ipc.open_stream(stream))
+
+
+def _checked(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    try:
+        yield from batches
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SchemaMismatchError(f"{where}: {error}") from error
+
+
+def _open(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise InvalidRequestError(f"--from {name}: {error.strerror or error}") from None
+
+
+def _format_of(name: str, file_format: FileFormat | None) -> FileFormat:
+    if name != STDIN and not Path(name).is_file():
+        raise InvalidRequestError(f"--from {name}: this file does not exist")
+    if file_format is not None:
+        return file_format
+    if name == STDIN:
+        return FileFormat.JSON
+    suffix = Path(name).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise InvalidRequestError(
+            f"--from {name}: the format of {suffix or 'a name without a suffix'!r} is not known.{nearest(suffix, _SUFFIXES)} hint: name it with "
+            "--format json|csv|parquet|arrow"
+        )
+    return _SUFFIXES[suffix]
