@@ -16,6 +16,7 @@
     dump-log                     inspection.objects.DumpedObject, inspection.chain.PartitionChain
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
+    doctor                       list of Finding
     merge                        list of MergeDocument
     compact                      list of CompactDocument
     maintain --once              maintenance.maintain.MaintainReport
@@ -103,6 +104,17 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[PartitionEnds, ...]
     sizes: tuple[msgspec.Struct, ...] = ()
     """With --size: one maintenance.size.PartitionSize for each partition."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What `doctor` found out about one thing."""
+
+    check: str
+    state: Literal["ok", "note", "problem"]
+    """note: something lacks, or is slow, that not every program needs."""
+    found: str
+    advice: str | None = None
+    """What to do."""
 
 
 class DeletionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from txlog._version import __version__
 from txlog.cli import groups, topics, transactions
 from txlog.cli.compact import compact
 from txlog.cli.consume import consume
+from txlog.cli.doctor import doctor
 from txlog.cli.dump import dump_log
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.fsck import fsck
@@ -58,6 +59,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "dump-log": (dump_log, _INSPECT, None),
     "fsck": (fsck, _INSPECT, None),
     "history": (history, _INSPECT, None),
+    "doctor": (doctor, _INSPECT, None),
 }
 """Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
 hidden spelling of `--execute`."""

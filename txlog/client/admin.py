@@ -86,18 +86,24 @@ class Admin:
             )
         )
 
-    def find_hanging(self, max_ms: int = HANGING_AFTER_MS, topic: str | None = None) -> tuple[HangingTransaction, ...]:
+    def find_hanging(
+        self,
+        max_ms: int = HANGING_AFTER_MS,
+        topic: str | None = None,
+        *,
+        damaged: list[CorruptLogError] | None = None,
+    ) -> tuple[HangingTransaction, ...]:
         """Return transactions that are open in a partition for too long, and what ends each of them.
 
         That is longer than `max_ms` since their last row there, or longer than their own time-out. With a negative
-        `max_ms`, return all open transactions.
+        `max_ms`, return all open transactions. `damaged` is as in `list_offsets`.
         """
-        by_producer = {row.value.producer_id: row.value for row in self._transactions()}
-        names = [found.topic for found in self._runtime.list_topics()] if topic is None else [topic]
+        by_producer = {row.value.producer_id: row.value for row in self._transactions(damaged)}
+        names = [found.topic for found in self._runtime.list_topics(damaged)] if topic is None else [topic]
         tps = [tp for name in names for tp in self._runtime.partitions(name, 0)]
         now_ms = self._runtime.clock.now_ms()
         found = []
-        for tp, view in self._session.fresh_views(tps, "looking for open transactions").items():
+        for tp, view in self._session.readable_views(tps, "looking for open transactions", damaged).items():
             for entry in view.state.open_transactions:
                 txn = by_producer.get(entry.producer_id)
                 is_overdue = txn is not None and is_timed_out(txn, now_ms)
