@@ -17,6 +17,8 @@
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
     doctor                       list of Finding
+    top --once                   TopDocument
+    top                          the same, one line for each look
     merge                        list of MergeDocument
     compact                      list of CompactDocument
     maintain --once              maintenance.maintain.MaintainReport
@@ -115,6 +117,65 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     advice: str | None = None
     """What to do."""
+
+
+class TopPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition in `top`."""
+
+    topic: str
+    partition: int
+    log_end_offset: int
+    waiting: int
+    """Offsets that an open transaction hides from readers of committed rows."""
+    rate: float | None
+    """Offsets for each second since the look before; None at the first look."""
+
+
+class TopGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group in `top`."""
+
+    group: str
+    state: str
+    lag: int
+    """In the partitions that can be read."""
+    rate: float | None
+    """Offsets that it committed for each second since the look before."""
+
+
+class TopHold(msgspec.Struct, frozen=True, kw_only=True):
+    """An open transaction in a partition."""
+
+    transactional_id: str | None
+    producer_id: int
+    topic: str
+    partition: int
+    first_offset: int
+    waiting: int
+    """Offsets from its first one to the log end."""
+    holds_lso: bool
+    """Whether it is the one that holds the last stable offset back."""
+    open_ms: int
+    """Time since the transaction registered its first partition; if that is not known, `quiet_ms`."""
+    quiet_ms: int
+    """Time since its last row there."""
+    advice: str
+
+
+class TopDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens in a store now."""
+
+    store: str
+    at: int
+    interval_ms: int | None
+    """Time between the two looks that the rates are of."""
+    partitions: tuple[TopPartition, ...]
+    groups: tuple[TopGroup, ...]
+    open_transactions: tuple[TopHold, ...]
+    """The oldest first."""
+    oldest_hold: TopHold | None
+    """The oldest one that holds a last stable offset back."""
+    damaged: tuple[str, ...] = ()
+    """Damage that hides a partition."""
 
 
 class DeletionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Cell: TypeAlias = str | int | None
 Row: TypeAlias = Sequence[Cell]
@@ -108,7 +111,7 @@ class Output:
         if not listed:
             self.line(empty)
         elif _is_terminal():
-            _rich_table(columns, listed)
+            _print_table(columns, listed)
         else:
             _plain_table(columns, listed)
 
@@ -232,10 +235,10 @@ def _is_number(rows: Sequence[Row], at: int) -> bool:
     return any(isinstance(cell, int) for cell in cells) and all(cell is None or isinstance(cell, int) for cell in cells)
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
+def rich_table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    """Return a table for a terminal."""
     # A local import: a pipe, JSON and `--help` do not need it.
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -244,6 +247,13 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
         table.add_column(column.upper(), justify="right" if _is_number(rows, at) else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in map(_text, row)))
+    return table
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    from rich.console import Console
+
+    table = rich_table(columns, rows)
     console = Console(file=sys.stdout)
     # Let the terminal wrap a table that is too wide, so that values stay whole and can be copied.
     console.width = max(console.width, console.measure(table, options=console.options.update(width=_NO_LIMIT)).maximum)

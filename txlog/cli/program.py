@@ -32,6 +32,7 @@ from txlog.cli.options import Command, Group, command, environment_settings, ext
 from txlog.cli.output import OutputFormat
 from txlog.cli.produce import produce
 from txlog.cli.retention import retention
+from txlog.cli.top import top
 from txlog.cli.vacuum import vacuum
 from txlog.errors import TxlogError
 from txlog.text import install_text
@@ -60,6 +61,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "fsck": (fsck, _INSPECT, None),
     "history": (history, _INSPECT, None),
     "doctor": (doctor, _INSPECT, None),
+    "top": (top, _INSPECT, None),
 }
 """Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
 hidden spelling of `--execute`."""

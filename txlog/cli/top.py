@@ -1,0 +1,276 @@
+"""`txlog top`: what happens in a store now? Rates, lag, open transactions, and who holds readers back for longest.
+
+Rates are offsets for each second between two looks. So markers count, too, and a transaction that is staged counts when
+it commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txlog.cli.documents import TopDocument, TopGroup, TopHold, TopPartition
+from txlog.cli.errors import raise_first
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.options import Session, Topics, TopicsOption, option
+from txlog.cli.output import Output, Row, encode_line, rich_table, write
+from txlog.core.names import TopicPartition
+from txlog.errors import CorruptLogError, InvalidRequestError, RetriableError
+from txlog.text import count_text, duration_text, time_text
+
+if TYPE_CHECKING:
+    from txlog.client.descriptions import GroupInfo, OffsetInfo
+
+_INTERVAL_MS = 2000
+_SHOWN = 15
+
+_TOPICS = ("topic", "partitions", "offsets/s", "log end", "waiting")
+_GROUPS = ("group", "state", "lag", "offsets/s")
+_HOLDS = ("transactional id", "topic", "partition", "since offset", "waiting", "open for", "quiet for", "advice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What one look at the store found."""
+
+    at_ms: int
+    monotonic_ms: int
+    ends: Mapping[TopicPartition, OffsetInfo]
+    groups: Sequence[GroupInfo]
+    holds: tuple[TopHold, ...]
+    damaged: tuple[CorruptLogError, ...]
+
+
+def top(
+    session: Session,
+    topic: Topics = None,
+    topic_option: TopicsOption = None,
+    once: Annotated[bool, option("--once", "Look twice, show what happened in between, and end.")] = False,
+    interval_ms: Annotated[int, option("--interval-ms MS", "The pause between two looks.", min=1)] = _INTERVAL_MS,
+) -> None:
+    """Show the rates of topics, the lag of groups, and open transactions, until Ctrl-C.
+
+    `waiting` counts offsets that readers of committed rows cannot see yet, because a transaction is open. The oldest
+    hold is the oldest transaction that holds a last stable offset back. This command only reads.
+    """
+    names = [*(topic or ()), *(topic_option or ())]
+    for name in names:
+        session.store.topic(name)
+    clock = session.store.runtime.clock
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        screen = None if once or session.out.is_json or not sys.stdout.isatty() else stack.enter_context(_screen())
+        before: _Look | None = None
+        while True:
+            try:
+                look = _look(session, names)
+                document = _document(session.store.url, before, look)
+                if before is not None or screen is not None:
+                    _show(session.out, document, screen, once=once)
+                if once and before is not None:
+                    raise_first(look.damaged)
+                    return
+                before = look
+            except RetriableError as error:
+                if once:
+                    raise
+                session.out.note(f"{time_text(clock.now_ms())}  {error}; the next look tries again")
+            with contextlib.suppress(Interrupted), interrupts.at_once():
+                clock.sleep_ms(interval_ms)
+            if interrupts.received is not None:
+                break
+    if once:
+        interrupts.check()
+
+
+def _look(session: Session, names: list[str]) -> _Look:
+    clock = session.store.runtime.clock
+    damaged: list[CorruptLogError] = []
+    wanted = names or [each.name for each in session.store.topics(damaged=damaged)]
+    at_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
+    ends = session.admin.list_offsets(wanted, damaged=damaged)
+    groups = session.admin.list_groups(damaged=damaged)
+    ages = {each.transactional_id: each.duration_ms for each in session.admin.list_transactions(damaged=damaged)}
+    holds = []
+    for each in session.admin.find_hanging(-1, damaged=damaged):
+        info = ends.get(TopicPartition(each.topic, each.partition))
+        if info is not None:
+            holds.append(
+                TopHold(
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    topic=each.topic,
+                    partition=each.partition,
+                    first_offset=each.first_offset,
+                    waiting=max(info.log_end_offset - each.first_offset, 0),
+                    holds_lso=each.first_offset <= info.last_stable_offset,
+                    open_ms=max(ages.get(each.transactional_id or "", -1), each.open_ms),
+                    quiet_ms=each.open_ms,
+                    advice=each.advice,
+                )
+            )
+    # Several calls may find the same damage.
+    different = {str(error): error for error in damaged}
+    return _Look(
+        at_ms=at_ms,
+        monotonic_ms=monotonic_ms,
+        ends=ends,
+        groups=[each for each in groups if not names or any(offset.topic in names for offset in each.offsets)],
+        holds=tuple(sorted(holds, key=lambda hold: -hold.open_ms)),
+        damaged=tuple(different.values()),
+    )
+
+
+def _document(store: str, before: _Look | None, look: _Look) -> TopDocument:
+    seconds = 0.0 if before is None else max(look.monotonic_ms - before.monotonic_ms, 1) / 1000
+
+    def rate(now: int, then: int | None) -> float | None:
+        return round(max(now - then, 0) / seconds, 1) if seconds and then is not None else None
+
+    was = {} if before is None else {tp: info.log_end_offset for tp, info in before.ends.items()}
+    read = {} if before is None else {each.group: _committed(each) for each in before.groups}
+    return TopDocument(
+        store=store,
+        at=look.at_ms,
+        interval_ms=round(seconds * 1000) if before is not None else None,
+        partitions=tuple(
+            TopPartition(
+                topic=tp.topic,
+                partition=tp.partition,
+                log_end_offset=info.log_end_offset,
+                waiting=info.log_end_offset - info.last_stable_offset,
+                rate=rate(info.log_end_offset, was.get(tp)),
+            )
+            for tp, info in sorted(look.ends.items())
+        ),
+        groups=tuple(
+            TopGroup(
+                group=each.group,
+                state=each.state,
+                lag=sum(offset.lag or 0 for offset in each.offsets),
+                rate=rate(_committed(each), read.get(each.group)),
+            )
+            for each in look.groups
+        ),
+        open_transactions=look.holds,
+        oldest_hold=next((hold for hold in look.holds if hold.holds_lso), None),
+        damaged=tuple(map(str, look.damaged)),
+    )
+
+
+def _committed(group: GroupInfo) -> int:
+    return sum(each.committed or 0 for each in group.offsets)
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _show(out: Output, document: TopDocument, screen: Any, *, once: bool) -> None:
+    if screen is not None:
+        screen.update(_renderable(document), refresh=True)
+    elif out.is_json:
+        if once:
+            out.show(document, lambda _: None)
+        else:
+            write(encode_line(document))
+    else:
+        out.fields(_fields(document))
+        for title, columns, rows in _tables(document):
+            out.section(title, columns, rows)
+        out.line()
+    out.flush()
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[Any]:
+    """Yield rich's live display on the whole terminal. At the end the terminal is as it was."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(file=sys.stdout), screen=True, auto_refresh=False) as live:
+        yield live
+
+
+def _renderable(document: TopDocument) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = [Text(f"{name:<12}  {value}") for name, value in _fields(document)]
+    for title, columns, rows in _tables(document):
+        if rows:
+            parts += [Text(f"\n{title}", style="bold"), rich_table(columns, rows)]
+    return Group(*parts)
+
+
+def _fields(document: TopDocument) -> list[tuple[str, str]]:
+    rates = [each.rate for each in document.partitions if each.rate is not None]
+    hold = document.oldest_hold
+    held = (
+        "-"
+        if hold is None
+        else f"{hold.topic}-{hold.partition}: {count_text(hold.waiting, 'offset')} from {hold.first_offset} on, behind "
+        f"{hold.transactional_id or hold.producer_id}, open for {duration_text(hold.open_ms)}; {hold.advice}"
+    )
+    return [
+        ("store", document.store),
+        ("at", time_text(document.at)),
+        ("offsets/s", f"{sum(rates):,.1f}" if rates else "-"),
+        ("oldest hold", held),
+        *(("damaged", each) for each in document.damaged),
+    ]
+
+
+def _tables(document: TopDocument) -> list[tuple[str, Sequence[str], list[Row]]]:
+    topics: dict[str, list[TopPartition]] = {}
+    for each in document.partitions:
+        topics.setdefault(each.topic, []).append(each)
+    busy = sorted(topics.items(), key=lambda item: (-_total(item[1]), item[0]))
+    lagging = sorted(document.groups, key=lambda group: (-group.lag, group.group))
+    return [
+        (
+            "Topics",
+            _TOPICS,
+            [
+                (
+                    name,
+                    len(parts),
+                    _rate_text(_total(parts) if parts[0].rate is not None else None),
+                    sum(part.log_end_offset for part in parts),
+                    sum(part.waiting for part in parts),
+                )
+                for name, parts in busy[:_SHOWN]
+            ],
+        ),
+        (
+            "Groups",
+            _GROUPS,
+            [(each.group, each.state, each.lag, _rate_text(each.rate)) for each in lagging[:_SHOWN]],
+        ),
+        (
+            "Open transactions",
+            _HOLDS,
+            [
+                (
+                    hold.transactional_id,
+                    hold.topic,
+                    hold.partition,
+                    hold.first_offset,
+                    hold.waiting,
+                    duration_text(hold.open_ms),
+                    duration_text(hold.quiet_ms),
+                    hold.advice,
+                )
+                for hold in document.open_transactions[:_SHOWN]
+            ],
+        ),
+    ]
+
+
+def _total(partitions: Sequence[TopPartition]) -> float:
+    return sum(each.rate or 0 for each in partitions)
+
+
+def _rate_text(rate: float | None) -> str | None:
+    return None if rate is None else f"{rate:,.1f}"
