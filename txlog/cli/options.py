@@ -47,8 +47,23 @@ def option(spelled: str, text: str, *others: str, **more: Any) -> Any:
 
 
 def argument(metavar: str, text: str) -> Any:
-    """Return an argument for a parameter's annotation."""
-    return typer.Argument(metavar=metavar, help=text)
+    """Return an argument for a parameter's annotation. A shell completes one that begins with TOPIC."""
+    complete = complete_topics if metavar.startswith("TOPIC") else None
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete)
+
+
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics of the store that the line or the environment names, for a shell. An error completes nothing."""
+    given: dict[str, Any] = {}
+    above: Any = ctx
+    while above is not None:
+        given = {name: value for name, value in above.params.items() if name in _SHARED and value} | given
+        above = above.parent
+    try:
+        with Session(environment_settings().overlaid(**(dict.fromkeys(_SHARED) | given))) as session:
+            return [each.name for each in session.store.topics() if each.name.startswith(incomplete)]
+    except Exception:
+        return []
 
 
 _SHARED: dict[str, Any] = {

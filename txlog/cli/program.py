@@ -19,6 +19,7 @@ import typer
 from txlog._version import __version__
 from txlog.cli import groups, topics, transactions
 from txlog.cli.compact import compact
+from txlog.cli.completion import PROGRAM, completion, prepare
 from txlog.cli.consume import consume
 from txlog.cli.doctor import doctor
 from txlog.cli.dump import dump_log
@@ -62,6 +63,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "history": (history, _INSPECT, None),
     "doctor": (doctor, _INSPECT, None),
     "top": (top, _INSPECT, None),
+    "completion": (completion, _MORE, None),
 }
 """Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
 hidden spelling of `--execute`."""
@@ -184,7 +186,8 @@ for _name, (_what, _panel, _alias) in _COMMANDS.items():
 
 def run() -> NoReturn:
     """Run the command line of this process."""
-    typer.main.get_command(app).main(prog_name="txlog")
+    prepare()
+    typer.main.get_command(app).main(prog_name=PROGRAM)
     raise AssertionError("a command line ends with SystemExit")
 
 
