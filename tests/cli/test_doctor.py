@@ -71,7 +71,9 @@ def test_all_is_well(cli: Cli, store: Store) -> None:
         ("hello", 0, "tells no version: hello"),
     ],
 )
-def test_a_java_that_spark_cannot_use(machine: Path, cli: Cli, store: Store, banner: str, status: int, words: str) -> None:
+def test_a_java_that_spark_cannot_use(
+    machine: Path, cli: Cli, store: Store, banner: str, status: int, words: str
+) -> None:
     _java(machine, banner, status)
     java = found(cli("doctor", "-o", "json", status=1))["java"]
     assert (java["state"], words in java["found"]) == ("problem", True)

@@ -185,7 +185,7 @@ def test_a_wrong_option_names_the_nearest(cli: Cli) -> None:
     assert done.err.startswith("Error: No such option: --stroe")
     assert "--store" in done.err
     assert done.err.endswith("Try 'txlog topics list --help'.\n")
-    assert "Did you mean 'topics'?" in run("topcis", "list", status=2).err
+    assert "Did you mean 'topics', 'top'?" in run("topcis", "list", status=2).err
     assert "'xml'" in run("topics", "list", "--output", "xml", status=2).err
     assert "--partitions" in run("topics", "create", "a", "--partitions", "many", status=2).err
 

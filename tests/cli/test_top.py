@@ -75,7 +75,9 @@ def test_the_oldest_hold(cli: Cli, store: Store) -> None:
         producer.send("orders", order_rows(0, 2), partition=partition).result()
         store.runtime.clock.sleep_ms(5)
     document = cli(*ONCE, "-o", "json").json
-    assert [(each["transactional_id"], each["partition"], each["holds_lso"]) for each in document["open_transactions"]] == [
+    assert [
+        (each["transactional_id"], each["partition"], each["holds_lso"]) for each in document["open_transactions"]
+    ] == [
         ("older", 0, True),
         ("newer", 0, False),
         ("newer", 1, True),

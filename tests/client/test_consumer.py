@@ -428,7 +428,9 @@ def test_times_are_datetimes_or_milliseconds(world, store):
     # Append times are whole milliseconds: the row is older than this time.
     assert consumer.offsets_for_times({ORDERS_0: at + datetime.timedelta(microseconds=1)}) == {ORDERS_0: None}
     for wrong in (datetime.datetime(2024, 1, 1), "2024-01-01", True):
-        with pytest.raises(InvalidRequestError, match="orders-0: .* is not a time: expected a datetime with a time zone"):
+        with pytest.raises(
+            InvalidRequestError, match=r"orders-0: .* is not a time: expected a datetime with a time zone"
+        ):
             consumer.offsets_for_times({ORDERS_0: wrong})
 
 

@@ -45,7 +45,9 @@ def test_rows_between_tables_stay_in_order():
     assert joined_table(parts).combine_chunks().equals(rows_table([*ROWS, ROWS[0], ROWS[0], ROWS[1]]))
 
 
-NUMBERS = st.one_of(st.integers(), st.floats(), st.booleans(), st.sampled_from([np.int8(3), np.float32(0.1), 2**53 + 1]))
+NUMBERS = st.one_of(
+    st.integers(), st.floats(), st.booleans(), st.sampled_from([np.int8(3), np.float32(0.1), 2**53 + 1])
+)
 VALUES = {
     pa.bool_(): st.one_of(st.booleans(), st.integers()),
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()), NUMBERS),
@@ -60,21 +62,31 @@ VALUES = {
 }  # fmt: skip
 
 
-@given(st.sampled_from(list(VALUES)).flatmap(lambda arrow: st.tuples(st.just(arrow), st.none() | VALUES[arrow])))
-def test_a_row_alone_is_what_it_is_in_a_list(drawn):
-    arrow, value = drawn
-    fields = fields_of(c=arrow, other=pa.int64())
+def some_values(arrow: pa.DataType):
+    """The values of one column, in several rows."""
+    return st.tuples(st.just(arrow), st.lists(st.none() | VALUES[arrow], min_size=1, max_size=3))
+
+
+def outcome(make):
+    """Return the rows as text, as NaN does not equal itself, or the message of the error."""
     try:
-        # The second row keeps this from being a single one.
-        expected = conform([{"c": value}, {}], fields, topic="orders").slice(0, 1)
+        return str(make().to_pylist())
     except SchemaMismatchError as error:
-        with pytest.raises(SchemaMismatchError) as raised:
-            alone([{"c": value}], fields)
-        assert str(raised.value) == str(error)
-    else:
-        found = alone([{"c": value}, {}], fields).slice(0, 1)
-        assert found.schema.equals(expected.schema, check_metadata=True)
-        assert str(found.to_pylist()) == str(expected.to_pylist())  # NaN does not equal itself
+        return f"{type(error).__name__}: {error}"
+
+
+@given(st.sampled_from(list(VALUES)).flatmap(some_values))
+def test_a_row_alone_is_what_it_is_in_a_list(drawn):
+    arrow, values = drawn
+    fields = fields_of(c=arrow, other=pa.int64())
+    rows = [{"c": value} for value in values]
+    # The second row keeps each of these from being a single one.
+    listed = [outcome(lambda row=row: conform([row, {}], fields, topic="orders").slice(0, 1)) for row in rows]
+    assert [outcome(lambda row=row: alone([row], fields)) for row in rows] == listed
+    taken = [row for row, found in zip(rows, listed, strict=True) if found.startswith("[")]
+    together = conform([*taken, {}], fields, topic="orders").slice(0, len(taken))
+    assert str(alone([*taken, {}], fields).slice(0, len(taken)).to_pylist()) == str(together.to_pylist())
+    assert alone([{}], fields).schema.equals(together.schema, check_metadata=True)
 
 
 def test_an_unknown_or_missing_column():

@@ -33,7 +33,7 @@ def completion(
     before them on the line.
     """
     # A local import, because only this command and a completing shell need it.
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     session.out.line(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))
 
@@ -41,6 +41,6 @@ def completion(
 def prepare() -> None:
     """Let typer answer a shell that asks for completions."""
     if os.environ.get(VARIABLE):
-        from typer.completion import completion_init
+        from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()

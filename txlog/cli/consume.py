@@ -52,7 +52,8 @@ def consume(
         ),
     ] = None,
     columns: Annotated[
-        str | None, option("--columns NAME,…", "Only these columns. _topic, _partition, _offset and _timestamp are columns too.")
+        str | None,
+        option("--columns NAME,…", "Only these columns. _topic, _partition, _offset and _timestamp are columns too."),
     ] = None,
     where: Annotated[
         str | None,

@@ -188,7 +188,7 @@ class Inputs:
             yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def _arrow(name: str, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+def _arrow(name: str, stream: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     head = b"" if name == STDIN else stream.read(len(_ARROW_FILE))

@@ -118,7 +118,9 @@ def decode_value(text: str, field: SchemaField, where: str) -> Any:
     try:
         given = decode(text.encode())
     except (msgspec.DecodeError, RecursionError) as error:
-        raise SchemaMismatchError(f"{where}: expected {describe(field)} as JSON, found {_line_text(text)} ({error})") from None
+        raise SchemaMismatchError(
+            f"{where}: expected {describe(field)} as JSON, found {_line_text(text)} ({error})"
+        ) from None
     return _value(given, field, field.name, where)
 
 

@@ -18,7 +18,7 @@ from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, Topics, TopicsOption, option
 from txlog.cli.output import Output, Row, encode_line, rich_table, write
 from txlog.core.names import TopicPartition
-from txlog.errors import CorruptLogError, InvalidRequestError, RetriableError
+from txlog.errors import CorruptLogError, RetriableError
 from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:

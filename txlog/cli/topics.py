@@ -278,9 +278,7 @@ def _describe(out: Output, document: TopicDocument) -> None:
     )
 
 
-def _sizes(
-    session: Session, document: TopicDocument, damaged: list[CorruptLogError]
-) -> tuple[PartitionSize, ...]:
+def _sizes(session: Session, document: TopicDocument, damaged: list[CorruptLogError]) -> tuple[PartitionSize, ...]:
     """Return the sizes of the partitions. Damaged ones are left out, and their errors are appended to `damaged`."""
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session

@@ -59,7 +59,7 @@ def list_transactions(
                 }
                 for each in found
             ),
-            empty="Nothing of the rest of the table is of this kind."
+            empty="No transaction can be shown."
             if damaged
             else "There are no such transactions."
             if state or producer_id or duration_filter >= 0

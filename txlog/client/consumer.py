@@ -294,15 +294,15 @@ class Consumer:
     @overload
     def lag(self) -> dict[TopicPartition, int]: ...
 
-    @in_turn
     def lag(self, partition: TopicPartition | None = None) -> int | dict[TopicPartition, int]:
         """Return how many offsets are between the position and the end, markers and aborted rows included.
 
         Without an argument, return the lag of each assigned partition.
         """
-        wanted = self._assigned([] if partition is None else [partition])
-        ends = self.end_offsets(wanted)
-        lags = {tp: max(ends[tp] - self.position(tp), 0) for tp in wanted}
+        with self._turns.take("lag"):
+            wanted = self._assigned([] if partition is None else [partition])
+            ends = self.end_offsets(wanted)
+            lags = {tp: max(ends[tp] - self.position(tp), 0) for tp in wanted}
         return lags if partition is None else lags[wanted[0]]
 
     # -- the group ----------------------------------------------------------------------------------------------------

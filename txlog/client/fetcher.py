@@ -230,19 +230,19 @@ class OneSchema:
         schema, first_id = self._schemas[topic]
         if batch.schema.equals(schema, check_metadata=True):
             return batch
-        places = {_identity(field): at for at, field in enumerate(batch.schema)}
+        places = {_identity(column): at for at, column in enumerate(batch.schema)}
         columns: list[pa.Array[Any]] = []
-        for field in schema:
-            at = places.get(_identity(field))
+        for column in schema:
+            at = places.get(_identity(column))
             found = None if at is None or topic_id != first_id else batch.column(at)
-            if (found is None and not field.nullable) or (found is not None and found.type != field.type):
+            if (found is None and not column.nullable) or (found is not None and found.type != column.type):
                 tp = TopicPartition(topic, batch.column(PARTITION_COLUMN)[0].as_py())
                 self._fetcher.seek(tp, batch.column(OFFSET_COLUMN)[0].as_py())
                 raise SchemaMismatchError(
-                    f"topic {topic!r}: column {field.name!r} has changed while the topic was read, and the rows from here on do not have "
+                    f"topic {topic!r}: column {column.name!r} has changed while the topic was read, and the rows from here on do not have "
                     f"the columns of those before. hint: call iterate() again, it goes on with these rows"
                 )
-            columns.append(pa.nulls(batch.num_rows, field.type) if found is None else found)
+            columns.append(pa.nulls(batch.num_rows, column.type) if found is None else found)
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

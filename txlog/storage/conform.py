@@ -192,9 +192,10 @@ def array_of(
 ) -> pa.Array[Any] | pa.ChunkedArray[Any]:
     """Return values that `checked_value` has returned as a column. Raises SchemaMismatchError."""
     try:
-        return pa.array(values, arrow_field.type)
+        array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(values, arrow_field.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise SchemaMismatchError(f"{where}: column {field.name!r}: expected {_expected(field)}: {error}") from error
+    return array
 
 
 def checked_value(value: object, field: SchemaField, path: str, row: int, where: str) -> object:

@@ -42,7 +42,9 @@ class OneRow:
             return parts[0]
         if all(part is None for part in parts):
             return None
-        return b"".join(struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part for part in parts)
+        return b"".join(
+            struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part for part in parts
+        )
 
     def _serialized(self, name: str, columns: Sequence[str]) -> bytes | None:
         at = self.form.places.get(name)
