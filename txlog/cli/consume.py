@@ -60,7 +60,7 @@ def consume(
         option("--where CONDITION", "Only the rows for which this is true, as in \"amount > 5 AND country = 'FR'\"."),
     ] = None,
     file_format: Annotated[
-        FileFormat, option("--format json|csv|parquet|arrow", "The form of the rows. JSON: one object on each line.")
+        FileFormat, option("--format FORMAT", "json (one object on each line), csv, parquet or arrow.")
     ] = FileFormat.JSON,
     group_id: Annotated[
         str | None,

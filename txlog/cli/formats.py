@@ -1,6 +1,7 @@
 """In which formats are rows written to the standard output?
 
-JSON lines are those of `txlog.cli.rows`. In CSV a null is empty and an empty text is `""`; a list, struct or map is JSON.
+JSON lines are those of `txlog.cli.rows`. In CSV a null is empty and an empty text is `""`. A list, struct or map is JSON.
+Binary is text if it is UTF-8, otherwise `{"base64": "…"}`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from txlog.cli.interrupts import Interrupts
 from txlog.cli.lines import write_bytes, write_lines
-from txlog.cli.rows import encode_row, json_value
+from txlog.cli.rows import BASE64_CELL, base64_value, encode_row, json_value
 from txlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -134,21 +135,30 @@ def _writer(kind: FileFormat, sink: Any, schema: pa.Schema) -> Any:
 def _flat_schema(schema: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([pa.field(each.name, pa.string()) if pa.types.is_nested(each.type) else each for each in schema])
+    return pa.schema([pa.field(each.name, pa.string()) if _is_spelled(each.type) else each for each in schema])
+
+
+def _is_spelled(arrow: Any) -> bool:
+    """Return whether txlog spells values of this type as text itself, because pyarrow cannot write all of them."""
+    import pyarrow as pa
+
+    return pa.types.is_nested(arrow) or pa.types.is_binary(arrow)
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with nested values as JSON, because a cell of CSV is text."""
+    """Return the rows with nested values and bytes as text."""
     import pyarrow as pa
 
     columns: list[Any] = [
-        pa.array([None if value is None else _json(value) for value in column.to_pylist()], pa.string())
-        if pa.types.is_nested(column.type)
+        pa.array([None if value is None else _spell(value) for value in column.to_pylist()], pa.string())
+        if _is_spelled(column.type)
         else column
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_flat_schema(batch.schema))
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.encode(json_value(value)).decode()
+def _spell(value: Any) -> str:
+    text = base64_value(value) if isinstance(value, bytes) and value.startswith(BASE64_CELL) else json_value(value)
+    # Text is bytes that were UTF-8. All other values of JSON are written as JSON.
+    return text if isinstance(text, str) else msgspec.json.encode(text).decode()

@@ -1,7 +1,7 @@
 """Where do the rows of `txlog produce` come from? From the standard input or from files, in one of four formats.
 
 Lines of JSON are read as they come. The other formats are read by pyarrow, in batches. A cell of CSV without a value is
-null, and an empty text is `""`; a list, struct or map is JSON (see `txlog.cli.rows`).
+null, and an empty text is `""`. A list, struct or map is JSON, and bytes may be `{"base64": "…"}` (see `txlog.cli.rows`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from txlog.cli.formats import FileFormat
 from txlog.cli.interrupts import Interrupts
 from txlog.cli.lines import Lines
-from txlog.cli.rows import decode_rows, decode_value
+from txlog.cli.rows import BASE64_CELL, decode_rows, decode_value
 from txlog.clock import Clock
 from txlog.core.schema import CHILD_NAMES
 from txlog.errors import InvalidRequestError, SchemaMismatchError
@@ -157,8 +157,9 @@ class Inputs:
         from pyarrow import csv
 
         schema = self._topic.schema
-        nested = [field for field in self._topic.fields if field.type in (*CHILD_NAMES, "struct")]
-        types = {field.name: field.type for field in schema} | {field.name: pa.string() for field in nested}
+        spelled = [field for field in self._topic.fields if field.type in (*CHILD_NAMES, "struct", "binary")]
+        types = {field.name: field.type for field in schema}
+        types |= {field.name: pa.string() for field in spelled if field.type != "binary"}
         reader = csv.open_csv(
             stream,
             # Errors name the row only if one thread reads.
@@ -172,14 +173,14 @@ class Inputs:
         row = 0
         for batch in reader:
             found = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
-            for field in nested:
+            for field in spelled:
                 if field.name in found:
-                    texts = found[field.name].to_pylist()
+                    cells = found[field.name].to_pylist()
                     values = [
-                        None
-                        if text is None
-                        else decode_value(text, field, f"{where}: row {row + number}: column {field.name!r}")
-                        for number, text in enumerate(texts, 1)
+                        cell
+                        if cell is None or (isinstance(cell, bytes) and not cell.startswith(BASE64_CELL))
+                        else decode_value(cell, field, f"{where}: row {row + number}")
+                        for number, cell in enumerate(cells, 1)
                     ]
                     found[field.name] = pa.array(values, schema.field(field.name).type)
             row += batch.num_rows

@@ -29,6 +29,8 @@ from txlog.errors import SchemaMismatchError
 from txlog.text import count_text, nearest, shorten
 
 _BASE64 = "base64"
+BASE64_CELL = b'{"base64":'
+"""How a cell of CSV begins that holds bytes which are not UTF-8."""
 _MEMBER = re.compile(rb'"\s*:')
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -48,7 +50,7 @@ def json_value(value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            return {_BASE64: base64.b64encode(value).decode()}
+            return base64_value(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else _spell(value)
     if isinstance(value, datetime.datetime):
@@ -64,6 +66,11 @@ def json_value(value: Any) -> Any:
             return _json_map(value)
         return [json_value(item) for item in value]
     return value
+
+
+def base64_value(value: bytes) -> dict[str, str]:
+    """Return bytes in the form for those that are not UTF-8."""
+    return {_BASE64: base64.b64encode(value).decode()}
 
 
 def _json_map(pairs: Sequence[tuple[Any, Any]]) -> Any:
@@ -112,14 +119,14 @@ def decode_rows(
         yield {name: _value(given.get(name), field, name, where) for name, field in known.items()}
 
 
-def decode_value(text: str, field: SchemaField, where: str) -> Any:
-    """Parse the JSON of one value. Raises SchemaMismatchError, beginning with `where`."""
+def decode_value(text: str | bytes, field: SchemaField, where: str) -> Any:
+    """Parse the JSON of one value. Raises SchemaMismatchError, beginning with `where` and the column."""
     decode = _SPELLING_DECODER.decode if _has_decimals(field) else _DECODER.decode
     try:
-        given = decode(text.encode())
-    except (msgspec.DecodeError, RecursionError) as error:
+        given = decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SchemaMismatchError(
-            f"{where}: expected {describe(field)} as JSON, found {_line_text(text)} ({error})"
+            f"{where}: column {field.name!r}: expected {describe(field)} as JSON, found {_line_text(text)} ({error})"
         ) from None
     return _value(given, field, field.name, where)
 
