@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +77,11 @@ def test_nothing_of_a_transaction_stays_if_a_later_file_is_bad(cli: Cli, store: 
     message = cli.fails("produce", "orders", *files, "--transaction")
     assert f"{bad}: In CSV column #0" in message
     assert "CSV conversion error to int64: invalid value 'seven'" in message
+    assert "Dropped: 6 rows before the error. The transaction of 'txlog-produce-" in message
     assert printed(cli) == []
     # Without a transaction the rows before are written.
     message = cli.fails("produce", "orders", *files)
-    assert "With --transaction it is all or nothing." in message
+    assert "Written: 6 rows before the error, and nothing from there on. With --transaction it is" in message
     assert printed(cli)[:6] == ROWS
 
 
@@ -103,6 +106,7 @@ def test_a_version_is_written_once(cli: Cli, store: Store) -> None:
     ("options", "words"),
     [
         (("--from", "absent.csv"), "--from absent.csv: this file does not exist"),
+        (("--from", Path(__file__).parent), "cli: this is a folder"),
         (("--from", __file__), "the format of '.py' is not known"),
         (("--format", "parquet"), "standard input cannot be read as a Parquet file"),
         (("--format", "arrow"), "standard input cannot be read as arrow"),
@@ -376,3 +380,19 @@ def test_wrong_files_for_a_topic(cli: Cli, tmp_path: Path) -> None:
 def test_help_names_the_formats() -> None:
     for command in ("produce", "consume"):
         assert "csv, parquet or arrow" in " ".join(run(command, "--help").out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_pipe_with_a_name(cli: Cli, store: Store, tmp_path: Path, suffix: str) -> None:
+    path, pipe = tmp_path / f"rows.{suffix}", tmp_path / f"pipe.{suffix}"
+    WRITERS[suffix](path)
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+    if suffix == "feather":
+        # A stream is what a pipe can hold: the end of Arrow's file format tells where its rows are.
+        assert "cannot be read as arrow" in cli.fails("produce", "orders", "--from", pipe)
+    else:
+        cli("produce", "orders", "--from", pipe, "--partition", 0)
+        assert printed(cli) == ROWS
+    writer.join()

@@ -28,7 +28,7 @@ _OLDEST_JAVA = 17
 _OLDEST_SPARK = (4, 2)
 _JAVA_SECONDS = 20
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
-_READERS = "give this user the permission to list and to read objects"
+_READERS = "check the credentials, and give this user the permission to list and to read objects"
 _WRITERS = "give writers the permission to create and to delete objects; readers need to list and to read only"
 
 
@@ -159,9 +159,11 @@ def _store(session: Session) -> Iterator[Finding]:
     runtime = store.runtime
     descriptor = runtime.descriptor
     if descriptor is None:
-        yield _note("store", f"{store.url} is empty; the first topic makes a store there")
-        if store.url.startswith("file:"):
-            return  # the probe would leave folders
+        is_folder = store.url.startswith("file:")
+        untried = ". It was not written to, because that would leave folders" if is_folder else ""
+        yield _note("store", f"{store.url} is empty; the first topic makes a store there{untried}")
+        if is_folder:
+            return
     else:
         yield _ok("store", f"{store.url}, version {descriptor.version} of the format")
         yield _tried("read", lambda: f"{count_text(len(runtime.list_topics()), 'topic')} can be read")

@@ -144,7 +144,8 @@ class Inputs:
             if kind is FileFormat.PARQUET:
                 from txlog.storage.parquet_exchange import parquet_batches
 
-                source = pa.BufferReader(stream.read()) if name == STDIN else name
+                # The end of a file tells where its rows are, so a pipe is read to its end first.
+                source = name if name != STDIN and stream.seekable() else pa.BufferReader(stream.read())
                 total, batches = parquet_batches(source, where, self._batch)
             else:
                 total, batches = 0, self._csv(where, stream) if kind is FileFormat.CSV else _arrow(name, stream)
@@ -192,10 +193,11 @@ class Inputs:
 def _arrow(name: str, stream: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    head = b"" if name == STDIN else stream.read(len(_ARROW_FILE))
-    if head:
+    is_file = False
+    if name != STDIN and stream.seekable():
+        is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
         stream.seek(0)
-    if head == _ARROW_FILE:
+    if is_file:
         file = pa.ipc.open_file(stream)
         return (file.get_batch(number) for number in range(file.num_record_batches))
     return iter(pa.ipc.open_stream(stream))
@@ -218,8 +220,10 @@ def _open(name: str) -> BinaryIO:
 
 
 def _format_of(name: str, file_format: FileFormat | None) -> FileFormat:
-    if name != STDIN and not Path(name).is_file():
-        raise InvalidRequestError(f"--from {name}: this file does not exist")
+    if name != STDIN and (not Path(name).exists() or Path(name).is_dir()):
+        raise InvalidRequestError(
+            f"--from {name}: this {'is a folder' if Path(name).is_dir() else 'file does not exist'}"
+        )
     if file_format is not None:
         return file_format
     if name == STDIN:

@@ -16,7 +16,7 @@ from txlog.cli.inputs import Inputs
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, TopicName, TopicNameOption, one_of, option, parse_pairs
 from txlog.cli.output import Output, progress_bar
-from txlog.errors import InvalidRequestError, OutcomeUnknownError, TxlogError
+from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
 from txlog.text import count_text
 
 if TYPE_CHECKING:
@@ -198,6 +198,14 @@ class _Feed:
 
     def run(self, producer: Producer, *, soon: bool) -> None:
         """Send all rows. `soon` flushes whenever the input pauses, so that rows and errors become visible early."""
+        try:
+            self._send_all(producer, soon=soon)
+        except SchemaMismatchError:
+            self.bad_line = self.bad_line or "the error"
+            raise
+        producer.flush()
+
+    def _send_all(self, producer: Producer, *, soon: bool) -> None:
         for chunk in self._inputs:
             # Write the rows before a bad line too, except in a transaction, which is aborted.
             if chunk.count and (soon or chunk.error is None):
@@ -208,7 +216,6 @@ class _Feed:
             if chunk.error is not None:
                 self.bad_line = chunk.place
                 raise chunk.error
-        producer.flush()
 
 
 class _Tally:
