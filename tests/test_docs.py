@@ -33,8 +33,8 @@ TUTORIAL = (
     "docs/maintenance.md",
 )
 """Pages with programs, in the order in which a reader runs them in one folder."""
-ELSEWHERE = {"docs/kafka.md", "docs/engine.md", "docs/tables.md"}
-"""A test below runs the programs of tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine."""
+ELSEWHERE = {"docs/cli.md", "docs/kafka.md", "docs/engine.md", "docs/tables.md"}
+"""Tests below run the programs of cli.md and tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,16 @@ def test_the_commands_show_what_the_programs_wrote_and_may_be_run_again(
     assert all(rest)
     assert all(typed(program) for program in COMMANDS)
     assert read(tmp_path, "orders") == [1, 2, 3]
+
+
+def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGES["docs/cli.md"], re.MULTILINE | re.DOTALL)
+    *shown, looks = [code for language, code in blocks if language == "sh"]
+    printed = run(tmp_path, "bash", "-euc", f"echo '{NEXT}'\n".join([*shown, looks])).split(f"{NEXT}\n")
+    assert printed[:-1] == [text for language, text in blocks if language == "text"]
+    assert re.search(r"^read +ok +2 topics can be read$", printed[-1], re.MULTILINE)
+    assert re.search(r"^orders +1 +0\.0 +4 +0$", printed[-1], re.MULTILINE)
+    assert re.search(r"^orders +0 +0 +4 +4$", printed[-1], re.MULTILINE)
 
 
 def test_the_table_of_defaults_is_the_code_s() -> None:

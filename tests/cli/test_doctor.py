@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong with this machine or the store, and what to do."""
+"""`doctor`: does it find what is wrong with this machine or the store, and does it show what to do?"""
 
 from __future__ import annotations
 

@@ -457,6 +457,8 @@ def test_transactions_and_groups_beside_a_damaged_partition_are_shown(cli: Cli, 
         left = {each[key] for each in done.json}
         assert 0 < len(left) < len(whole)
         assert left < whole
+        if command == "transactions":
+            assert cli(command, "find-hanging", status=4).out == "No transaction can be shown.\n"
         assert cli(command, "list", status=4).out.count("loader-") == sum(name.startswith("loader-") for name in left)
 
 

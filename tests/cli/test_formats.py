@@ -390,7 +390,7 @@ def test_a_pipe_with_a_name(cli: Cli, store: Store, tmp_path: Path, suffix: str)
     writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
     writer.start()
     if suffix == "feather":
-        # A stream is what a pipe can hold: the end of Arrow's file format tells where its rows are.
+        # A pipe can hold a stream only, because the end of Arrow's file format lists where its rows are.
         assert "cannot be read as arrow" in cli.fails("produce", "orders", "--from", pipe)
     else:
         cli("produce", "orders", "--from", pipe, "--partition", 0)

@@ -104,9 +104,11 @@ def test_damage_hides_one_partition(cli: Cli, store: Store) -> None:
         producer.send("orders", order_rows(0, 4), partition=0)
         producer.flush()
         producer.send("orders", order_rows(4, 4), partition=0)
+    store.admin().reset_offsets("audit", {("orders", 0): 1, ("orders", 1): 0})
     (cli.root / "orders/0/00000000000000000000.batch").write_bytes(b"{}")
     done = cli(*ONCE, "-o", "json", status=4)
     assert [each["partition"] for each in done.json["partitions"]] == [1]
+    assert [each["lag"] for each in done.json["groups"]] == [None]
     (told,) = done.json["damaged"]
     assert "orders/0/" in told
     assert msgspec.json.decode(done.err)["status"] == 4

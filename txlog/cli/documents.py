@@ -136,8 +136,8 @@ class TopGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     state: str
-    lag: int
-    """In the partitions that can be read."""
+    lag: int | None
+    """None: a partition of the group is damaged."""
     rate: float | None
     """Offsets that it committed for each second since the look before."""
 

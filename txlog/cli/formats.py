@@ -44,7 +44,7 @@ class RowOutput(Protocol):
 
 
 def row_output(kind: FileFormat, schema: pa.Schema | None, interrupts: Interrupts) -> RowOutput:
-    """Return an output in this format. `schema` has the columns of all batches, or is None for JSON.
+    """Return an output in this format. `schema` has the columns of all batches. JSON needs no schema.
 
     Raises InvalidRequestError for bytes at a terminal.
     """

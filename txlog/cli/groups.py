@@ -38,7 +38,7 @@ def list_groups(session: Session) -> None:
         out.table(
             ("group", "state", "member", "partitions", "lag"),
             [
-                (each.group, each.state, each.client_id or each.member_id, len(each.offsets), _lag(each))
+                (each.group, each.state, each.client_id or each.member_id, len(each.offsets), total_lag(each))
                 for each in found
             ],
             empty="There are no consumer groups.",
@@ -205,7 +205,7 @@ def _plan_to_offset(
     return admin.plan_reset(name, partitions, spec)
 
 
-def _lag(found: GroupInfo) -> int | None:
+def total_lag(found: GroupInfo) -> int | None:
     """Return the total lag, or None if it is unknown in a partition for which the group has an offset."""
     if any(each.committed is not None and each.lag is None for each in found.offsets):
         return None
@@ -222,7 +222,7 @@ def _describe(out: Output, found: GroupInfo) -> None:
             ("generation", found.generation if found.generation >= 0 else None),
             ("topics", ", ".join(found.topics)),
             ("joined or left", time_text(found.updated_at)),
-            ("lag", _lag(found)),
+            ("lag", total_lag(found)),
         ]
     )
     out.heading("Offsets")

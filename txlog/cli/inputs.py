@@ -144,7 +144,7 @@ class Inputs:
             if kind is FileFormat.PARQUET:
                 from txlog.storage.parquet_exchange import parquet_batches
 
-                # The end of a file tells where its rows are, so a pipe is read to its end first.
+                # The end of a file lists where its rows are, so a pipe is read to its end first.
                 source = name if name != STDIN and stream.seekable() else pa.BufferReader(stream.read())
                 total, batches = parquet_batches(source, where, self._batch)
             else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.cli.documents import TopDocument, TopGroup, TopHold, TopPartition
 from txlog.cli.errors import raise_first
+from txlog.cli.groups import total_lag
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, Topics, TopicsOption, option
 from txlog.cli.output import Output, Row, encode_line, rich_table, write
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_MS = 2000
 _SHOWN = 15
+"""How many rows of each table fit on a terminal."""
 
 _TOPICS = ("topic", "partitions", "offsets/s", "log end", "waiting")
 _GROUPS = ("group", "state", "lag", "offsets/s")
@@ -149,7 +151,7 @@ def _document(store: str, before: _Look | None, look: _Look) -> TopDocument:
             TopGroup(
                 group=each.group,
                 state=each.state,
-                lag=sum(offset.lag or 0 for offset in each.offsets),
+                lag=total_lag(each),
                 rate=rate(_committed(each), read.get(each.group)),
             )
             for each in look.groups
@@ -198,7 +200,7 @@ def _renderable(document: TopDocument) -> Any:
     from rich.text import Text
 
     parts: list[Any] = [Text(f"{name:<12}  {value}") for name, value in _fields(document)]
-    for title, columns, rows in _tables(document):
+    for title, columns, rows in _tables(document, _SHOWN):
         if rows:
             parts += [Text(f"\n{title}", style="bold"), rich_table(columns, rows)]
     return Group(*parts)
@@ -222,12 +224,13 @@ def _fields(document: TopDocument) -> list[tuple[str, str]]:
     ]
 
 
-def _tables(document: TopDocument) -> list[tuple[str, Sequence[str], list[Row]]]:
+def _tables(document: TopDocument, limit: int | None = None) -> list[tuple[str, Sequence[str], list[Row]]]:
+    """Return the tables, each with at most `limit` rows: those that move or wait most."""
     topics: dict[str, list[TopPartition]] = {}
     for each in document.partitions:
         topics.setdefault(each.topic, []).append(each)
     busy = sorted(topics.items(), key=lambda item: (-_total(item[1]), item[0]))
-    lagging = sorted(document.groups, key=lambda group: (-group.lag, group.group))
+    lagging = sorted(document.groups, key=lambda group: (group.lag is not None, -(group.lag or 0), group.group))
     return [
         (
             "Topics",
@@ -240,13 +243,13 @@ def _tables(document: TopDocument) -> list[tuple[str, Sequence[str], list[Row]]]
                     sum(part.log_end_offset for part in parts),
                     sum(part.waiting for part in parts),
                 )
-                for name, parts in busy[:_SHOWN]
+                for name, parts in busy[:limit]
             ],
         ),
         (
             "Groups",
             _GROUPS,
-            [(each.group, each.state, each.lag, _rate_text(each.rate)) for each in lagging[:_SHOWN]],
+            [(each.group, each.state, each.lag, _rate_text(each.rate)) for each in lagging[:limit]],
         ),
         (
             "Open transactions",
@@ -262,7 +265,7 @@ def _tables(document: TopDocument) -> list[tuple[str, Sequence[str], list[Row]]]
                     duration_text(hold.quiet_ms),
                     hold.advice,
                 )
-                for hold in document.open_transactions[:_SHOWN]
+                for hold in document.open_transactions[:limit]
             ],
         ),
     ]

@@ -103,9 +103,10 @@ def find_hanging(
     admin = session.admin
     if topic is not None and partition is not None:
         admin.describe_producers(topic, partition)  # raises an error for a partition that does not exist
+    damaged: list[CorruptLogError] = []
     found = [
         each
-        for each in admin.find_hanging(max_transaction_timeout * 60_000, topic)
+        for each in admin.find_hanging(max_transaction_timeout * 60_000, topic, damaged=damaged)
         if partition is None or each.partition == partition
     ]
 
@@ -125,13 +126,16 @@ def find_hanging(
                 }
                 for each in found
             ),
-            empty=f"No open transaction has written nothing for longer than {duration_text(max_transaction_timeout * 60_000)}. "
+            empty="No transaction can be shown."
+            if damaged
+            else f"No open transaction has written nothing for longer than {duration_text(max_transaction_timeout * 60_000)}. "
             "--max-transaction-timeout 0 lists every open one."
             if max_transaction_timeout
             else "No transaction is open.",
         )
 
     session.out.show(found, text)
+    raise_first(damaged)
 
 
 @command(app, "abort")

@@ -264,7 +264,7 @@ class Consumer:
 
     @in_turn
     def beginning_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Return the log starts of these partitions; None: of those that are assigned."""
+        """Return the log starts of these partitions, by default of those that are assigned."""
         return {tp: view.state.log_start_offset for tp, view in self._look(partitions).items()}
 
     @in_turn
