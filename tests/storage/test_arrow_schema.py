@@ -414,10 +414,16 @@ def test_nulls_inside_nested_values(arrow, good, bad, path):
             conform(pa.table({"c": pa.array([*filler, *bad], loose)}), fields, topic="t")
 
 
-@pytest.mark.parametrize("data", [None, 1, "rows", b"rows", {"a": [1]}, object(), {1, 2}])
+@pytest.mark.parametrize("data", [None, 1, "rows", b"rows", object(), {1, 2}])
 def test_what_is_no_table(data):
     with pytest.raises(SchemaMismatchError, match=rf"topic 't': rows must be .*found {type(data).__name__}"):
         conform(data, fields_of(a=pa.int64()), topic="t")
+
+
+def test_a_dictionary_is_one_row_and_not_columns():
+    assert conform({"a": 1}, fields_of(a=pa.int64()), topic="t").to_pylist() == [{"a": 1}]
+    with pytest.raises(SchemaMismatchError, match=r"topic 't': row 0: column 'a': expected int64, found list \[1\]"):
+        conform({"a": [1]}, fields_of(a=pa.int64()), topic="t")
 
 
 def test_a_stream_that_breaks():
