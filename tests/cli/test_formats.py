@@ -231,6 +231,16 @@ def test_bytes_of_csv_that_are_not_base64(cli: Cli, store: Store) -> None:
     assert "standard input: row 2: column 'c': expected binary (no base64: " in message
 
 
+def test_a_parquet_file_has_large_row_groups(full: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume, "_PRINT_ROWS", 2)
+    command = ("consume", "orders", *NOW, "--format", "parquet")
+    file = pq.ParquetFile(io.BytesIO(in_bytes(full, *command)))
+    assert (file.num_row_groups, file.metadata.num_rows) == (1, 6)
+    monkeypatch.setattr(formats, "_GROUP_BYTES", 1)
+    file = pq.ParquetFile(io.BytesIO(in_bytes(full, *command)))
+    assert (file.num_row_groups, file.metadata.num_rows) == (3, 6)
+
+
 def test_columns_and_conditions(full: Cli) -> None:
     assert printed(full, "--columns", "item", "--where", "id >= 4") == [{"item": "item 4"}, {"item": "item 5"}]
     assert printed(full, "--columns", "_offset,id", "--where", "item = 'item 2'") == [{"_offset": 2, "id": 2}]

@@ -88,7 +88,7 @@ def consume(
     """Print rows until Ctrl-C or SIGTERM.
 
     `produce` can read the output in each format. Only committed rows are printed, unless --isolation-level is
-    read_uncommitted. If rows wait behind an open transaction, the program says so on the standard error.
+    read_uncommitted. If rows wait behind an open transaction, a line on the standard error names the transaction.
     """
     names = [*(topic or ()), *(topic_option or ())]
     if not names:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_GROUP_BYTES = 64 * 1024 * 1024
+"""How many bytes of rows are written to a Parquet file together, as one row group."""
+
+
 class FileFormat(StrEnum):
     """The values of `--format`."""
 
@@ -76,15 +80,29 @@ class _ArrowOutput:
         self.is_complete = kind is FileFormat.CSV
         self._is_csv = kind is FileFormat.CSV
         self._interrupts = interrupts
+        self._group_bytes = _GROUP_BYTES if kind is FileFormat.PARQUET else 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
         self._sink = _Sink()
         self._writer = _writer(kind, self._sink, _flat_schema(schema) if self._is_csv else schema)
         self._drain()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(_flat(batch) if self._is_csv else batch)
-        self._drain()
+        self._waiting.append(_flat(batch) if self._is_csv else batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= self._group_bytes:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            import pyarrow as pa
+
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
+            self._waiting, self._waiting_bytes = [], 0
+            self._drain()
 
     def close(self) -> None:
+        self._write_waiting()
         self._writer.close()
         self._drain()
 
