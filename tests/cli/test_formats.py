@@ -266,6 +266,19 @@ def test_a_group_passes_over_rows_that_the_condition_excludes(full: Cli, store: 
     assert store.admin().describe_group("audit").offsets[0].committed == 6
 
 
+def test_a_group_goes_on_in_partitions_that_it_has_not_reached(cli: Cli, store: Store) -> None:
+    store.create_topic("wide", TABLE.schema, partitions=3)
+    with store.producer() as producer:
+        for partition in range(3):
+            producer.send("wide", TABLE, partition=partition)
+    found: list[Any] = []
+    for begin in (["--from-beginning"], *[[]] * 4):
+        part = cli("consume", "wide", "--group", "audit", *begin, "--max-messages", 4, "--timeout-ms", 0).rows
+        assert len(part) == 4 or len(found) == 16
+        found += part
+    assert sorted(row["id"] for row in found) == sorted(TABLE["id"].to_pylist() * 3)
+
+
 def test_a_group_commits_what_a_complete_file_holds(full: Cli, store: Store) -> None:
     out = in_bytes(full, "consume", "orders", *NOW, "--group", "audit", "--format", "parquet", "--max-messages", 4)
     assert pq.read_table(io.BytesIO(out)).num_rows == 4

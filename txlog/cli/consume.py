@@ -288,6 +288,8 @@ class _Printer:
         self._ends = ends
         self._positions: dict[TopicPartition, int] = {}
         """The offsets after printed rows that are not committed yet."""
+        self._begun: set[TopicPartition] = set()
+        """Partitions that rows came from."""
 
     def run(
         self, clock: Clock, max_messages: int | None, timeout_ms: int | None, say_what_waits: Callable[[], None]
@@ -299,9 +301,13 @@ class _Printer:
             # A second signal ends the program at once: the output has no end then.
             torn = isinstance(error, Interrupted) and error.torn
             self._finish(complete=not torn)
+            if isinstance(error, Interrupted) and not torn:
+                self._commit_others()
             raise
         self._finish()
-        if self._consumer.group_id is not None and why != "enough":
+        if why == "enough":
+            self._commit_others()
+        elif self._consumer.group_id is not None:
             self._consumer.commit()  # positions may have moved past rows that are not shown
         return why
 
@@ -330,6 +336,10 @@ class _Printer:
         return "enough"
 
     def _print(self, batch: pa.RecordBatch, max_messages: int | None) -> None:
+        if batch.num_rows:
+            ((tp, offset),) = _position(batch.slice(0, 1)).items()
+            self._positions.setdefault(tp, offset)
+            self._begun.add(tp)
         for start in range(0, batch.num_rows, _PRINT_ROWS):
             part = batch.slice(start, _PRINT_ROWS)
             self._interrupts.check()
@@ -350,6 +360,17 @@ class _Printer:
         if complete:
             self._output.close()
         if complete or self._output.is_complete:
+            self._commit()
+
+    def _commit_others(self) -> None:
+        """Commit the positions of the partitions that no row came from.
+
+        Without a committed offset the next run of the group would begin at their ends, and pass over their rows.
+        """
+        if self._consumer.group_id is not None:
+            self._positions = {
+                tp: self._consumer.position(tp) for tp in self._consumer.assignment() if tp not in self._begun
+            }
             self._commit()
 
     def _commit(self) -> None:
