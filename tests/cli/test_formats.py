@@ -279,6 +279,15 @@ def test_a_group_goes_on_in_partitions_that_it_has_not_reached(cli: Cli, store: 
     assert sorted(row["id"] for row in found) == sorted(TABLE["id"].to_pylist() * 3)
 
 
+def test_enough_rows_end_a_batch_at_the_last_one(full: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Rows are printed in parts. The parts after the last wanted row hold none.
+    monkeypatch.setattr(consume, "_PRINT_ROWS", 2)
+    group = ("--group", "audit", "--where", "id <= 1")
+    assert printed(full, *group, "--max-messages", 1) == [ROWS[0]]
+    assert store.admin().describe_group("audit").offsets[0].committed == 1
+    assert printed(full, *group) == [ROWS[1]]
+
+
 def test_a_group_commits_what_a_complete_file_holds(full: Cli, store: Store) -> None:
     out = in_bytes(full, "consume", "orders", *NOW, "--group", "audit", "--format", "parquet", "--max-messages", 4)
     assert pq.read_table(io.BytesIO(out)).num_rows == 4

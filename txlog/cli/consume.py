@@ -341,6 +341,8 @@ class _Printer:
             self._positions.setdefault(tp, offset)
             self._begun.add(tp)
         for start in range(0, batch.num_rows, _PRINT_ROWS):
+            if max_messages is not None and self.printed >= max_messages:
+                break  # a later part without a wanted row would move the offset past rows that were not printed
             part = batch.slice(start, _PRINT_ROWS)
             self._interrupts.check()
             view = self._views[part.column("_topic")[0].as_py()]
