@@ -120,6 +120,15 @@ def test_wrong_inputs(cli: Cli, store: Store, options: tuple[str | int, ...], wo
     assert printed(cli) == []
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "feather"])
+def test_a_damaged_footer(cli: Cli, store: Store, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    WRITERS[suffix](path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-60] + b"\3" * 50 + data[-10:])
+    assert f"{path} cannot be read as " in cli.fails("produce", "orders", "--from", path)
+
+
 def test_a_signal_ends_the_files_after_a_batch(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     WRITERS["parquet"](path)
@@ -223,6 +232,19 @@ def test_csv_tells_nulls_from_empty_texts_and_keeps_line_ends(
     path.write_bytes(in_bytes(cli, "consume", "one", *NOW, "--format", "csv"))
     cli("produce", "other", "--from", path)
     assert store.table("other").to_arrow(["c"]).to_pydict() == table.to_pydict()
+
+
+def test_one_column_of_csv_with_nulls(cli: Cli, store: Store) -> None:
+    table = pa.table({"id": [1, 2, 3], "item": ["x", None, ""]})
+    with store.producer() as producer:
+        producer.send("orders", table, partition=0)
+    store.create_topic("items", pa.schema([("id", pa.int64()), ("item", pa.string())]))
+    out = in_bytes(cli, "consume", "orders", *NOW, "--format", "csv", "--columns", "item")
+    cli("produce", "items", "--format", "csv", stdin=out.decode())
+    assert store.table("items").to_arrow(["item"]).to_pydict() == {"item": ["x", None, ""]}
+    # With several columns an empty line does not make a row.
+    cli("produce", "items", "--format", "csv", stdin='"id",item\n\n4,y\n\n')
+    assert store.table("items").to_arrow(["id"]).to_pydict()["id"] == [None, None, None, 4]
 
 
 def test_bytes_of_csv_that_are_not_base64(cli: Cli, store: Store) -> None:

@@ -6,16 +6,21 @@ null, and an empty text is `""`. A list, struct or map is JSON, and bytes may be
 
 from __future__ import annotations
 
+import csv
+import io
+import os
+import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from txlog.cli.formats import FileFormat
-from txlog.cli.interrupts import Interrupts
-from txlog.cli.lines import Lines
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.lines import Lines, descriptor_of
+from txlog.cli.pipes import Pipe, RowPipe, beside
 from txlog.cli.rows import BASE64_CELL, decode_rows, decode_value
 from txlog.clock import Clock
 from txlog.core.schema import CHILD_NAMES
@@ -38,6 +43,8 @@ _SUFFIXES = {
     **dict.fromkeys((".parquet", ".pq"), FileFormat.PARQUET),
     **dict.fromkeys((".arrow", ".arrows", ".feather"), FileFormat.ARROW),
 }
+_HEAD_BYTES = 1 << 16
+"""The columns of CSV are named within this many bytes."""
 _ARROW_FILE = b"ARROW1"
 """How a file of Arrow's file format begins. A stream does not begin so."""
 
@@ -76,34 +83,68 @@ class Inputs:
         self._clock = clock
         self._interrupts = interrupts
         self._show = show
-        self.cut_off = False
-        """Whether a signal came in the middle of a line."""
+        self.cut_off = ""
+        """What a signal ended in its middle, if anything."""
 
     @property
     def is_typed(self) -> bool:
         """Whether a person types lines."""
         return (STDIN, FileFormat.JSON) in self._files and sys.stdin.isatty()
 
-    def __iter__(self) -> Iterator[Chunk]:
+    def __iter__(self) -> Generator[Chunk, None, None]:
         """Yield the rows. Raises InvalidRequestError for a file that cannot be read."""
         for name, kind in self._files:
-            done = 0
-            with ExitStack() as stack:
-                stream = sys.stdin.buffer if name == STDIN else stack.enter_context(_open(name))
-                total, chunks = 0, self._lines(name, stream)
-                if kind is not FileFormat.JSON:
-                    total, batches = self._batches(name, kind, stream)
-                    chunks = (Chunk(rows=batch, count=batch.num_rows) for batch in batches)
-                for chunk in chunks:
-                    done += chunk.count
-                    yield chunk
-                    if self._show is not None:
-                        self._show("standard input" if name == STDIN else name, done, total)
-                    # Lines end by themselves, after those that were read.
-                    if self._interrupts.received and kind is not FileFormat.JSON:
-                        return
+            try:
+                yield from self._file(name, kind)
+            except Interrupted as error:
+                if error.torn:
+                    raise
             if self._interrupts.received:
                 return
+
+    def _file(self, name: str, kind: FileFormat) -> Iterator[Chunk]:
+        done = 0
+        with ExitStack() as stack:
+            stream = sys.stdin.buffer if name == STDIN else stack.enter_context(self._open(name))
+            pipe = self._pipe(stream, kind)
+            if pipe is not None:
+                stack.callback(self._ended, pipe)
+            if kind is FileFormat.JSON:
+                total, chunks = 0, self._lines(name, stream)
+            else:
+                total, batches = self._batches(name, kind, stream, pipe)
+                chunks = (Chunk(rows=batch, count=batch.num_rows) for batch in batches)
+            # Lines and pipes end by themselves, after the rows that were read.
+            ends_itself = kind is FileFormat.JSON or (pipe is not None and kind is not FileFormat.PARQUET)
+            for chunk in chunks:
+                done += chunk.count
+                yield chunk
+                if pipe is not None:
+                    pipe.used()
+                if self._show is not None:
+                    self._show("standard input" if name == STDIN else name, done, total)
+                if self._interrupts.received and not ends_itself:
+                    return
+
+    def _open(self, name: str) -> BinaryIO:
+        try:
+            # A named pipe waits here for the program that writes to it.
+            with self._interrupts.at_once():
+                return Path(name).open("rb")
+        except OSError as error:
+            raise InvalidRequestError(f"--from {name}: {error.strerror or error}") from None
+
+    def _pipe(self, stream: BinaryIO, kind: FileFormat) -> Pipe | None:
+        """Return the stream as a pipe, or None if it is a file, or if this class waits for its lines itself."""
+        descriptor = None if kind is FileFormat.JSON else descriptor_of(stream)
+        if descriptor is None or stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return (RowPipe if kind is FileFormat.CSV else Pipe)(descriptor, self._interrupts)
+
+    def _ended(self, pipe: Pipe) -> None:
+        pipe.end()
+        if pipe.cut_off:
+            self.cut_off = "input"
 
     def _lines(self, name: str, stream: BinaryIO) -> Iterator[Chunk]:
         is_typed = name == STDIN and sys.stdin.isatty()
@@ -121,7 +162,8 @@ class Inputs:
             first += len(chunk)
             place = "" if error is None else source + str(error).removeprefix(source).partition(":")[0]
             yield Chunk(rows=rows, count=len(rows), error=error, place=place, pauses=len(chunk) < lines.chunk)
-        self.cut_off = lines.cut_off
+        if lines.cut_off:
+            self.cut_off = "a line"
 
     def _decode(
         self, lines: list[bytes], first: int, source: str
@@ -135,39 +177,47 @@ class Inputs:
             return rows, error
         return rows, None
 
-    def _batches(self, name: str, kind: FileFormat, stream: BinaryIO) -> tuple[int, Iterator[pa.RecordBatch]]:
+    def _batches(
+        self, name: str, kind: FileFormat, stream: BinaryIO, pipe: Pipe | None
+    ) -> tuple[int, Iterator[pa.RecordBatch]]:
         """Return the number of rows, or 0 if it is not known, and the rows."""
         import pyarrow as pa
 
         where = "standard input" if name == STDIN else name
+        source: Any = stream if pipe is None else pipe
+        total = 0
         try:
             if kind is FileFormat.PARQUET:
                 from txlog.storage.parquet_exchange import parquet_batches
 
                 # The end of a file lists where its rows are, so a pipe is read to its end first.
-                source = name if name != STDIN and stream.seekable() else pa.BufferReader(stream.read())
-                total, batches = parquet_batches(source, where, self._batch)
+                whole = name if name != STDIN and stream.seekable() else pa.BufferReader(source.read())
+                total, batches = parquet_batches(whole, where, self._batch)
+            elif kind is FileFormat.ARROW:
+                batches = _arrow(name, source)
             else:
-                total, batches = 0, self._csv(where, stream) if kind is FileFormat.CSV else _arrow(name, stream)
-        except pa.ArrowInvalid as error:
+                batches = self._csv(where, source)
+                if pipe is not None:
+                    batches = beside(batches, pipe)
+        except (pa.ArrowInvalid, OSError) as error:
             raise InvalidRequestError(f"{where} cannot be read as {kind}: {error}") from error
         return total, _checked(batches, where)
 
-    def _csv(self, where: str, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+    def _csv(self, where: str, stream: Any) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
         schema = self._topic.schema
         spelled = [field for field in self._topic.fields if field.type in (*CHILD_NAMES, "struct", "binary")]
         types = {field.name: field.type for field in schema}
         types |= {field.name: pa.string() for field in spelled if field.type != "binary"}
-        reader = csv.open_csv(
+        reader = arrow_csv.open_csv(
             stream,
             # Errors name the row only if one thread reads.
-            read_options=csv.ReadOptions(use_threads=False),
+            read_options=arrow_csv.ReadOptions(use_threads=False),
             # An empty line is a null if there is only one column.
-            parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(schema) > 1),
-            convert_options=csv.ConvertOptions(
+            parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=_columns(stream) != 1),
+            convert_options=arrow_csv.ConvertOptions(
                 column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
             ),
         )
@@ -212,11 +262,17 @@ def _checked(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.Recor
         raise SchemaMismatchError(f"{where}: {error}") from error
 
 
-def _open(name: str) -> BinaryIO:
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise InvalidRequestError(f"--from {name}: {error.strerror or error}") from None
+def _columns(stream: Any) -> int:
+    """Return the number of columns of CSV. Leaves the stream where it is."""
+    if isinstance(stream, RowPipe):
+        head = stream.peek(_HEAD_BYTES)
+    elif stream.seekable():
+        at = stream.tell()
+        head = stream.read(_HEAD_BYTES)
+        stream.seek(at)
+    else:
+        return 0
+    return len(next(csv.reader(io.StringIO(head.decode("utf-8-sig", "replace"), newline="")), ()))
 
 
 def _format_of(name: str, file_format: FileFormat | None) -> FileFormat:

@@ -38,7 +38,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """Yield the lines, a chunk at a time."""
-        descriptor = _descriptor(self._stream)
+        descriptor = descriptor_of(self._stream)
         return self._whole() if descriptor is None else self._timed(descriptor)
 
     def _whole(self) -> Iterator[list[bytes]]:
@@ -92,7 +92,7 @@ class Lines:
 
 def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> None:
     """Write lines, which include their line ends, and flush them. Raises Interrupted if the reader takes nothing."""
-    if _descriptor(stream) is None:
+    if descriptor_of(stream) is None:
         stream.writelines(lines)
         stream.flush()
     else:
@@ -101,7 +101,7 @@ def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> Non
 
 def write_bytes(data: bytes, stream: TextIO, interrupts: Interrupts) -> None:
     """Write bytes to the file below `stream` at once. Raises Interrupted if the reader takes nothing."""
-    descriptor = _descriptor(stream)
+    descriptor = descriptor_of(stream)
     stream.flush()
     if descriptor is None:
         stream.buffer.write(data)
@@ -116,7 +116,7 @@ def write_bytes(data: bytes, stream: TextIO, interrupts: Interrupts) -> None:
         rest = rest[os.write(descriptor, rest[:_WRITE_BYTES]) :]
 
 
-def _descriptor(stream: IO[bytes] | IO[str]) -> int | None:
+def descriptor_of(stream: IO[bytes] | IO[str]) -> int | None:
     """Return a descriptor that `select` can wait for.
 
     Returns None for a stream in memory, and on systems where `select` takes only sockets.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -127,7 +127,7 @@ def produce(
     )
     session.out.show(document, lambda out: _show_produced(out, document, txn_version))
     if transactional_id is None and interrupts.received is not None:
-        lost = "a line that had not ended was dropped" if inputs.cut_off else "nothing was dropped"
+        lost = f"{inputs.cut_off} that had not ended was dropped" if inputs.cut_off else "nothing was dropped"
         raise Interrupted(
             interrupts.received,
             f"Ended by {interrupts.received.name}: {count_text(document.records, 'row')} written, {lost}.",
@@ -206,16 +206,17 @@ class _Feed:
         producer.flush()
 
     def _send_all(self, producer: Producer, *, soon: bool) -> None:
-        for chunk in self._inputs:
-            # Write the rows before a bad line too, except in a transaction, which is aborted.
-            if chunk.count and (soon or chunk.error is None):
-                self.tally.add(producer.send(self._topic, chunk.rows, key=self._key, partition=self._partition))
-            self.rows += chunk.count
-            if soon and (chunk.error is not None or chunk.pauses):
-                producer.flush()
-            if chunk.error is not None:
-                self.bad_line = chunk.place
-                raise chunk.error
+        with closing(iter(self._inputs)) as chunks:
+            for chunk in chunks:
+                # Write the rows before a bad line too, except in a transaction, which is aborted.
+                if chunk.count and (soon or chunk.error is None):
+                    self.tally.add(producer.send(self._topic, chunk.rows, key=self._key, partition=self._partition))
+                self.rows += chunk.count
+                if soon and (chunk.error is not None or chunk.pauses):
+                    producer.flush()
+                if chunk.error is not None:
+                    self.bad_line = chunk.place
+                    raise chunk.error
 
 
 class _Tally:

@@ -28,6 +28,6 @@ def parquet_batches(source: Any, where: str, rows: int) -> tuple[int, Iterator[p
     """Return the number of rows of a file, and the rows in batches of at most `rows`. Raises InvalidRequestError."""
     try:
         file = pq.ParquetFile(source)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
         raise InvalidRequestError(f"{where} cannot be read as a Parquet file: {error}") from error
     return file.metadata.num_rows, file.iter_batches(batch_size=rows)
