@@ -11,7 +11,7 @@ import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from tests.support import partition_for
 from txlog.client import batches
-from txlog.client.batches import RecordMetadata
+from txlog.client.batches import SEND_BYTES, RecordMetadata
 from txlog.client.store import Store
 from txlog.core import envelope, names
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
@@ -237,6 +237,33 @@ def test_rows_linger_no_more_when_there_is_no_room(world, store, monkeypatch):
         for number in range(20):
             producer.send("orders", orders(number), partition=0)
     assert world.read() == list(range(20))
+
+
+def test_small_rows_take_the_memory_of_their_sends(world, store, monkeypatch):
+    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 10 * SEND_BYTES)
+    with store.producer("loader") as producer, producer.transaction():
+        for number in range(30):
+            producer.send("orders", {"id": number}, partition=0)
+            assert producer._sender.waiting.memory < 12 * SEND_BYTES
+        producer.flush()
+        assert producer._sender.waiting.memory == 0
+    assert world.read() == list(range(30))
+
+
+def test_a_callback_does_not_wait_for_room(world, store, monkeypatch):
+    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 100)
+    errors = []
+
+    def again(error, metadata):
+        with pytest.raises(TxlogTimeoutError, match="no room came free in a callback; nothing of this send") as caught:
+            producer.send("orders", {"id": 2}, partition=0)
+        errors.append(caught.value)
+
+    with store.producer(linger_ms=10**6) as producer:
+        producer.send("orders", {"id": 1}, partition=0, on_delivery=again)
+        producer.flush()
+    assert len(errors) == 1
+    assert world.read() == [1]
 
 
 def test_full_batch_does_not_wait(store):

@@ -24,6 +24,8 @@ from txlog.storage.one_row import Rows, joined_table
 
 NO_PARTITION = -1
 NO_OFFSET = -1
+SEND_BYTES = 2048
+"""About the size of one send in memory without its rows: its future above all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,11 @@ class Batch:
         self._shares: list[tuple[Send, int]] = []
         """The sends that the batch has rows of, each with the number of these rows."""
 
+    @property
+    def memory(self) -> int:
+        """About how many bytes the batch takes in memory, its sends included."""
+        return self.bytes + SEND_BYTES * len(self._shares)
+
     def was_created(self) -> None:
         """Take note that the current attempt has sent a record that the store did not refuse."""
         self.created = True
@@ -231,6 +238,8 @@ class Accumulator:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self.bytes = 0
+        self.memory = 0
+        """About how many bytes the batches take in memory."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -253,6 +262,7 @@ class Accumulator:
             queue.append(last)
         last.add(part, send, size)
         self.bytes += size
+        self.memory += size + SEND_BYTES
         last.closed = last.bytes >= self._batch_bytes
         return last.closed or not fits
 
@@ -292,6 +302,7 @@ class Accumulator:
         if queue is not None and queue[0] is batch:
             queue.popleft()
             self.bytes -= batch.bytes
+            self.memory -= batch.memory
             if not queue:
                 del self._queues[batch.tp]
 
@@ -302,6 +313,7 @@ class Accumulator:
         removed = [batch for batch in self if batch not in wanted]
         self._queues = {batch.tp: deque([batch]) for batch in kept}
         self.bytes = sum(batch.bytes for batch in kept)
+        self.memory = sum(batch.memory for batch in kept)
         return removed
 
     def __iter__(self) -> Iterator[Batch]:

@@ -62,6 +62,13 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
     return error
 
 
+def no_room_error(who: str, waiting_bytes: int, when: str) -> TxlogTimeoutError:
+    """Return the error of a send that found too many rows waiting."""
+    return TxlogTimeoutError(
+        f"{who}: {waiting_bytes} bytes wait to be written, and no room came free {when}; nothing of this send was taken"
+    )
+
+
 def late_error(who: str, batch: Batch, timeout_ms: int, met: Exception | None) -> TxlogTimeoutError:
     """Return the error of a batch that is out of time. `met` is the last error that it met."""
     cause = f": {met}" if met is not None else ""

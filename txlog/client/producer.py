@@ -16,6 +16,7 @@ from typing import NoReturn, Self
 from txlog.client import at_exit
 from txlog.client.batches import Batch, OnDelivery, RecordMetadata, Send, fail_all, tell
 from txlog.client.coordinator import check_transactional_id, txn_version
+from txlog.client.delivery_errors import no_room_error
 from txlog.client.groups import ConsumerGroupMetadata, Offsets
 from txlog.client.producer_state import Call, ProducerState, again
 from txlog.client.row_writer import Partitioner, RowWriter
@@ -183,14 +184,8 @@ class Producer:
         deadline_ms = self._sender.deadline_ms()
         with self._lock:
             waiting = self._sender.waiting
-            if waiting.bytes >= MAX_BUFFER_BYTES:
-                self._sender.send_now()
-            roomy = self._sender.wait(lambda: waiting.bytes < MAX_BUFFER_BYTES, deadline_ms)
-            if not roomy:
-                raise TxlogTimeoutError(
-                    f"{self._who}: {waiting.bytes} bytes wait to be written, and no room came free within max.block.ms = "
-                    f"{self._config.max_block_ms}; nothing of this send was taken"
-                )
+            if waiting.memory >= MAX_BUFFER_BYTES:
+                self._await_room(deadline_ms)
             self._check_send()
             # Only here it is certain which transaction the rows belong to. Another thread may have ended one and begun
             # the next.
@@ -408,6 +403,16 @@ class Producer:
         with self._lock:
             parts = self._partitioner.split(rows, topic, key, partition)
             return [(tp, part) for tp, part in parts if part.num_rows]
+
+    def _await_room(self, deadline_ms: int) -> None:
+        """Wait until rows may be added. Raises TxlogTimeoutError. Requires the lock."""
+        self._sender.send_now()
+        waiting, block_ms = self._sender.waiting, self._config.max_block_ms
+        # The thread that runs a callback makes the room itself, so it does not wait for it.
+        if self._sender.runs_callbacks:
+            raise no_room_error(self._who, waiting.memory, "in a callback")
+        if not self._sender.wait(lambda: waiting.memory < MAX_BUFFER_BYTES, deadline_ms):
+            raise no_room_error(self._who, waiting.memory, f"within max.block.ms = {block_ms}")
 
     def _abort_beside(self, error: BaseException) -> None:
         """Abort because of `error`, which remains the error that the caller sees."""

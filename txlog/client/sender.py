@@ -40,7 +40,7 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.slot import AppendResult
 
 MAX_BUFFER_BYTES = 256 * 2**20
-"""Size of the rows that may wait to be sent. A send above this limit waits."""
+"""Memory of the sends that may wait. A send above this limit waits."""
 STAGED_LINGER_MS = 1000
 """Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
 _LOG = logging.getLogger(__name__)
