@@ -481,6 +481,22 @@ def test_a_read_that_began_before_gets_the_new_column_as_null(world, store):
     assert table.column("note").to_pylist() == [None, None, "new"]
 
 
+def test_a_read_of_a_deleted_topic_keeps_its_columns(world, store):
+    send(world, *range(4))
+    reader = world.open()
+    consumer = reader.consumer("orders", auto_offset_reset="earliest", max_poll_records=2)
+    assert consumer.poll(0).num_rows == 2
+    store.delete_topic("orders")
+    renamed = pa.schema([pa.field("amount", pa.int64(), nullable=False), pa.field("city", pa.string())])
+    store.create_topic("orders", renamed, partitions=4)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        reader.topic("orders")
+    assert reader.topic("orders").schema.names == ["amount", "city"]  # this process knows the new topic now
+    batch = next(consumer.iterate())
+    assert batch.schema.names[:2] == ["id", "name"]
+    assert batch.column("id").to_pylist() == [2, 3]
+
+
 def test_topics_keep_their_own_columns(world, store):
     store.create_topic("notes", WIDER)
     send(world, 1)

@@ -252,9 +252,9 @@ def _newest(known: TopicMetadata | None, schema: pa.Schema) -> pa.Schema:
     return newest if set(map(_identity, schema)) <= set(map(_identity, newest)) else schema
 
 
-def _identity(field: pa.Field[Any]) -> int | str:
-    number = field_id(field)
-    return field.name if number is None else number
+def _identity(field: pa.Field[Any]) -> tuple[str, int | None]:
+    # The name too: a topic that was created again has other columns with the same ids.
+    return field.name, field_id(field)
 
 
 class Pace:
