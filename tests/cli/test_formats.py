@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from tests.cli.support import Cli, run
 from tests.cli.test_records import ALL, NOW, ROWS, lines
 from tests.storage.arrow_rows import FIELDS, rows_table
 from txlog.cli import consume, formats, inputs
-from txlog.cli.interrupts import Interrupts
-from txlog.client import Store, TopicPartition
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.client import Consumer, Store, TopicPartition
 from txlog.client.store import TopicDescription
 from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError
@@ -299,6 +301,23 @@ def test_a_group_goes_on_in_partitions_that_it_has_not_reached(cli: Cli, store: 
         assert len(part) == 4 or len(found) == 16
         found += part
     assert sorted(row["id"] for row in found) == sorted(TABLE["id"].to_pylist() * 3)
+
+
+def test_a_signal_during_a_poll_commits_none_of_its_rows(
+    full: Cli, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = Consumer.poll
+
+    def interrupted(self: Consumer, timeout_ms: int = 500) -> pa.RecordBatch | None:
+        batch = poll(self, timeout_ms)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return batch
+
+    with monkeypatch.context() as patch, contextlib.suppress(Interrupted):
+        patch.setattr(Consumer, "poll", interrupted)
+        full("consume", "orders", "--group", "audit", "--from-beginning", status=143)
+    assert store.admin().describe_group("audit").offsets[0].committed == 0
+    assert printed(full, "--group", "audit") == ROWS
 
 
 def test_enough_rows_end_a_batch_at_the_last_one(full: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,10 +323,12 @@ class _Printer:
             left_ms = _POLL_MS if timeout_ms is None else max(last_ms + timeout_ms - clock.monotonic_ms(), 0)
             began_ms = clock.now_ms()
             batch = self._consumer.poll(min(left_ms, _POLL_MS))
+            if batch is not None:
+                # Before a signal ends the run: it commits where the rows begin that were not printed.
+                self._print(self._ends.cut(batch), max_messages)
             self._interrupts.check()
             quiet_at_ms = began_ms if batch is None else None
             if batch is not None:
-                self._print(self._ends.cut(batch), max_messages)
                 last_ms = clock.monotonic_ms()
             elif timeout_ms is not None and clock.monotonic_ms() >= last_ms + timeout_ms:
                 return "end" if self._ends.are_reached(quiet_at_ms) else "quiet"
