@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import re
@@ -14,18 +15,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import csv
 
 from tests.cli.support import Cli, run
 from tests.cli.test_records import ALL, NOW, ROWS, lines
 from tests.storage.arrow_rows import FIELDS, rows_table
-from txlog.cli import consume, formats, inputs
+from txlog.cli import consume, csv_rows, formats, inputs
 from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.rows import json_value
 from txlog.client import Consumer, Store, TopicPartition
 from txlog.client.store import TopicDescription
 from txlog.clock import SystemClock
-from txlog.errors import InvalidRequestError
-from txlog.storage.arrow_schema import to_arrow
+from txlog.errors import InvalidRequestError, SchemaMismatchError
+from txlog.storage.arrow_schema import SCALARS, to_arrow, to_fields
 
 TABLE = pa.table({"id": pa.array([row["id"] for row in ROWS]), "item": [row["item"] for row in ROWS]})
 WRITERS: dict[str, Any] = {
@@ -253,6 +257,128 @@ def test_bytes_of_csv_that_are_not_base64(cli: Cli, store: Store) -> None:
     store.create_topic("bytes", pa.schema([("c", pa.binary())]))
     message = cli.fails("produce", "bytes", "--format", "csv", stdin='c\nab\n"{""base64"":""?""}"\n')
     assert "standard input: row 2: column 'c': expected binary (no base64: " in message
+
+
+FLOATS = [
+    "1e39",
+    "-1e39",
+    "16777217",
+    "16777217.0",
+    "0016777216",
+    "inf",
+    "-Infinity",
+    "NaN",
+    " 1.5 ",
+    "+.5",
+    "1e-60",
+    "",
+]
+FLOATS += ["1e400", "-1e400", "9007199254740993", "-9007199254740993", "9007199254740993.0", "1" * 400, "x", "0x10"]
+EXACT = ["16777217.0", "0016777216", "inf", "-Infinity", "NaN", " 1.5 ", "+.5", "1e-60", "", "9007199254740993.0"]
+
+
+@pytest.mark.parametrize("text", FLOATS)
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_csv_keeps_or_refuses_a_number_as_json_does(cli: Cli, kind: str, text: str) -> None:
+    cli("topics", "create", "numbers", "--column", f"x:{kind}", "--column", "y:int64")
+    line = f"1.5,1\n{text},2\n"
+    if text in EXACT or (kind == "float64" and text in FLOATS[:3]):
+        cli("produce", "numbers", "--format", "csv", stdin="x,y\n" + line)
+        found = [row["x"] for row in cli("consume", "numbers", *NOW).rows]
+        wanted = pa.array([float(text) if text else None], SCALARS[kind]).to_pylist()
+        assert found == [1.5, json_value(wanted[0])]
+    else:
+        message = cli.fails("produce", "numbers", "--format", "csv", stdin="x,y\n" + line)
+        assert f"standard input: row 2: column 'x': expected {kind}" in message
+        assert f"found {text[:20]!r}"[:-1] in message
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\xff,item\n1,a\n", "the line with the names of the columns is not UTF-8"),
+        (b'id,"it\n\xff"\n1,a\n', "the line with the names of the columns is not UTF-8"),
+        (gzip.compress(b"id,item\n1,a\n"), "it is compressed with gzip"),
+        (b"id,item\n1,\xff\n", "invalid UTF8 data"),
+        (b"", "Empty CSV file"),
+        (b'id,"it', "row 1: it ends inside a quote"),
+        (b'id,item\n1,"a', "row 1: it ends inside a quote"),
+        (b'id,item\n1,"a""\n\n', "row 1: it ends inside a quote"),
+    ],
+)
+def test_csv_that_is_not_whole_or_not_text(cli: Cli, store: Store, tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(data)
+    message = cli.fails("produce", "orders", "--from", path)
+    assert message.startswith(f"{path}: ")
+    assert words in message
+    assert printed(cli) == []
+
+
+def test_the_rows_before_an_open_quote_are_written(cli: Cli, store: Store) -> None:
+    message = cli.fails("produce", "orders", "--format", "csv", stdin='id,item\n1,5"\n2,"b"\n3,"c\n')
+    assert "standard input: row 3: it ends inside a quote" in message
+    assert "Written: 2 rows before the error" in message
+    assert sorted(printed(cli), key=lambda row: row["id"]) == [{"id": 1, "item": '5"'}, {"id": 2, "item": "b"}]
+
+
+CELLS = ["a", '"a"', '"\n"', '"x""y"', 'a"b', "", '""', '"a\n,""\r\n"', "\ufeffz", '"c"d"', "\r\n"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(CELLS), st.sampled_from(CELLS)), max_size=8),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.integers(3, 30),
+    st.booleans(),
+)
+def test_blocks_of_csv_give_the_rows_of_one_block(
+    rows: list[tuple[str, str]], line_end: str, size: int, ended: bool
+) -> None:
+    fields = to_fields(pa.schema([("a", pa.string()), ("b", pa.string())]))
+    data = (line_end.join(["\ufeffa,b", *map(",".join, rows)]) + line_end * ended).encode()
+
+    def read(block_bytes: int) -> list[Any] | str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(csv_rows, "_BLOCK_BYTES", block_bytes)
+            batches = csv_rows.csv_batches(io.BytesIO(data), fields, to_arrow(fields), "here", one_column=False)
+            try:
+                return [row for batch in batches for row in batch.to_pylist()]
+            except (pa.ArrowInvalid, SchemaMismatchError) as error:
+                return str(error)
+
+    # pyarrow names the line of an error itself.
+    assert read(size) == read(1 << 20)
+
+
+def test_a_row_of_csv_without_an_end(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 8)
+    monkeypatch.setattr(csv_rows, "_MAX_ROW_BYTES", 100)
+    text = 'id,item\n1,a\n2,"b\n' + "3,c\n" * 100
+    message = cli.fails("produce", "orders", "--format", "csv", stdin=text)
+    assert message.startswith(
+        "standard input: row 2 is longer than 100 bytes\n  hint: look for a quote that is not closed"
+    )
+
+
+def test_json_after_a_byte_order_mark(cli: Cli, store: Store) -> None:
+    cli("produce", "orders", "--partition", 0, stdin="\ufeff" + ALL)
+    assert printed(cli) == ROWS
+
+
+def test_an_empty_map_is_an_object(cli: Cli) -> None:
+    columns = ("m:map<string, int32>", "n:map<int32, int32>", "l:list<int32>", "s:struct<m map<string, list<int32>>>")
+    cli("topics", "create", "maps", *(word for column in columns for word in ("--column", column)))
+    rows = [
+        {"m": {}, "n": {}, "l": [], "s": {"m": {}}},
+        {"m": {"a": 1}, "n": [[1, 2]], "l": [1], "s": {"m": {"a": []}}},
+        {"m": None, "n": None, "l": None, "s": None},
+    ]
+    cli("produce", "maps", stdin=lines(*rows))
+    assert cli("consume", "maps", *NOW).rows == rows
+    text = cli("consume", "maps", *NOW, "--format", "csv").out
+    assert text.splitlines()[1] == '"{}","{}","[]","{""m"":{}}"'
+    cli("produce", "maps", "--format", "csv", stdin=text)
+    assert cli("consume", "maps", *NOW).rows == [*rows, *rows]
 
 
 def test_a_parquet_file_has_large_row_groups(full: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

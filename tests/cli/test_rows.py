@@ -138,6 +138,11 @@ def test_decimals_keep_the_digits_that_a_float_has_not() -> None:
     assert conform([row], schema, topic="orders").to_pylist() == [row]
 
 
+def test_zeros_below_microseconds_change_nothing() -> None:
+    row = decode('{"at": "2024-10-27T02:30:00.123456000Z"}', fields("at:timestamp"))
+    assert row == {"at": datetime.datetime(2024, 10, 27, 2, 30, 0, 123456, tzinfo=UTC)}
+
+
 def test_a_record_of_kafkas_shape() -> None:
     row = decode('{"key": "k", "value": "v", "headers": [{"key": "h", "value": "x"}]}', KAFKA_FIELDS)
     assert row == {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"x"}], "timestamp": None}
@@ -203,6 +208,12 @@ def test_empty_lines_are_passed_over_but_counted() -> None:
         ('{"id": "31.1.2013"}', "id:date", r"expected date \(as in 2013-01-31\), found \"31.1.2013\""),
         ('{"id": "2013-01-31T05:17"}', "id:timestamp", "with its zone, as in 2013-01-31T05:17:00Z"),
         ('{"id": "2013-01-31T05:17Z"}', "id:timestamp_ntz", "without a zone, as in 2013-01-31T05:17:00"),
+        (
+            '{"id": "2024-10-27T02:30:00.123456789Z"}',
+            "id:timestamp",
+            r"expected timestamp \(at most 6 digits after the point: microseconds\), found",
+        ),
+        ('{"id": "2024-10-27T02:30:00,1234561"}', "id:timestamp_ntz", "at most 6 digits after the point"),
         ('{"id": 7}', "id:binary", r"expected binary \(text, or \{\"base64\": \"…\"\}\), found 7"),
         ('{"id": {"base64": "?"}}', "id:binary", "no base64"),
         ('{"id": [1, "x"]}', "id:list<int32>", "line 1: column 'id.element': expected int32, found \"x\""),

@@ -67,7 +67,12 @@ class _JsonLines:
         self._interrupts = interrupts
 
     def write(self, batch: pa.RecordBatch) -> None:
-        write_lines([f"{encode_row(row)}\n" for row in batch.to_pylist()], sys.stdout, self._interrupts)
+        rows = batch.to_pylist()
+        for field in batch.schema:
+            if _has_maps(field.type):
+                for row in rows:
+                    row[field.name] = _with_empty_maps(row[field.name], field.type)
+        write_lines([f"{encode_row(row)}\n" for row in rows], sys.stdout, self._interrupts)
 
     def close(self) -> None:
         """Do nothing: a line is complete by itself."""
@@ -168,7 +173,7 @@ def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     columns: list[Any] = [
-        pa.array([None if value is None else _spell(value) for value in column.to_pylist()], pa.string())
+        pa.array([None if value is None else _spell(value, column.type) for value in column.to_pylist()], pa.string())
         if _is_spelled(column.type)
         else column
         for column in batch.columns
@@ -176,7 +181,34 @@ def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_flat_schema(batch.schema))
 
 
-def _spell(value: Any) -> str:
-    text = base64_value(value) if isinstance(value, bytes) and value.startswith(BASE64_CELL) else json_value(value)
+def _has_maps(arrow: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_map(arrow) or (
+        pa.types.is_nested(arrow) and any(_has_maps(arrow.field(at).type) for at in range(arrow.num_fields))
+    )
+
+
+def _with_empty_maps(value: Any, arrow: Any) -> Any:
+    """Return a value with each empty map as a dictionary. pyarrow gives an empty list, as for a list."""
+    import pyarrow as pa
+
+    if value is None or not pa.types.is_nested(arrow):
+        return value
+    kind: Any = arrow
+    if pa.types.is_map(arrow):
+        key, item = arrow.key_type, arrow.item_type
+        return [(_with_empty_maps(k, key), _with_empty_maps(v, item)) for k, v in value] or {}
+    if pa.types.is_struct(arrow):
+        return {field.name: _with_empty_maps(value[field.name], field.type) for field in arrow}
+    return [_with_empty_maps(item, kind.value_type) for item in value]
+
+
+def _spell(value: Any, arrow: Any) -> str:
+    text = (
+        base64_value(value)
+        if isinstance(value, bytes) and value.startswith(BASE64_CELL)
+        else json_value(_with_empty_maps(value, arrow))
+    )
     # Text is bytes that were UTF-8. All other values of JSON are written as JSON.
     return text if isinstance(text, str) else msgspec.json.encode(text).decode()

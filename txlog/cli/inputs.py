@@ -21,9 +21,8 @@ from txlog.cli.formats import FileFormat
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines, descriptor_of
 from txlog.cli.pipes import Pipe, RowPipe, beside
-from txlog.cli.rows import BASE64_CELL, decode_rows, decode_value
+from txlog.cli.rows import BOM, decode_rows
 from txlog.clock import Clock
-from txlog.core.schema import CHILD_NAMES
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.text import nearest
 
@@ -158,6 +157,8 @@ class Inputs:
         source = "" if name == STDIN else f"{name}, "
         first = 1
         for chunk in lines:
+            if first == 1:
+                chunk[0] = chunk[0].removeprefix(BOM)
             rows, error = self._decode(chunk, first, source)
             first += len(chunk)
             place = "" if error is None else source + str(error).removeprefix(source).partition(":")[0]
@@ -204,40 +205,10 @@ class Inputs:
         return total, _checked(batches, where)
 
     def _csv(self, where: str, stream: Any) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
+        from txlog.cli.csv_rows import csv_batches
 
-        schema = self._topic.schema
-        spelled = [field for field in self._topic.fields if field.type in (*CHILD_NAMES, "struct", "binary")]
-        types = {field.name: field.type for field in schema}
-        types |= {field.name: pa.string() for field in spelled if field.type != "binary"}
-        reader = arrow_csv.open_csv(
-            stream,
-            # Errors name the row only if one thread reads.
-            read_options=arrow_csv.ReadOptions(use_threads=False),
-            # An empty line is a null if there is only one column.
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=_columns(stream) != 1),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
-        )
-        row = 0
-        for batch in reader:
-            found = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
-            for field in spelled:
-                if field.name in found:
-                    cells = found[field.name].to_pylist()
-                    values = [
-                        cell
-                        if cell is None or (isinstance(cell, bytes) and not cell.startswith(BASE64_CELL))
-                        else decode_value(cell, field, f"{where}: row {row + number}")
-                        for number, cell in enumerate(cells, 1)
-                    ]
-                    found[field.name] = pa.array(values, schema.field(field.name).type)
-            row += batch.num_rows
-            # Names may be there twice: the producer refuses them.
-            arrays = [found[name] for name in batch.schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+        topic = self._topic
+        yield from csv_batches(stream, topic.fields, topic.schema, where, one_column=_columns(stream) == 1)
 
 
 def _arrow(name: str, stream: Any) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,9 @@ from txlog.text import count_text, nearest, shorten
 _BASE64 = "base64"
 BASE64_CELL = b'{"base64":'
 """How a cell of CSV begins that holds bytes which are not UTF-8."""
+BOM = b"\xef\xbb\xbf"
+"""What some programs write before text in UTF-8."""
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
 _MEMBER = re.compile(rb'"\s*:')
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -268,6 +271,8 @@ def _timestamp(given: Any, *, zoned: bool) -> datetime.datetime:
         found = datetime.datetime.fromisoformat(_of_kind(given, str))
     except ValueError:
         raise _WrongFormError(f"as in {example}") from None
+    if _BELOW_MICROSECONDS.search(given):
+        raise _WrongFormError("at most 6 digits after the point: microseconds")
     if (found.tzinfo is not None) is not zoned:
         raise _WrongFormError(f"{'with its' if zoned else 'without a'} zone, as in {example}")
     return found.astimezone(datetime.UTC) if zoned else found
