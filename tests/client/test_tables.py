@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import random
 import subprocess
@@ -260,9 +261,12 @@ def test_starts_and_ends(world: World, store: Store) -> None:
     assert ids(start=times[5] + datetime.timedelta(days=1)) == []
     assert ids(start=times[1], end=times[4]) == [1, 2, 3]
     assert ids(start={0: 2}, end={0: 1, 1: 0}) == []
+    assert ids(start={"0": 1}, end={"1": 2}) == [1, 2, 3, 4]
     for options, error, message in (
         ({"start": {0: 9}}, OffsetOutOfRangeError, "orders-0: start asks for offset 9, but the log holds 0 to 3"),
         ({"start": {7: 0}}, InvalidConfigurationError, "start names orders-7, which is not read"),
+        ({"start": {"7": 0}}, InvalidConfigurationError, "start names orders-7, which is not read"),
+        ({"start": {"0": 0, 0: 1}}, InvalidRequestError, "a partition is there twice, in two forms"),
         ({"end": {0: "1"}}, InvalidRequestError, "end: '1' is not an offset"),
         ({"end": {0: -3}}, InvalidRequestError, "end: -3 is not an offset"),
         ({"end": 5}, InvalidRequestError, "end = 5: expected 'earliest', 'latest', a datetime with a time zone"),
@@ -686,6 +690,7 @@ def test_changes_go_on_where_the_last_ones_ended(world: World, store: Store) -> 
     assert seen == [number for number in range(5) for _ in range(3)]
     assert orders.changes(offsets).read_all().num_rows == 0
     assert orders.changes(offsets).offsets == offsets
+    assert orders.changes(json.loads(json.dumps(offsets))).offsets == offsets
     store.alter_topic("orders", partitions=3)
     with store.producer() as producer:
         producer.send("orders", [{"id": 9}], partition=2)
@@ -717,6 +722,8 @@ def test_duckdb_polars_and_pandas_take_tables_and_readers(numbered: Store) -> No
     pandas = facts.to_pandas(["id"], start={0: 2999})
     assert isinstance(pandas, pd.DataFrame)
     assert pandas["id"].tolist() == [2999, 3000]
+    nullable = facts.to_pandas(["id"], end={0: 1}, types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    assert nullable.dtypes.tolist() == [pd.Int64Dtype()]
     assert pa.table(facts).num_rows == 3001
 
 

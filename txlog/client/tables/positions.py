@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from txlog.client.offsets import EARLIEST, LATEST, OffsetSpec, offsets_for_times, parse_spec, resolve
 from txlog.client.reading import take_cut
@@ -17,8 +17,13 @@ from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, Views
 from txlog.protocol.snapshot_as_of import cut_as_of
 
-Position: TypeAlias = "str | datetime.datetime | Mapping[int, int] | Mapping[TopicPartition, int] | OffsetSpec"
-"""`earliest`, `latest`, a time with a zone, or the offset of each partition (-2 earliest, -1 latest)."""
+Position: TypeAlias = (
+    "str | datetime.datetime | Mapping[int, int] | Mapping[str, int] | Mapping[TopicPartition, int] | OffsetSpec"
+)
+"""`earliest`, `latest`, a time with a zone, or the offset of each partition (-2 earliest, -1 latest).
+
+A partition may be a text, as in `{"0": 500}`, because JSON has no other keys.
+"""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -89,14 +94,23 @@ def _spec(partitions: Sequence[TopicPartition], position: Position, option: str)
             f"{option} = {position!r}: expected 'earliest', 'latest', a datetime with a time zone, or a mapping from partition to offset"
         )
     given = {
-        key if isinstance(key, TopicPartition) else TopicPartition(partitions[0].topic, key): offset
+        key if isinstance(key, TopicPartition) else TopicPartition(partitions[0].topic, _number(key)): offset
         for key, offset in position.items()
     }
+    if len(given) < len(position):
+        raise InvalidRequestError(f"{option} = {position!r}: a partition is there twice, in two forms")
     wrong = [each for each in given.values() if isinstance(each, bool) or not isinstance(each, int) or each < EARLIEST]
     if wrong:
         raise InvalidRequestError(f"{option}: {wrong[0]!r} is not an offset. hint: -2 is earliest, -1 is latest")
     missing = EARLIEST if option == "start" else LATEST
     return OffsetSpec(kind="offsets", option=option, offsets={**dict.fromkeys(partitions, missing), **given})
+
+
+def _number(partition: Any) -> Any:
+    """Return the partition of a key of JSON as a number. A wrong key stays as it is, and the error names it."""
+    if isinstance(partition, str) and partition.isascii() and partition.isdigit():
+        return int(partition)
+    return partition
 
 
 def _microseconds(time: datetime.datetime, option: str) -> int:

@@ -46,6 +46,7 @@ ALL_COLUMNS = "*"
 """In `columns`: all of the topic's own columns."""
 PLACE_COLUMNS = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN)
 """The columns of txlog that follow the topic's columns if `columns` is not given."""
+_SCAN_OPTIONS = ("start", "end", "isolation_level", "as_of")
 
 Where: TypeAlias = "str | pc.Expression"
 Condition: TypeAlias = "Predicate | Expression"
@@ -163,7 +164,7 @@ class TopicTable:
           `"amount > 5 AND country = 'FR'"`, or a pyarrow expression. Files and row groups that cannot contain such a
           row are not read.
         * `start`, `end`: `"earliest"`, `"latest"`, a datetime with a time zone (rows from it on, rows before it), or a
-          mapping from partition to offset. The row at `end` is not read.
+          mapping from partition to offset (-2 earliest, -1 latest). The row at `end` is not read.
         * `isolation_level`: `"read_committed"` or `"read_uncommitted"`. None: the setting of consumers.
         * `as_of`: a datetime with a time zone. The read returns what was appended up to then, without transactions of
           which a row is newer. `start` applies to it, `end` and `isolation_level` cannot be given.
@@ -180,9 +181,13 @@ class TopicTable:
         return self.scan(columns, where, **options).read_all()
 
     def to_pandas(self, columns: Sequence[str] | None = None, where: Where | None = None, **options: Any) -> Any:
-        """Return the rows of `scan` as a pandas DataFrame. Raises InvalidRequestError without pandas."""
+        """Return the rows of `scan` as a pandas DataFrame. Raises InvalidRequestError without pandas.
+
+        `options` are those of `scan`, and those of `pyarrow.Table.to_pandas`, such as `types_mapper`.
+        """
         _load("pandas", "to_pandas")
-        return self.to_arrow(columns, where, **options).to_pandas()
+        of_scan = {name: options.pop(name) for name in _SCAN_OPTIONS if name in options}
+        return self.to_arrow(columns, where, **of_scan).to_pandas(**options)
 
     def to_polars(self, columns: Sequence[str] | None = None, where: Where | None = None, **options: Any) -> Any:
         """Return the rows of `scan` as a Polars DataFrame. Raises InvalidRequestError without Polars."""
@@ -260,8 +265,8 @@ class TopicTable:
             total += sum(changes.read_all()["amount"].to_pylist())
             offsets = changes.offsets
 
-        `since` is what `start` of `scan` is; usually the `offsets` of the last call. A partition that was added since
-        is read from its beginning. Raises OffsetOutOfRangeError if retention has removed rows since then,
+        `since` is what `start` of `scan` is; usually the `offsets` of the last call, also as JSON gives them back.
+        A partition that was added since is read from its beginning. Raises OffsetOutOfRangeError if retention has removed rows since then,
         InvalidRequestError for a table of a snapshot, and what `scan` raises.
         """
         if self._cut is not None:
