@@ -76,7 +76,8 @@ def test_a_signal_ends_after_a_complete_row(rows: list[list[str]], length: int) 
             read += pipe.read(1000)
         interrupts.received = signal.SIGTERM
         assert pipe.read(1000) == b""
-    assert pipe.cut_off == (data != expected)
+    # Without a complete row the signal comes before the pipe has taken a byte.
+    assert pipe.cut_off == (data != expected and expected != b"")
 
 
 def test_a_signal_that_comes_with_the_end() -> None:
