@@ -69,6 +69,11 @@ def producer(address: str, transactional_id: str) -> Iterator[Any]:
     made.flush(TIMEOUT_S)
 
 
+def idempotent_producer(address: str) -> Any:
+    """Return a producer without transactions, whose retries double no row."""
+    return package().Producer({"bootstrap.servers": address, "enable.idempotence": True, **QUIET})
+
+
 def transaction(producer: Any, values: list[bytes], partitions: range, topic: str = TOPIC) -> Callable[[], None]:
     """Return a call that commits one transaction with the values spread evenly over the partitions."""
     each = len(values) // len(partitions)
