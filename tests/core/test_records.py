@@ -207,7 +207,14 @@ snapshots = st.builds(
     groups=tuples(st.builds(GroupRow, position=offsets, write_id=ids, entry=group_entries)),
 )
 fields = st.recursive(
-    st.builds(SchemaField, id=st.integers(1, 2**31 - 1), name=texts, type=texts, nullable=st.booleans()),
+    st.builds(
+        SchemaField,
+        id=st.integers(1, 2**31 - 1),
+        name=texts,
+        type=texts,
+        nullable=st.booleans(),
+        default=st.booleans() | st.integers(-(2**63), 2**63 - 1) | texts | st.just(0.5) | st.just(msgspec.UNSET),
+    ),
     lambda inner: st.builds(
         SchemaField, id=st.just(1), name=texts, type=texts, nullable=st.booleans(), fields=tuples(inner)
     ),
@@ -225,6 +232,7 @@ topics = st.builds(
     created_at=times,
     deleted=st.booleans(),
     write_id=ids,
+    last_field_id=st.integers(1, 2**31 - 1) | st.just(msgspec.UNSET),
 )
 stores = st.builds(
     StoreDescriptor, features=tuples(texts), store_id=ids, created_at=times, constants=st.just(StoreConstants())

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txlog.core import envelope
+from txlog.core.evolution import contradictions
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
     KAFKA_FIELDS,
@@ -19,7 +20,6 @@ from txlog.core.schema import (
     assign_ids,
     check_fields,
     check_new_names,
-    contradictions,
     decimal_type,
     describe,
     evolve,

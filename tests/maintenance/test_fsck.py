@@ -93,6 +93,7 @@ def replace(**changes: Any) -> Callable[[Any], Any]:
         (TOPIC, records.TopicMetadata, replace(topic="audit"), "version 1 of 'audit'"),
         (TOPIC, records.TopicMetadata, replace(topic_id="f" * 32), "f" * 32),
         (TOPIC, records.TopicMetadata, replace(schema_id=2), "2"),
+        (TOPIC, records.TopicMetadata, replace(last_field_id=7), "7"),
     ],
 )
 def test_what_is_there_twice_is_compared(path: str, kind: type[Any], change: Any, found: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.support import ASK_STORE, World
-from txlog.core import envelope, names
+from txlog.core import envelope, features, names
 from txlog.core.effects import Delete, Effect, Gather, Get, List, Program, PutIfAbsent, PutOutcome
 from txlog.core.features import STORE_FEATURES
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
@@ -107,8 +107,8 @@ def _one(effect: Effect) -> Program[Any]:
     return (yield effect)
 
 
-def _put(path: str) -> Program[Any]:
-    return (yield PutIfAbsent(path, b"record"))
+def _put(path: str, data: bytes = b"record") -> Program[Any]:
+    return (yield PutIfAbsent(path, data))
 
 
 def _delete(path: str) -> Program[Any]:
@@ -764,3 +764,37 @@ def test_after_a_crash_anywhere_the_next_call_goes_on(at: int) -> None:
     assert [version.deleted for version in log.versions()] == [False, True, False]
     assert log.describe().partitions == 3
     assert log.partitions.deleted == dict.fromkeys(tps(2), 1)
+
+
+def changed_version(**fields: Any) -> bytes:
+    schema = (msgspec.structs.replace(FIELDS[0], id=1), msgspec.structs.replace(FIELDS[1], id=3))
+    told = {"topic": "orders", "topic_id": "0" * 32, "schema": schema, "schema_id": 0, "write_id": "0" * 32, **fields}
+    return envelope.encode(TopicMetadata(number=0, partitions=1, created_at=0, **told))
+
+
+def test_a_topic_whose_columns_changed_otherwise_is_refused_by_this_version() -> None:
+    assert topics.decode_version(changed_version(), "orders", 0).schema_id == 0
+    with pytest.raises(UnsupportedStoreError, match=r"orders/topic\.0{20}\.json: the store needs schema-evolution"):
+        topics.decode_version(changed_version(last_field_id=3), "orders", 0)
+
+
+def test_a_version_that_contradicts_itself_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "KNOWN_FEATURES", features.KNOWN_FEATURES | {features.SCHEMA_EVOLUTION})
+    assert topics.decode_version(changed_version(last_field_id=3), "orders", 0).last_field_id == 3
+    with pytest.raises(CorruptRecordError, match="expected last_field_id of at least 3, the highest id, found 2"):
+        topics.decode_version(changed_version(last_field_id=2), "orders", 0)
+    defaults = (msgspec.structs.replace(FIELDS[1], default="x"),)
+    with pytest.raises(CorruptRecordError, match=r"expected no default without last_field_id, found 'note' \(id 1\)"):
+        topics.decode_version(changed_version(schema=defaults), "orders", 0)
+
+
+def test_a_name_that_is_created_again_begins_above_every_dropped_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "KNOWN_FEATURES", features.KNOWN_FEATURES | {features.SCHEMA_EVOLUTION})
+    calls = Topics()
+    created = calls.create()
+    dropped = msgspec.structs.replace(
+        created, number=1, schema=created.schema[:1], schema_id=1, last_field_id=9, write_id="1" * 32
+    )
+    calls.world.run(_put(names.topic_metadata_path("orders", 1), envelope.encode(dropped)))
+    calls.delete()
+    assert min(field.id for field in calls.create().schema) == 10

@@ -30,6 +30,10 @@ feature has no such run."""
 INLINE_ZSTD = "inline-zstd"
 """Inline rows may be compressed as a whole. A store made without this feature has none that are."""
 
+SCHEMA_EVOLUTION = "schema-evolution"
+"""Columns may be renamed, dropped, moved and widened, and may have a default. No store has it yet, because not every
+reader finds the columns of such rows by the version that they name."""
+
 STORE_FEATURES = (INLINE_ZSTD, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
 """The features of a new store, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)

@@ -2,20 +2,21 @@
 
 A schema is a tuple of fields over a closed list of types that Arrow, Parquet and Spark agree on bit by bit
 (PROTOCOL.md, "Types"). Readers find fields in files by id, not by name or position, so an id is never reused. A schema
-changes only by adding nullable columns at its end. Arrow's view of the same list is `txlog.storage.arrow_schema`.
+changes by adding nullable columns at its end; `txlog.core.evolution` has the other changes. Arrow's view of the same list
+is `txlog.storage.arrow_schema`.
 """
 
 from __future__ import annotations
 
+import math
 import numbers
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 
 import msgspec
 
-from txlog.core.records import SchemaField, TopicMetadata
+from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 
 SCALAR_TYPES = frozenset(
@@ -43,6 +44,14 @@ NUMBERS = {
 }
 """Types of numbers, each with the range in which it holds every integer."""
 
+_WHOLE_NUMBERS = {
+    **{name: name for name in ("int8", "int16", "int32", "int64")},
+    "date": "int32",
+    "timestamp": "int64",
+    "timestamp_ntz": "int64",
+}
+"""Types whose values are whole numbers, each with the integer type of the same range."""
+
 KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
 """Types that Kafka's serializers write, so that they can be keys."""
 
@@ -56,6 +65,8 @@ MAX_NESTING = 8
 """Types must not nest deeper: this is far below the depth limit of a metadata object."""
 MAX_FIELD_ID = 2**31 - 1
 
+_DECIMAL_TEXT = re.compile(r"-?(\d{1,38})(?:\.(\d{1,38}))?", re.ASCII)
+_HEX = re.compile(r"(?:[0-9a-f]{2})*", re.ASCII)
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
 _CHILDREN = {"list": (1, 1), "map": (2, 2), "struct": (1, 10_000)}
 CHILD_NAMES = {"list": ("element",), "map": ("key", "value")}
@@ -104,6 +115,7 @@ def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
     * Names are not empty and not reserved. Within one struct they differ by more than case.
     * Ids are distinct and positive.
     * Map keys are not nullable.
+    * A default is a value of its column's type, and the column is nullable.
     """
     if not fields:
         raise SchemaMismatchError(f"{where}: a topic needs at least one column")
@@ -144,7 +156,7 @@ def assign_ids(fields: Sequence[SchemaField], first_id: int = 1) -> tuple[Schema
 
 
 def max_field_id(fields: Sequence[SchemaField]) -> int:
-    """Return the highest id, 0 without fields. Columns are never dropped, so no higher id was ever used."""
+    """Return the highest id, 0 without fields. Dropped columns may have had higher ids: see `evolution.last_field_id`."""
     return max((field.id for field in _all_fields(fields)), default=0)
 
 
@@ -188,49 +200,41 @@ def add_columns(
     return fields
 
 
-def contradictions(before: TopicMetadata, version: TopicMetadata) -> Iterator[tuple[str, str]]:
-    """Yield what in `version` cannot follow `before`, as pairs (expected, found) (PROTOCOL.md, R21).
+def check_default(field: SchemaField, where: str) -> None:
+    """Raise SchemaMismatchError, beginning with `where`, unless the default is a value of the column's type.
 
-    `before` is the version one lower.
+    Its JSON form is that of statistics. A decimal is text such as `-1.50`, and binary is text of lower-case hex digits.
+    A `float32` holds the default exactly, so that a wider type does not change it.
     """
-    if before.deleted != (version.topic_id != before.topic_id):
-        other = "another topic_id than" if before.deleted else "topic_id"
-        yield f"{other} {before.topic_id}, as version {before.number} says", version.topic_id
-    if version.partitions < before.partitions:
-        yield f"at least {before.partitions} partitions", f"{version.partitions}"
-    if before.deleted:
-        first = max_field_id(before.schema) + 1
-        reused = [field.name for field in version.schema if field.id < first]
-        if version.schema_id != version.number:
-            yield f"schema_id {version.number}: a topic of its own", f"{version.schema_id}"
-        if reused:
-            yield (
-                f"field ids from {first} on, as version {before.number} is another topic",
-                f"a lower one for {reused[0]!r}",
-            )
-        return
-    if version.schema == before.schema:
-        if version.schema_id != before.schema_id:
-            yield (
-                f"schema_id {before.schema_id}, as the schema is that of version {before.number}",
-                f"{version.schema_id}",
-            )
-        return
-    if version.schema_id != version.number:
-        yield f"the schema of version {before.number}, or schema_id {version.number}", "another schema"
-    kept = version.schema[: len(before.schema)]
-    for old, new in zip_longest(before.schema, kept):
-        if old != new:
-            found = "no column" if new is None else f"{new.name!r} (id {new.id}): {describe(new)}"
-            yield f"column {old.name!r} (id {old.id}): {describe(old)}, as version {before.number} says", found
-            return
-    first = max_field_id(before.schema) + 1
-    for new in version.schema[len(kept) :]:
-        if not new.nullable or new.id < first:
-            yield (
-                f"new columns that are nullable, with ids from {first} on",
-                f"{new.name!r} (id {new.id}): {describe(new)}",
-            )
+    value = field.default
+    if not field.nullable:
+        raise SchemaMismatchError(f"{where}: a column with a default must be nullable")
+    digits = parse_decimal(field.type)
+    if field.type == "bool":
+        is_valid = isinstance(value, bool)
+    elif field.type in ("string", "binary"):
+        is_valid = isinstance(value, str) and (field.type == "string" or _HEX.fullmatch(value) is not None)
+    elif digits is not None:
+        match = _DECIMAL_TEXT.fullmatch(value) if isinstance(value, str) else None
+        is_valid = match is not None and len(match[1].lstrip("0")) <= digits[0] - digits[1]
+        is_valid = is_valid and match is not None and len(match[2] or "") <= digits[1]
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        is_valid = False
+    elif field.type.startswith("float"):
+        # The range comes first: an integer may be too large for any float.
+        is_valid = range_left(field.type, value) is None and math.isfinite(value)
+        is_valid = is_valid and nearest_float(field.type, value) == value
+    else:
+        bits = _WHOLE_NUMBERS.get(field.type)
+        is_valid = bits is not None and isinstance(value, int) and range_left(bits, value) is None
+    if not is_valid:
+        raise SchemaMismatchError(f"{where}: {value!r} is not a default for {field.type}")
+
+
+def nearest_float(type_name: str, value: float) -> float:
+    """Return the value of `float32` or `float64` that is nearest to a finite `value` in its range."""
+    form = "<f" if type_name == "float32" else "<d"
+    return float(struct.unpack(form, struct.pack(form, value))[0])
 
 
 def describe(field: SchemaField) -> str:
@@ -282,6 +286,8 @@ def _check_type(field: SchemaField, path: str, depth: int, where: str) -> None:
         )
     if depth > MAX_NESTING:
         raise SchemaMismatchError(f"{where}: column {path!r}: types nest deeper than {MAX_NESTING} levels")
+    if field.default is not msgspec.UNSET:
+        check_default(field, f"{where}: column {path!r}")
     if field.type == "map" and field.fields[0].nullable:
         raise SchemaMismatchError(f"{where}: column {path!r}: the key of a map cannot be null")
     _check_names(field.fields, f"{where}: in {path!r}")

@@ -17,6 +17,7 @@ import msgspec
 from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
+from txlog.core.evolution import last_field_id
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
@@ -27,7 +28,6 @@ from txlog.core.schema import (
     check_new_names,
     evolve,
     kafka_key,
-    max_field_id,
 )
 from txlog.errors import (
     CoordinatorContentionError,
@@ -113,7 +113,7 @@ def create_topic(
             # The new topic must not show rows of the old one (W40).
             yield from finish_deletion(old, append_log_start)
             # Ids go on where the deleted topic's ended, so the new schema can never read a file of the old topic.
-            number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
+            number, schema = old.number + 1, assign_ids(wanted, last_field_id(old) + 1)
         created_at = yield Now()
         write_id = yield NewId()
         metadata = TopicMetadata(

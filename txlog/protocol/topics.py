@@ -6,10 +6,14 @@ A topic's metadata is a chain of versions, `topic.<n>.json`, and the highest cou
 
 from __future__ import annotations
 
+import msgspec
+
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, Program
+from txlog.core.evolution import contradictions, impossible
+from txlog.core.features import SCHEMA_EVOLUTION, check_features
 from txlog.core.records import TopicMetadata
-from txlog.core.schema import check_fields, contradictions
+from txlog.core.schema import check_fields
 from txlog.errors import CorruptRecordError, MissingObjectError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.text import nearest
 
@@ -138,17 +142,24 @@ def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
 
 
 def decode_version(data: bytes, topic: str, number: int) -> TopicMetadata:
-    """Return the version that an object holds. Raises CorruptRecordError if it is not this version of this name."""
+    """Return the version that an object holds. Raises CorruptRecordError if it is not this version of this name.
+
+    Raises UnsupportedStoreError if its columns were changed in a way that this txlog does not read.
+    """
     path = names.topic_metadata_path(topic, number)
     metadata, _ = envelope.decode(data, TopicMetadata, path)
     if (metadata.topic, metadata.number) != (topic, number):
         raise CorruptRecordError(f"{path}: holds version {metadata.number} of topic {metadata.topic!r}")
     if metadata.schema_id > number:
         raise CorruptRecordError(f"{path}: its schema is of version {metadata.schema_id}, later than its own")
+    if metadata.last_field_id is not msgspec.UNSET:
+        check_features((SCHEMA_EVOLUTION,), path)
     try:
         check_fields(metadata.schema)
     except SchemaMismatchError as error:
         raise CorruptRecordError(f"{path}: {error}") from None
+    for expected, found in impossible(metadata):
+        raise CorruptRecordError(f"{path}: expected {expected}, found {found}")
     return metadata
 
 

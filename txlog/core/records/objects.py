@@ -40,6 +40,8 @@ class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     """One of the types in PROTOCOL.md, "Types"; list, struct and map have `fields`."""
     nullable: bool = True
     fields: tuple[SchemaField, ...] = ()
+    default: bool | int | float | str | msgspec.UnsetType = msgspec.UNSET
+    """What rows have that were written before the column was added; see `schema.check_default`. UNSET: null."""
 
 
 class TopicMetadata(_Object, frozen=True, kw_only=True):
@@ -57,6 +59,8 @@ class TopicMetadata(_Object, frozen=True, kw_only=True):
     created_at: Time
     deleted: bool = False
     write_id: Id
+    last_field_id: FieldId | msgspec.UnsetType = msgspec.UNSET
+    """The highest field id of all versions. UNSET: columns were only added, so it is the highest of `schema`."""
 
 
 class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from txlog.core import names
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
+from txlog.core.evolution import contradictions, impossible
+from txlog.core.features import SCHEMA_EVOLUTION
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from txlog.core.records import SchemaField, StoreDescriptor, TopicMetadata
-from txlog.core.schema import check_fields, contradictions
+from txlog.core.schema import check_fields
 from txlog.errors import SchemaMismatchError
 from txlog.maintenance.fsck.findings import Reader
 from txlog.maintenance.fsck.partition_check import Schemas
@@ -97,6 +101,13 @@ class TopicCheck:
         except SchemaMismatchError as error:
             self.findings.damaged(path, "a valid schema", error.problem)
             return
+        features = () if self.descriptor is None else self.descriptor.features
+        if version.last_field_id is not msgspec.UNSET and self.descriptor and SCHEMA_EVOLUTION not in features:
+            self.findings.damaged(
+                path, f"no last_field_id, as the store lacks the feature {SCHEMA_EVOLUTION}", f"{version.last_field_id}"
+            )
+        for expected, found in impossible(version):
+            self.findings.damaged(path, expected, found)
         topic.versions[version.number] = version
         made_at = 0 if self.descriptor is None else self.descriptor.created_at
         if version.created_at + SKEW_MS < made_at:
