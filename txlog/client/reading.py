@@ -7,15 +7,18 @@ maintenance has deleted a file in the meantime, the partition is listed again an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
 from txlog.config import DEFAULT_ISOLATION, IsolationLevel, Layer, parse_isolation
 from txlog.core.effects import Gather, Program
+from txlog.core.evolution import WrittenSchema
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.names import TopicPartition, topic_metadata_path
 from txlog.core.records import SchemaField, TopicMetadata
@@ -63,7 +66,9 @@ class ReadTask:
     end: int
     isolation: IsolationLevel
     fields: tuple[SchemaField, ...] = field(repr=False)
-    """The topic's schema at planning, at least as new as that of every piece."""
+    """The topic's schema at planning. Without `written` it is at least as new as that of every piece."""
+    written: Mapping[int, WrittenSchema] = field(default_factory=dict, repr=False)
+    """The columns of each `schema_id` of the pieces. Empty if the topic's columns were only added."""
     columns: tuple[str, ...] | None = None
     """The topic's columns to read, in this order. None: all of them."""
     metadata_columns: tuple[str, ...] = METADATA_COLUMNS
@@ -140,8 +145,12 @@ def tasks(
     columns: Sequence[str] | None = None,
     metadata_columns: Sequence[str] = METADATA_COLUMNS,
     cut: SnapshotCut | None = None,
+    fields: Sequence[SchemaField] | None = None,
 ) -> tuple[ReadTask, ...]:
     """Return a task for each plan, with the topic's newest schema that the plans need.
+
+    `fields` are the columns that the caller knows; None: the newest. Names in `columns` are theirs, also if they have other
+    names since.
 
     Empty plans give tasks without pieces. With a `cut`, raises InvalidRequestError if a plan is not of this cut. Raises
     SchemaMismatchError for an unknown column.
@@ -151,6 +160,9 @@ def tasks(
     made = []
     for each in plans:
         topic = topic_for(runtime, each)
+        written = written_schemas(runtime, topic, each.pieces)
+        if fields is not None and topic.last_field_id is not msgspec.UNSET:
+            topic = msgspec.structs.replace(topic, schema=tuple(fields))
         chosen = None if columns is None else check_columns(topic, tuple(columns))
         made.append(
             ReadTask(
@@ -164,6 +176,7 @@ def tasks(
                 columns=chosen,
                 metadata_columns=_check_metadata_columns(metadata_columns),
                 pieces=each.pieces,
+                written=written,
                 cut=each.cut,
             )
         )
@@ -186,6 +199,16 @@ def topic_for(runtime: Runtime, plan: ReadPlan) -> TopicMetadata:
     """Return the topic's metadata, at least as new as the schema of every piece. Raises as `topic_of_rows`."""
     newest = max((piece.schema_id for piece in plan.pieces), default=0)
     return topic_of_rows(runtime, plan.topic_partition, newest)
+
+
+def written_schemas(runtime: Runtime, topic: TopicMetadata, pieces: Iterable[Piece]) -> dict[int, WrittenSchema]:
+    """Return the columns of each version that rows of `pieces` name; empty if the topic's columns were only added.
+
+    Costs one GET for each version that this process has not read yet. Raises as `topic_of_rows` does.
+    """
+    if topic.last_field_id is msgspec.UNSET:
+        return {}
+    return runtime.written_schemas(topic, {piece.schema_id for piece in pieces})
 
 
 def topic_of_rows(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicMetadata:
@@ -227,7 +250,7 @@ def read_task(
     relists = 0
     while True:
         try:
-            read = rows.read_pieces(at, task.pieces, task.fields, task.columns, keep=task.keep)
+            read = rows.read_pieces(at, task.pieces, task.fields, task.columns, keep=task.keep, written=task.written)
             for batch in rows.joined(read, max_rows or rows.JOINED_ROWS):
                 task = replace(task, start=rows.last_offset(batch) + 1)
                 relists = 0
@@ -273,8 +296,12 @@ def _plan_again(
         wanted = {task.topic_partition: (task.start, task.end)}
         made = plan_reads(session, wanted, task.isolation, cut=task.cut)[task.topic_partition]
         topic = topic_for(runtime, made)
+        written = written_schemas(runtime, topic, made.pieces)
     finally:
         runtime.close()
+    if written:
+        # The columns stay those of the task, found by id: another column may have their names now.
+        return replace(task, pieces=made.pieces, written=written)
     # The columns stay those of the task. Newer files may have columns that were added to the topic.
     columns = task.columns if task.columns is not None else tuple(each.name for each in task.fields)
     return replace(task, pieces=made.pieces, fields=topic.schema, columns=columns)

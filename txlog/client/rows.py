@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,15 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.core.effects import Program, gathered
+from txlog.core.evolution import WrittenSchema
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import SchemaField
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
 from txlog.errors import MissingObjectError, TxlogError
-from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, to_arrow
+from txlog.storage.arrow_evolution import columns_to_read, project
+from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, to_arrow, wanted_fields
 from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_reader import read_ranges
+from txlog.storage.parquet_statistics import Bounds
 from txlog.storage.parquet_writer import ROW_GROUP_ROWS
 
 if TYPE_CHECKING:
@@ -57,8 +61,13 @@ def read_pieces(
     digests: bool = False,
     run: Callable[[Program[tuple[Batches, ...]]], tuple[Batches, ...]] | None = None,
     keep: RowFilter | None = None,
+    written: Mapping[int, WrittenSchema] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
+
+    `written` has the columns of each version that the pieces name (R14, R21). It may be empty for a topic whose columns were
+    only added: then `fields` are at least as new as those of every piece. Raises SchemaMismatchError if rows can have values
+    that `fields` cannot hold.
 
     With `digests` every byte of the files is read and compared with its digest in the log. With `run`, a driver's,
     several small files are read at once. Row groups without a row that `keep` keeps are skipped; the
@@ -66,15 +75,27 @@ def read_pieces(
     with the name of the object.
     """
     checked: set[str] = set()
+    judged_ids = {field.id for field in fields if keep is not None and field.name in keep.columns}
 
     def read(piece: Piece) -> Batches:
+        own = written.get(piece.schema_id)
+        if own is None or own.fields == tuple(fields):
+            return read_own(piece, fields, columns)
+        # The rows are read and judged as their own version describes them, and get the wanted columns afterwards.
+        wanted = wanted_fields(fields, columns)
+        names = columns_to_read(own, wanted, str(piece.topic_partition))
+        return (project(batch, own, wanted) for batch in read_own(piece, own.fields, names))
+
+    def read_own(piece: Piece, fields: Sequence[SchemaField], columns: Sequence[str] | None) -> Batches:
         if isinstance(piece, InlinePiece):
             where = piece.topic_partition.folder + batch_name(piece.range.base_offset - piece.range.first_row)
             return iter([read_inline_rows(piece.payload, piece.range, fields, columns, where=where, rows=piece.rows)])
         # A file whose rows lie between those of other files is opened several times, but compared only once.
         whole = digests and piece.file.path not in checked
         checked.add(piece.file.path)
-        return _read_file(store, piece, fields, columns, whole=whole, keep=keep)
+        judged = [field for field in fields if field.id in judged_ids]
+        may_match = None if keep is None else keep.may_match_rows
+        return _read_file(store, piece, fields, columns, whole=whole, judged=judged, may_match=may_match)
 
     for group in _at_once(pieces) if run is not None else ([piece] for piece in pieces):
         if run is None or len(group) == 1:
@@ -91,7 +112,8 @@ def _read_file(
     columns: Sequence[str] | None,
     *,
     whole: bool,
-    keep: RowFilter | None,
+    judged: Sequence[SchemaField],
+    may_match: Callable[[Mapping[str, Bounds], int], bool] | None,
 ) -> Batches:
     tp = piece.topic_partition
     try:
@@ -105,8 +127,8 @@ def _read_file(
             start=piece.start,
             end=piece.end,
             whole=whole,
-            judged=() if keep is None else [field for field in fields if field.name in keep.columns],
-            may_match=None if keep is None else keep.may_match_rows,
+            judged=judged,
+            may_match=may_match,
         )
     except MissingObjectError as error:
         raise MissingObjectError(

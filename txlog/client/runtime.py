@@ -7,7 +7,8 @@ It holds no views of partitions, because each client has its own (`txlog.client.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from txlog.client.retry import RetryPolicy
@@ -17,6 +18,7 @@ from txlog.config import ClientConfig, ConsumerConfig, Layer, ProducerConfig
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
+from txlog.core.evolution import WrittenSchema, written_schema
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
 from txlog.errors import (
@@ -70,6 +72,7 @@ class Runtime:
         self._descriptor: StoreDescriptor | None = None
         self._store_seen_at: ClockReading | None = None
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
+        self._written: dict[tuple[str, int], WrittenSchema] = {}
         self._rolls: dict[str, RollPolicy] = {}
         self._proven_offset_ms: int | None = None
 
@@ -197,6 +200,26 @@ class Runtime:
             raise
         self.remember_topic(metadata, now_ms)
         return metadata
+
+    def written_schemas(self, topic: TopicMetadata, schema_ids: Iterable[int]) -> dict[int, WrittenSchema]:
+        """Return the columns of these versions of a topic, which a row may name as its `schema_id`.
+
+        Versions never change, so each is read once. Raises MissingObjectError for one that does not exist any more.
+        """
+        found = {}
+        for number in schema_ids:
+            key = (topic.topic_id, number)
+            held = self._written.get(key)
+            if held is None:
+                version = topic
+                if number != topic.schema_id:
+                    what = f"reading version {number} of topic {topic.topic!r}"
+                    version = self.patiently(what, partial(topic_protocol.earlier_version, topic.topic, number))
+                held = written_schema(version)
+                with self._lock:
+                    self._written = {**self._written, key: held}
+            found[number] = held
+        return found
 
     def known_topic(self, name: str) -> TopicMetadata | None:
         """Return the topic's metadata as this process last saw them, however long ago, or None if it never did."""

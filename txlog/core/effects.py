@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
+from txlog.core.evolution import WrittenSchema
+
 T = TypeVar("T")
 
 
@@ -130,13 +132,15 @@ class InlineRows:
 class WriteRows:
     """-> txlog.core.records.DataFile: write inline rows of a topic to one Parquet file.
 
-    The file has `_offset` and `_timestamp` columns. `file_path` is relative to the topic's folder; the name was never
+    The file has the newest columns of `rows`, and `_offset` and `_timestamp`. `file_path` is relative to the topic's folder; the name was never
     used before.
     """
 
     topic: str
     file_path: str
     rows: tuple[InlineRows, ...]
+    written: tuple[tuple[int, WrittenSchema], ...] = ()
+    """The columns of each `schema_id` of the rows. It may be empty if columns were only added from one to the next."""
 
 
 @dataclass(frozen=True, slots=True)

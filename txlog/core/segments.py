@@ -92,7 +92,7 @@ def build_index(
             )
         )
     if inline_file is not None:
-        # Rows of older schemas are written in the segment's newest schema, because columns are only ever added.
+        # Rows of older schemas are written in the segment's newest schema, which can hold all of them.
         files.append(indexed_file(inline_file, max(record.schema_id for record in inline), offset_column=True))
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     index = SegmentIndex(

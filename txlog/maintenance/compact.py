@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txlog.client.reading import piece_rows, run_many
+from txlog.client.reading import piece_rows, run_many, written_schemas
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.cleaning import Kept
@@ -220,7 +220,10 @@ class _Pass:
         newest = max((file.schema_id for read in plan.indexes for file in read.index.files), default=None)
         tp = plan.topic_partition
         self._topic = runtime.topic(tp.topic) if newest is None else topic_of_inputs(runtime, tp, newest)
-        self._values = value_columns(self._topic.schema, plan.policy.key_columns)
+        by_id = {field.id: field.name for field in self._topic.schema}
+        # A key column may have been renamed since the policy was made.
+        self._keys = tuple(by_id[number] for number in plan.policy.key)
+        self._values = value_columns(self._topic.schema, self._keys)
         self._read = 0
         self._to_read = 0
 
@@ -279,8 +282,8 @@ class _Pass:
         from txlog.client.tables.latest import keyed_rows
 
         latest = OffsetMap(self._plan.policy.max_keys)
-        for batch in self._batches(dirty, self._plan.policy.key_columns):
-            rows = keyed_rows(batch, self._plan.policy.key_columns, ())
+        for batch in self._batches(dirty, self._keys):
+            rows = keyed_rows(batch, self._keys, ())
             offsets = rows.offsets[rows.keyed]
             taken = latest.put(rows.digests[rows.keyed], offsets)
             if taken < len(offsets):
@@ -293,7 +296,7 @@ class _Pass:
         from txlog.client.tables.latest import keyed_rows
 
         for batch in self._batches(merge.pieces, None):
-            stays = selection.keep(keyed_rows(batch, self._plan.policy.key_columns, self._values))
+            stays = selection.keep(keyed_rows(batch, self._keys, self._values))
             kept = batch if stays.all() else batch.filter(pa.array(stays))
             if kept.num_rows:
                 counted.add(kept)
@@ -305,7 +308,10 @@ class _Pass:
         # A copy fetches all columns, so the digest of the whole file is checked. Keys alone are checked page by page.
         whole = columns is None
         runtime, fields = self._runtime, self._topic.schema
-        read = rows.read_pieces(runtime.store, pieces, fields, columns, digests=whole, run=run_many(runtime))
+        written = written_schemas(runtime, self._topic, pieces)
+        read = rows.read_pieces(
+            runtime.store, pieces, fields, columns, digests=whole, run=run_many(runtime), written=written
+        )
         for batch in rows.joined(read):
             yield batch
             self._read += batch.num_rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from txlog.client.reading import piece_rows, run_many, topic_of_rows
+from txlog.client.reading import piece_rows, run_many, topic_of_rows, written_schemas
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, Kept, MergePolicy
@@ -170,11 +170,14 @@ def copy_rows(
         return None
     topic = topic_of_inputs(runtime, tp, max(piece.schema_id for piece in merge.pieces))
     check_layout(runtime, topic, layout)
+    written = written_schemas(runtime, topic, merge.pieces)
     expected = piece_rows(merge.pieces)
 
     def batches() -> Iterator[pa.RecordBatch]:
         copied = 0
-        read = rows.read_pieces(runtime.store, merge.pieces, topic.schema, None, digests=True, run=run_many(runtime))
+        read = rows.read_pieces(
+            runtime.store, merge.pieces, topic.schema, None, digests=True, run=run_many(runtime), written=written
+        )
         for batch in rows.joined(read):
             yield batch
             copied += batch.num_rows

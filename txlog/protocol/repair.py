@@ -28,6 +28,7 @@ from txlog.protocol.context import Context
 from txlog.protocol.load import present, read_clean
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.requests import get
+from txlog.protocol.topics import written_schemas
 
 _AT_ONCE = 16
 """Records that are fetched at once: one has up to 4 MiB."""
@@ -286,7 +287,8 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
         )
         file: DataFile | None = None
         if rows:
-            file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
+            written = yield from written_schemas(tp.topic, {each.schema_id for each in rows})
+            file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows, written)
         value = _index(tp, wrong.records, file, wrong.after.last_stable_offset)
     data = encode_readable(path, value)
     if wrong.value is not None:

@@ -24,6 +24,7 @@ from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import reload, trim_to
 from txlog.protocol.put import encode_readable, put_pure
+from txlog.protocol.topics import written_schemas
 
 MAX_FINISHED_SEGMENTS = 2
 """So many finished segments of a tail are sealed at once, whatever waits for it: their records are read one by one."""
@@ -139,7 +140,8 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
             for each in inline
         )
         own = SegmentName(name.base_offset, name.end_offset, 0, unique)
-        file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
+        written = yield from written_schemas(tp.topic, {each.schema_id for each in rows})
+        file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows, written)
     index, txn_index = segments.build_index(tp, records, stored[-1].digest, file)
     index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
     index_data = encode_readable(tp.folder + name.index, index, instead=_UNSEALED)

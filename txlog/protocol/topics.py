@@ -6,11 +6,13 @@ A topic's metadata is a chain of versions, `topic.<n>.json`, and the highest cou
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, Program
-from txlog.core.evolution import contradictions, impossible
+from txlog.core.evolution import WrittenSchema, contradictions, impossible, written_schema
 from txlog.core.features import SCHEMA_EVOLUTION, check_features
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import check_fields
@@ -121,6 +123,21 @@ def earlier_version(topic: str, number: int) -> Program[TopicMetadata]:
             f"{names.topic_metadata_path(topic, number)} is gone; versions of topics are never removed, look at it with `txlog fsck`"
         )
     return found
+
+
+def written_schemas(topic: str, schema_ids: Collection[int]) -> Program[tuple[tuple[int, WrittenSchema], ...]]:
+    """Return the columns of versions that rows name; empty if from one to the next columns were only added.
+
+    Costs one GET for each version, and nothing for a single one. Versions that do not exist any more give an empty result:
+    rows whose columns then do not fit together are damage.
+    """
+    if len(schema_ids) < 2:
+        return ()
+    found = yield Gather(tuple(read_version(topic, number) for number in sorted(schema_ids)))
+    versions: list[TopicMetadata] = [version for version in found if version is not None]
+    if len(versions) < len(schema_ids) or versions[-1].last_field_id is msgspec.UNSET:
+        return ()
+    return tuple((version.number, written_schema(version)) for version in versions)
 
 
 def is_recreated(metadata: TopicMetadata) -> Program[bool]:

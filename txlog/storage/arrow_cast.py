@@ -119,7 +119,7 @@ def check_nulls(column: pa.ChunkedArray[Any], field: SchemaField, path: str, whe
     if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
         return
     for chunk in column.chunks:
-        for child, values in zip(field.fields, _child_values(chunk, field), strict=True):
+        for child, values in zip(field.fields, child_values(chunk, field), strict=True):
             check_nulls(pa.chunked_array([values]), child, f"{path}.{child.name}", where)
 
 
@@ -132,8 +132,8 @@ def cast_column(column: Any, field: SchemaField, path: str, where: str) -> Any:
     """
     target = to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
-        return _exactly(column, target)
-    loose = _exactly(column, to_arrow_type(field, loose=True))
+        return exactly(column, target)
+    loose = exactly(column, to_arrow_type(field, loose=True))
     whole = loose if isinstance(loose, pa.ChunkedArray) else pa.chunked_array([loose])
     check_nulls(whole, field, path, where)
     if whole is not loose:
@@ -141,7 +141,7 @@ def cast_column(column: Any, field: SchemaField, path: str, where: str) -> Any:
     return pa.chunked_array([_tightened(chunk, field) for chunk in whole.chunks], target)
 
 
-def _exactly(values: Any, target: Any) -> Any:
+def exactly(values: Any, target: Any) -> Any:
     """Return `values` cast without changing any value. Raises ArrowException.
 
     Arrow's own safe cast refuses every integer beyond 2**53 in a float64, even an exact one.
@@ -167,25 +167,33 @@ def _tightened(array: Any, field: SchemaField) -> Any:
     target = to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields):
         return array.cast(target)
+    values = (
+        [array.field(child.name) for child in field.fields] if field.type == "struct" else child_values(array, field)
+    )
+    below = [_tightened(filled(each, child), child) for each, child in zip(values, field.fields, strict=True)]
+    return with_children(array, field, target, below)
+
+
+def with_children(array: Any, field: SchemaField, target: Any, below: list[Any]) -> Any:
+    """Return `array`, a struct, list or map, as type `target` with other children.
+
+    For a struct `below` has values for each row; otherwise it is in the form of `child_values`.
+    """
     missing = array.is_null() if array.null_count else None
     if field.type == "struct":
-        fields = [_tightened(_filled(array.field(child.name), child), child) for child in field.fields]
-        return pa.StructArray.from_arrays(fields, fields=list(target), mask=missing)
+        return pa.StructArray.from_arrays(below, fields=list(target), mask=missing)
     present = array.is_valid().to_numpy(zero_copy_only=False)
     lengths = np.zeros(len(array), np.int32)
     lengths[present] = np.diff(array.drop_null().offsets.to_numpy())
     offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-    below = [
-        _tightened(_filled(values, child), child)
-        for values, child in zip(_child_values(array, field), field.fields, strict=True)
-    ]
     if field.type == "map":
         # The type stubs do not know `type` together with `mask`.
         return cast(Any, pa.MapArray).from_arrays(offsets, below[0], below[1], type=target, mask=missing)
     return pa.ListArray.from_arrays(offsets, below[0], type=target, mask=missing)
 
 
-def _filled(array: Any, field: SchemaField) -> Any:
+def filled(array: Any, field: SchemaField) -> Any:
+    """Return `array` with a value in place of each null, if the field allows none: they are below a null parent."""
     if field.nullable or not array.null_count:
         return array
     places = np.arange(len(array))
@@ -214,7 +222,7 @@ def _allows_nulls(field: SchemaField) -> bool:
     return field.nullable and all(_allows_nulls(child) for child in field.fields)
 
 
-def _child_values(array: Any, field: SchemaField) -> list[pa.Array[Any]]:
+def child_values(array: Any, field: SchemaField) -> list[pa.Array[Any]]:
     """Return the values of a nested array's children that belong to a value.
 
     Values below a null or outside a slice are left out.

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from txlog.core.effects import WriteRows
 from txlog.core.records import DataFile, SchemaField
 from txlog.errors import UnsupportedStoreError
+from txlog.storage.arrow_evolution import project
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, stored_fields, to_arrow
 from txlog.storage.inline_rows import read_ipc, select_fields, with_offsets_of
 from txlog.storage.object_store import ObjectStore
@@ -72,32 +73,39 @@ def write_rows_file(
 def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
     """Perform a WriteRows effect: write the rows of several batches to one file.
 
-    Their schemas may be different versions of the topic's.
+    Their schemas may be different versions of the topic's. The file has the newest of them.
     """
     where = f"inline rows of {effect.topic!r} for {effect.file_path!r}"
     tables = [read_ipc(rows.payload, where) for rows in effect.rows]
-    # Schemas only gain columns, so the newest has all of them.
-    newest = max(range(len(tables)), key=lambda number: effect.rows[number].schema_id)
-    fields = stored_fields(tables[newest].schema, where)
+    ids = [rows.schema_id for rows in effect.rows]
+    written = dict(effect.written)
+    # The newest schema can hold the rows of all others.
+    newest = ids.index(max(ids))
+    own = written.get(ids[newest])
+    fields = stored_fields(tables[newest].schema, where) if own is None else own.fields
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for run in _runs(tables):
+        for run in _runs(tables, ids):
             # Arrow takes as long for the call as for a thousand rows, and a batch is often smaller.
             joined = pa.concat_tables(tables[number] for number in run).combine_chunks()
-            selected = select_fields(joined, fields, where)
+            own = written.get(ids[run[0]])
+            selected = select_fields(joined, fields if own is None else own.fields, where)
             places = [(tables[n].num_rows, effect.rows[n].base_offset, effect.rows[n].timestamp) for n in run]
-            yield from with_offsets_of(selected, places).to_batches()
+            for batch in with_offsets_of(selected, places).to_batches():
+                yield batch if own is None or own.fields == fields else project(batch, own, fields)
 
     return write_rows_file(store, effect.topic, effect.file_path, batches(), fields, offset_column=True)
 
 
-def _runs(tables: Sequence[pa.Table]) -> Iterator[range]:
-    """Yield the positions of neighbours with one schema, up to _PART_BYTES together."""
+def _runs(tables: Sequence[pa.Table], ids: Sequence[int]) -> Iterator[range]:
+    """Yield the positions of neighbours with one schema and one of `ids`, up to _PART_BYTES together."""
     first = size = 0
     for number, table in enumerate(tables):
         more = table.nbytes
         if number > first and (
-            size + more > _PART_BYTES or not table.schema.equals(tables[first].schema, check_metadata=True)
+            size + more > _PART_BYTES
+            or ids[number] != ids[first]
+            or not table.schema.equals(tables[first].schema, check_metadata=True)
         ):
             yield range(first, number)
             first, size = number, 0

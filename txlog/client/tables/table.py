@@ -239,7 +239,9 @@ class TopicTable:
                 f"topic {self.name!r} has no key, so no row of it is newer than another one. hint: set key.columns of the topic"
             )
         values = value_columns(topic.schema, keys)
-        plan = self._plan(columns, where, "earliest", "latest", "read_committed", as_of, (*values, OFFSET_COLUMN))
+        plan = self._plan(
+            columns, where, "earliest", "latest", "read_committed", as_of, (*values, OFFSET_COLUMN), topic
+        )
 
         def newest() -> Iterator[pa.RecordBatch]:
             for whole, kept in zip(plan.tasks, plan.kept, strict=True):
@@ -289,9 +291,10 @@ class TopicTable:
         isolation_level: str | None,
         as_of: datetime.datetime | None,
         further: Sequence[str] = (),
+        topic: TopicMetadata | None = None,
     ) -> Plan:
-        """Plan a read of the columns of the result, those of the condition, and `further` ones."""
-        topic = self.topic()
+        """Plan a read of the columns of the result, those of the condition, and `further` ones; names are those of `topic`."""
+        topic = topic or self.topic()
         schema = columns_of(topic, columns)
         condition = _condition(topic, where)
         cut, isolation = self._level(isolation_level, as_of)
@@ -313,6 +316,7 @@ class TopicTable:
             list(plans.values()),
             columns=[name for name in names if name not in OWN_COLUMNS],
             metadata_columns=[name for name in names if name in OWN_COLUMNS],
+            fields=topic.schema,
         )
         ends = {tp: plans[tp].end if tp in plans else each[0] for tp, each in ranges.items()}
         return Plan(schema=schema, tasks=made, condition=condition, ends=ends)

@@ -1,0 +1,101 @@
+"""How do rows that were written for one version of a topic's columns become rows of another version?
+
+Their file or stream was read with the columns of their own version. Here each of these columns is found by its field id, and a
+narrower type becomes the wider one (PROTOCOL.md, "Changed columns").
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import zip_longest
+from typing import Any, cast
+
+import pyarrow as pa
+
+from txlog.core.evolution import WrittenSchema, has_default, why_unreadable
+from txlog.core.records import SchemaField
+from txlog.errors import SchemaMismatchError
+from txlog.storage.arrow_cast import child_values, exactly, filled, with_children
+from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, field_id, to_arrow, to_arrow_type
+
+_NO_FIELD = SchemaField(id=1, name="", type="")
+
+
+def columns_to_read(written: WrittenSchema, wanted: Sequence[SchemaField], where: str) -> tuple[str, ...]:
+    """Return the names that the columns `wanted` have in the version that rows were written for.
+
+    Columns that this version lacks are left out. Raises SchemaMismatchError, beginning with `where`, if rows of this
+    version can have values that `wanted` cannot hold.
+    """
+    why = why_unreadable(wanted, written)
+    if why is not None:
+        raise SchemaMismatchError(
+            f"{where}: the topic's columns changed after this read began: {why}. hint: restart the query or the reader"
+        )
+    ids = {field.id for field in wanted}
+    return tuple(field.name for field in written.fields if field.id in ids)
+
+
+def project(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> pa.RecordBatch:
+    """Return `batch`, which has columns of `written`, with the columns `wanted`, `_offset` and `_timestamp`.
+
+    Both have passed `columns_to_read`. Columns are found by id.
+    """
+    places = {number: at for at, field in enumerate(batch.schema) if (number := field_id(field)) is not None}
+    own = {field.id: field for field in written.fields}
+    arrays = [
+        _converted(None if field.id not in places else batch.column(places[field.id]), batch.num_rows, own.get(field.id), field, written.last_field_id)
+        for field in wanted
+    ]  # fmt: skip
+    arrays += [batch.column(OFFSET_FIELD.name), batch.column(TIMESTAMP_FIELD.name)]
+    fields = [*to_arrow(wanted), OFFSET_FIELD, TIMESTAMP_FIELD]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _converted(array: Any, rows: int, written: SchemaField | None, wanted: SchemaField, last_id: int) -> Any:
+    """Return a column, or a field inside of one, as the wanted field."""
+    target = to_arrow_type(wanted)
+    if array is None or written is None:
+        if has_default(wanted, last_id):
+            return pa.repeat(_default(wanted), rows)
+        return pa.nulls(rows, target)
+    if _is_same(written, wanted):
+        return array
+    if not wanted.fields:
+        return exactly(array, target)
+    if wanted.type == "struct":
+        own = {field.id: (at, field) for at, field in enumerate(written.fields)}
+        below = []
+        for child in wanted.fields:
+            at, field = own.get(child.id, (None, None))
+            values = None if at is None else array.field(at)
+            below.append(filled(_converted(values, len(array), field, child, last_id), child))
+    else:
+        below = [
+            _converted(values, len(values), field, child, last_id)
+            for values, field, child in zip(child_values(array, written), written.fields, wanted.fields, strict=True)
+        ]
+    return with_children(array, wanted, target, below)
+
+
+def _is_same(written: SchemaField, wanted: SchemaField) -> bool:
+    """Return whether values of both have one type. Ids of children count, names of the two fields do not."""
+    return written.type == wanted.type and all(
+        (old.id, old.name, old.nullable) == (new.id, new.name, new.nullable) and _is_same(old, new)
+        for old, new in zip_longest(written.fields, wanted.fields, fillvalue=_NO_FIELD)
+    )
+
+
+@lru_cache(maxsize=256)
+def _default(field: SchemaField) -> Any:
+    """Return the default of a field as a value of its type."""
+    value, target = field.default, to_arrow_type(field)
+    if pa.types.is_decimal(target):
+        return pa.scalar(decimal.Decimal(cast(str, value)), target)
+    if pa.types.is_binary(target):
+        return pa.scalar(bytes.fromhex(cast(str, value)), target)
+    if pa.types.is_date(target) or pa.types.is_timestamp(target):
+        return pa.scalar(cast(int, value), pa.int32() if pa.types.is_date(target) else pa.int64()).cast(target)
+    return pa.scalar(value, target)
