@@ -160,11 +160,13 @@ def max_field_id(fields: Sequence[SchemaField]) -> int:
     return max((field.id for field in _all_fields(fields)), default=0)
 
 
-def evolve(old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = "schema") -> tuple[SchemaField, ...]:
+def evolve(
+    old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = "schema", last_id: int | None = None
+) -> tuple[SchemaField, ...]:
     """Return the schema that follows `old` when the user asks for `new`. Ids in `new` are ignored.
 
     Columns of `old` are found by name, and keep their ids and places. The others come after them, in their order, with
-    new ids. The result equals `old` if `new` adds nothing. Raises SchemaMismatchError, beginning with `where`, if a
+    new ids above `last_id` (None: the highest of `old`). The result equals `old` if `new` adds nothing. Raises SchemaMismatchError, beginning with `where`, if a
     column is missing or has changed, or if a new one is not nullable.
     """
     wanted = {field.name: field for field in new}
@@ -179,13 +181,13 @@ def evolve(old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = 
             raise SchemaMismatchError(
                 f"{where}: column {field.name!r}: expected {describe(field)}, found {describe(found)}"
             )
-    return add_columns(old, [field for field in new if field.name not in kept], where)
+    return add_columns(old, [field for field in new if field.name not in kept], where, last_id)
 
 
 def add_columns(
-    old: Sequence[SchemaField], added: Sequence[SchemaField], where: str = "schema"
+    old: Sequence[SchemaField], added: Sequence[SchemaField], where: str = "schema", last_id: int | None = None
 ) -> tuple[SchemaField, ...]:
-    """Return `old` followed by further columns with new ids.
+    """Return `old` followed by further columns with new ids above `last_id` (None: the highest of `old`).
 
     Raises SchemaMismatchError unless those are new and nullable.
     """
@@ -194,7 +196,7 @@ def add_columns(
             raise SchemaMismatchError(
                 f"{where}: new column {field.name!r} must be nullable: rows written before it have no value"
             )
-    fields = (*old, *assign_ids(added, max_field_id(old) + 1))
+    fields = (*old, *assign_ids(added, (max_field_id(old) if last_id is None else last_id) + 1))
     check_fields(fields, where)
     check_new_names(added, old, where)
     return fields

@@ -28,6 +28,7 @@ from txlog.core.schema import (
     check_new_names,
     evolve,
     kafka_key,
+    max_field_id,
 )
 from txlog.errors import (
     CoordinatorContentionError,
@@ -89,7 +90,7 @@ def create_topic(
     wanted = assign_ids(KAFKA_FIELDS if fields is None else fields)
     check_fields(wanted, where)
     check_new_names(wanted, (), where)
-    checked = _check_config(topic, config or {}, wanted)
+    checked = check_config(topic, config or {}, wanted)
     topic_id = topic_id or (yield NewId())
     for _ in range(ctx.max_races):
         old = yield from find_topic(topic)
@@ -127,9 +128,9 @@ def create_topic(
             created_at=created_at,
             write_id=write_id,
         )
-        if (yield from _put_version(ctx, metadata)):
+        if (yield from put_version(ctx, metadata)):
             return metadata
-    raise _contention(topic, ctx)
+    raise contention(topic, ctx)
 
 
 def alter_topic(
@@ -168,9 +169,9 @@ def alter_topic(
         created_at = yield Now()
         write_id = yield NewId()
         changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
-        if (yield from _put_version(ctx, changed)):
+        if (yield from put_version(ctx, changed)):
             return changed
-    raise _contention(topic, ctx)
+    raise contention(topic, ctx)
 
 
 def topic_to_delete(topic: str) -> Program[TopicMetadata]:
@@ -215,11 +216,11 @@ def delete_topic(
         gone = msgspec.structs.replace(
             current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
         )
-        if (yield from _put_version(ctx, gone)):
+        if (yield from put_version(ctx, gone)):
             yield from _finish_decided(gone, append_log_start)
             return gone
         current = yield from newest_version(current, of_topic=True)
-    raise _contention(topic, ctx)
+    raise contention(topic, ctx)
 
 
 def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
@@ -279,7 +280,7 @@ def check_case(topic: str) -> Program[None]:
         )
 
 
-def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
+def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
     """Create a version.
 
     Return whether this very version is in the chain now (W39); False if another one has its number.
@@ -319,15 +320,14 @@ def _altered(
             "and copy the rows"
         )
     new_names = {field.name for field in added}
-    schema = evolve(
-        current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
-    )
+    kept = [field for field in current.schema if field.name not in new_names]
+    schema = evolve(current.schema, [*kept, *added], where, last_field_id(current))
     known = restrict(current.config, "topic")
     # A later txlog may have set what this version does not know. Such a setting stays as it is, unless the caller
     # removes it (PROTOCOL.md, R4).
     later = {name: value for name, value in current.config.items() if name not in known}
     wanted = {name: value for name, value in config.items() if value is not None or name not in later}
-    checked = _check_config(current.topic, {**known, **wanted}, schema)
+    checked = check_config(current.topic, {**known, **wanted}, schema)
     checked |= {name: value for name, value in later.items() if name not in config}
     if (count, checked, schema) == (current.partitions, current.config, current.schema):
         return current
@@ -339,6 +339,9 @@ def _altered(
         config=checked,
         schema=schema,
         schema_id=current.schema_id if schema == current.schema else number,
+        last_field_id=msgspec.UNSET
+        if current.last_field_id is msgspec.UNSET
+        else max(current.last_field_id, max_field_id(schema)),
     )
 
 
@@ -347,13 +350,13 @@ def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed:
 
     No request if keys do not move. Otherwise one LIST, and a GET for each earlier version if compaction is turned on.
     """
-    is_compacted = _is_compacted(changed)
-    if changed.partitions > current.partitions and _set_keys(current):
+    compacts = is_compacted(changed)
+    if changed.partitions > current.partitions and set_keys(current):
         moves = (
             f"topic {current.topic!r}: {changed.partitions} partitions instead of {current.partitions} would move keys "
-            f"({', '.join(_set_keys(current))}) to other partitions than their older rows"
+            f"({', '.join(set_keys(current))}) to other partitions than their older rows"
         )
-        if is_compacted or _is_compacted(current):
+        if compacts or is_compacted(current):
             raise InvalidPartitionsError(
                 f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both. hint: create a new topic and copy the rows"
             )
@@ -364,13 +367,13 @@ def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed:
             f"topic {current.topic!r}: the change ({_layout_text(current)}; then {_layout_text(changed)}) would move keys to other partitions "
             "than their older rows"
         )
-        if is_compacted:
+        if compacts:
             raise InvalidConfigurationError(
                 f"{moves}, and compaction would keep rows of a key in both. hint: create a new topic with these settings and copy the rows"
             )
-        if _keys(current) != _keys(changed) and not allowed:
+        if _key_ids(current) != _key_ids(changed) and not allowed:
             raise InvalidConfigurationError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
-    if is_compacted and not _is_compacted(current) and changed.partitions > 1:
+    if compacts and not is_compacted(current) and changed.partitions > 1:
         yield from _check_never_moved(current)
 
 
@@ -393,25 +396,39 @@ def _check_never_moved(newest: TopicMetadata) -> Program[None]:
 
 def _moves_keys(before: TopicMetadata, after: TopicMetadata) -> bool:
     """Return whether a key of `after` may have older rows in another partition than its new ones."""
-    is_keyed = bool(_keys(before) or _keys(after))
-    return after.partitions > 1 and is_keyed and (_keys(before), before.partitions) != (_keys(after), after.partitions)
+    is_keyed = bool(key_columns(before) or key_columns(after))
+    return (
+        after.partitions > 1
+        and is_keyed
+        and (_key_ids(before), before.partitions) != (_key_ids(after), after.partitions)
+    )
 
 
-def _keys(metadata: TopicMetadata) -> tuple[str, ...]:
-    return _set_keys(metadata) or kafka_key(metadata.schema)
+def key_columns(metadata: TopicMetadata) -> tuple[str, ...]:
+    """Return the columns by which rows are distributed."""
+    return set_keys(metadata) or kafka_key(metadata.schema)
 
 
-def _set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
+def _key_ids(metadata: TopicMetadata) -> tuple[int | str, ...]:
+    """Return the ids of the key's columns: a column that was renamed is still the same."""
+    ids = {field.name: field.id for field in metadata.schema}
+    return tuple(ids.get(name, name) for name in key_columns(metadata))
+
+
+def set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
+    """Return what the topic's setting `key.columns` names."""
     # The text is not parsed: a later txlog may have written settings beside it that this one cannot parse.
     return tuple(filter(None, metadata.config.get("key.columns", "").split(",")))
 
 
 def _layout_text(metadata: TopicMetadata) -> str:
-    key = f"key.columns={','.join(_keys(metadata))}" if _keys(metadata) else "no key.columns"
+    keys = ",".join(key_columns(metadata))
+    key = f"key.columns={keys}" if keys else "no key.columns"
     return f"{key}, {count_text(metadata.partitions, 'partition')}"
 
 
-def _is_compacted(metadata: TopicMetadata) -> bool:
+def is_compacted(metadata: TopicMetadata) -> bool:
+    """Return whether compaction keeps only the newest row of each key."""
     return "compact" in metadata.config.get("cleanup.policy", "").split(",")
 
 
@@ -422,7 +439,7 @@ def _check_partitions(topic: str, partitions: int) -> None:
         )
 
 
-def _check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
+def check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
     """Return `config` as it is stored; None as a value means not set."""
     checked = check_topic_config(config)
     parsed = TopicConfig.parse(checked)
@@ -444,7 +461,7 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
     return checked
 
 
-def _contention(topic: str, ctx: Context) -> CoordinatorContentionError:
+def contention(topic: str, ctx: Context) -> CoordinatorContentionError:
     return CoordinatorContentionError(
         f"topic {topic!r}: {ctx.max_races} versions in a row were created by others first; try again"
     )

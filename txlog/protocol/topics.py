@@ -99,6 +99,14 @@ def newest_version(metadata: TopicMetadata, *, of_topic: bool = False) -> Progra
     return newest
 
 
+def versions_after(metadata: TopicMetadata) -> Program[list[TopicMetadata]]:
+    """Return all later versions of the name, in order."""
+    found: list[TopicMetadata] = []
+    while (later := (yield from _next_version(found[-1] if found else metadata))) is not None:
+        found.append(later)
+    return found
+
+
 def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
     later = yield from read_version(metadata.topic, metadata.number + 1)
     for expected, found in () if later is None else contradictions(metadata, later):
