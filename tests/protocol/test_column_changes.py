@@ -216,9 +216,7 @@ class TestKeys:
     def test_a_rename_does_not_count_as_another_key(self) -> None:
         orders = Orders(self.KEYED)
         orders.change(RenameColumn(("zone",), "area"))
-        compacted = orders.world.run(
-            topic_changes.alter_topic(CTX, "orders", config={"cleanup.policy": "compact"})
-        )
+        compacted = orders.world.run(topic_changes.alter_topic(CTX, "orders", config={"cleanup.policy": "compact"}))
         assert compacted.config["cleanup.policy"] == "compact"
 
 

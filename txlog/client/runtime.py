@@ -204,7 +204,8 @@ class Runtime:
     def written_schemas(self, topic: TopicMetadata, schema_ids: Iterable[int]) -> dict[int, WrittenSchema]:
         """Return the columns of these versions of a topic, which a row may name as its `schema_id`.
 
-        Versions never change, so each is read once. Raises MissingObjectError for one that does not exist any more.
+        Versions never change, so each is read once. Raises MissingObjectError for one that does not exist any more,
+        UnknownTopicOrPartitionError for one of a deleted topic of this name.
         """
         found = {}
         for number in schema_ids:
@@ -215,6 +216,10 @@ class Runtime:
                 if number != topic.schema_id:
                     what = f"reading version {number} of topic {topic.topic!r}"
                     version = self.patiently(what, partial(topic_protocol.earlier_version, topic.topic, number))
+                if version.topic_id != topic.topic_id:
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {topic.topic!r} was deleted and created again (version {topic.number}): these rows are of the deleted topic"
+                    )
                 held = written_schema(version)
                 with self._lock:
                     self._written = {**self._written, key: held}

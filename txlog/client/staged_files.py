@@ -19,7 +19,7 @@ to one job; the folder of a failed job is never read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -30,10 +30,12 @@ from numpy.typing import NDArray
 
 from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime, check_partition
+from txlog.core.evolution import WrittenSchema
 from txlog.core.features import STAGED_INLINE
 from txlog.core.names import TopicPartition, parse_rows_path
 from txlog.core.records import DataFile, StagedPart, StagedRows, TopicMetadata, TransactionMetadata
 from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
+from txlog.storage.arrow_evolution import select_as
 from txlog.storage.inline_rows import read_ipc, select_fields
 from txlog.storage.object_store import make_durable
 from txlog.storage.parquet_file import describe_file
@@ -202,10 +204,21 @@ class _Settler:
         return self._file(part, self._rows([part]))
 
     def _rows(self, parts: Sequence[StagedPart]) -> pa.Table:
-        # All rows get the topic's present schema: a column that was added meanwhile is null.
+        # All rows get the topic's present schema: a column that was added meanwhile is null, or has its default.
         topic = self._runtime.topic(parts[0].topic, 0)
         where = f"staged rows of {parts[0].topic_partition}"
-        return pa.concat_tables([select_fields(read_ipc(part.payload, where), topic.schema, where) for part in parts])
+        written: Mapping[int, WrittenSchema] = {}
+        if topic.last_field_id is not msgspec.UNSET:
+            written = self._runtime.written_schemas(topic, {part.schema_id for part in parts})
+
+        def rows(part: StagedPart) -> pa.Table:
+            table = read_ipc(part.payload, where)
+            own = written.get(part.schema_id)
+            if own is None:
+                return select_fields(table, topic.schema, where)
+            return select_as(table, own, topic.schema, where)
+
+        return pa.concat_tables(map(rows, parts))
 
     def _file(self, part: StagedPart, rows: pa.Table) -> StagedPart:
         txn = self._txn

@@ -195,8 +195,8 @@ def impossible(version: TopicMetadata) -> Iterator[tuple[str, str]]:
 def why_unreadable(wanted: Sequence[SchemaField], written: WrittenSchema) -> str | None:
     """Return why a reader with the columns `wanted` cannot read rows of `written`; None if it can.
 
-    It can read a narrower type, and a nullable field that the rows lack. It cannot read values that its own type does
-    not have: `written` is then newer than the reader.
+    It can read a narrower type, and a nullable field that was added after these rows. It cannot read values that its own
+    type does not have, nor a field that was dropped: `written` is then newer than the reader.
     """
     return _why_unreadable(wanted, written.fields, written.last_field_id, "")
 
@@ -204,7 +204,8 @@ def why_unreadable(wanted: Sequence[SchemaField], written: WrittenSchema) -> str
 def has_default(wanted: SchemaField, last_id: int) -> bool:
     """Return whether rows without this field have its default, and not null.
 
-    `last_id` is the highest id that existed when the rows were written. A field with a lower id was dropped then.
+    `last_id` is the highest id that existed when the rows were written. A file may lack a field that existed, which is
+    null then.
     """
     return wanted.default is not msgspec.UNSET and wanted.id > last_id
 
@@ -408,8 +409,11 @@ def _why_unreadable(
         path = above + field.name
         found = by_id.get(field.id)
         if found is None:
+            # Rows from before the drop may have been rewritten without the column, so null could be a wrong value.
+            if field.id <= last_id:
+                return f"column {path!r} was dropped"
             if not field.nullable:
-                return f"column {path!r} is not nullable, and {'was dropped' if field.id <= last_id else 'these rows lack it'}"
+                return f"column {path!r} is not nullable, and these rows lack it"
             continue
         if found.type != field.type and not is_wider(found.type, field.type):
             return f"column {path!r} is {found.type} now, and this read has {field.type}"

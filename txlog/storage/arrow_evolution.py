@@ -19,6 +19,7 @@ from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 from txlog.storage.arrow_cast import child_values, exactly, filled, with_children
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, field_id, to_arrow, to_arrow_type
+from txlog.storage.inline_rows import select_fields, with_offsets
 
 _NO_FIELD = SchemaField(id=1, name="", type="")
 
@@ -36,6 +37,18 @@ def columns_to_read(written: WrittenSchema, wanted: Sequence[SchemaField], where
         )
     ids = {field.id for field in wanted}
     return tuple(field.name for field in written.fields if field.id in ids)
+
+
+def select_as(table: pa.Table, written: WrittenSchema, wanted: Sequence[SchemaField], where: str) -> pa.Table:
+    """Return stored inline rows that were written for `written` with the columns `wanted`.
+
+    Raises as `columns_to_read` and `select_fields`.
+    """
+    names = columns_to_read(written, wanted, where)
+    chosen = select_fields(table, written.fields, where, [field for field in written.fields if field.name in names])
+    batches = [project(batch, written, wanted) for batch in with_offsets(chosen, table.num_rows, 0, 0).to_batches()]
+    schema = to_arrow(wanted).append(OFFSET_FIELD).append(TIMESTAMP_FIELD)
+    return pa.Table.from_batches(batches, schema).drop_columns([OFFSET_FIELD.name, TIMESTAMP_FIELD.name])
 
 
 def project(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> pa.RecordBatch:
