@@ -180,6 +180,21 @@ def test_alter_with_a_schema_file_adds_what_is_new(cli: Cli, store: Store, tmp_p
     )
 
 
+def test_the_history_of_the_columns(cli: Cli) -> None:
+    cli("topics", "create", "orders", "--column", "id:int64:not-null")
+    cli("topics", "alter", "orders", "--column", "note:string")
+    cli("topics", "alter", "orders", "--set", "retention.ms=5")
+    (topic,) = cli("topics", "describe", "orders", "--schema-history", "-o", "json").json
+    assert [(each["schema_id"], each["changes"]) for each in topic["schema_history"]] == [
+        (0, ["created"]),
+        (1, ["added note string"]),
+    ]
+    assert [each["name"] for each in topic["schema_history"][1]["columns"]] == ["id", "note"]
+    lines = cli("topics", "describe", "orders", "--schema-history").lines
+    assert any(line.split()[:1] == ["1"] and line.rstrip().endswith("added note string") for line in lines)
+    assert not any("Schema history" in line for line in cli("topics", "describe", "orders").lines)
+
+
 def test_delete_is_a_dry_run_unless_executed(cli: Cli, store: Store) -> None:
     with store.producer() as producer:
         producer.send("orders", rows(5), partition=1)

@@ -62,6 +62,7 @@ def test_topics_describe_all_and_kafkas_option(seen: Cli) -> None:
         "changed_at",
         "ends",
         "sizes",
+        "schema_history",
     }
 
 

@@ -294,6 +294,7 @@ def _store() -> dict[str, Prepare]:
         "create_topic": entry(lambda s: s.store.create_topic("new", SCHEMA)),
         "topic": entry(lambda s: s.store.topic("spare")),
         "topics": entry(lambda s: s.store.topics()),
+        "schema_history": entry(lambda s: s.store.schema_history("spare")),
         "alter_topic": entry(lambda s: s.store.alter_topic("spare", config={"retention.ms": 1})),
         "delete_topic": entry(lambda s: s.moving("deleted", lambda: s.store.delete_topic("a"))),
         "producer": entry(made),

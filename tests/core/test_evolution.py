@@ -22,6 +22,7 @@ from txlog.core.evolution import (
     WrittenSchema,
     apply_changes,
     contradictions,
+    describe_changes,
     find_path,
     has_default,
     impossible,
@@ -422,3 +423,18 @@ def test_an_id_means_one_column_over_the_whole_history(chain: list[TopicMetadata
 def test_the_newest_columns_read_every_row_of_the_history(chain: list[TopicMetadata]) -> None:
     for older in chain:
         assert why_unreadable(chain[-1].schema, written_schema(older)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([], []),
+        ([RenameColumn(("at", "x"), "lon")], ["renamed at.x to at.lon"]),
+        ([RenameColumn(("at",), "place"), SetType(("place", "x"), "float64")], ["renamed at to place", "widened place.x from float32 to float64"]),
+        ([DropColumn(("name",)), AddColumn(col("name", "int8", default=3))], ["dropped name", "added name int8, default 3"]),
+        ([AllowNulls(("id",)), AddColumn(col("z"), ("at",))], ["allowed null in id", "added at.z int32"]),
+        ([MoveColumn(("by",))], ["moved: by, id, name, price, tags, at"]),
+    ],
+)  # fmt: skip
+def test_changes_are_told_to_people(changes: list[Change], text: list[str]) -> None:
+    assert list(describe_changes(OLD, changed(*changes))) == text

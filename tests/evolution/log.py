@@ -134,7 +134,7 @@ def of_row(field: SchemaField, row: dict[int, Any], last_id: int) -> Any:
 
 
 class Model:
-    """The rows of the log: of each the values by id, and the last id that existed when it was written."""
+    """The rows of the log. Each has its values by id, and the last id that existed when it was written."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice

@@ -91,6 +91,16 @@ class PartitionEnds(msgspec.Struct, frozen=True, kw_only=True):
     log_end_offset: int
 
 
+class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a topic's metadata that introduced columns."""
+
+    schema_id: int
+    changed_at: int
+    changes: tuple[str, ...]
+    """What is different from the columns before."""
+    columns: tuple[SchemaField, ...]
+
+
 class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A topic with all details. `--schema` reads its `columns`."""
 
@@ -106,6 +116,8 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[PartitionEnds, ...]
     sizes: tuple[msgspec.Struct, ...] = ()
     """With --size: one maintenance.size.PartitionSize for each partition."""
+    schema_history: tuple[SchemaVersion, ...] = ()
+    """With --schema-history: each version that had new columns, oldest first."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from txlog.cli.columns import columns_of_file, parse_columns, to_schema
-from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary, document_of
+from txlog.cli.documents import DeletionDocument, PartitionEnds, SchemaVersion, TopicDocument, TopicSummary, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.options import (
     Execute,
@@ -23,6 +23,7 @@ from txlog.cli.options import (
 )
 from txlog.cli.output import Output
 from txlog.config import keys_of
+from txlog.core.evolution import describe_changes
 from txlog.core.names import TopicPartition
 from txlog.core.schema import describe as describe_type
 from txlog.core.schema import evolve
@@ -30,7 +31,8 @@ from txlog.errors import CorruptLogError, InvalidRequestError, TopicExistsError
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.store import TopicDescription
+    from txlog.client.store import Store, TopicDescription
+    from txlog.core.records import SchemaField
     from txlog.maintenance.size import PartitionSize
 
 app = group("topics", "Create, list, describe, alter and delete topics.")
@@ -134,6 +136,9 @@ def describe(
     size: Annotated[
         bool, option("--size", "Also show files, bytes, small files, aborted rows, and what a merge would gain.")
     ] = False,
+    schema_history: Annotated[
+        bool, option("--schema-history", "Also show when columns were changed, and how.")
+    ] = False,
 ) -> None:
     """Show the columns, settings and partitions of one topic or of all topics."""
     store = session.store
@@ -146,6 +151,8 @@ def describe(
     if size:
         sizes = {each.topic: _sizes(session, each, damaged) for each in documents}
         documents = [msgspec.structs.replace(each, sizes=sizes[each.topic]) for each in documents]
+    if schema_history:
+        documents = [msgspec.structs.replace(each, schema_history=_history(store, each.topic)) for each in documents]
 
     def text(out: Output) -> None:
         if not documents:
@@ -156,6 +163,8 @@ def describe(
             _describe(out, document)
             if size:
                 _describe_sizes(out, sizes[document.topic])
+            if schema_history:
+                _describe_history(out, document.schema_history)
 
     session.out.show(documents, text)
     raise_first(damaged)
@@ -294,6 +303,30 @@ def _sizes(session: Session, document: TopicDocument, damaged: list[CorruptLogEr
             damaged.append(error)
         reads.forget([tp])
     return tuple(sizes)
+
+
+def _history(store: Store, topic: str) -> tuple[SchemaVersion, ...]:
+    found: list[SchemaVersion] = []
+    before: tuple[SchemaField, ...] = ()
+    for version in store.schema_history(topic):
+        found.append(
+            SchemaVersion(
+                schema_id=version.schema_id,
+                changed_at=version.created_at,
+                changes=describe_changes(before, version.fields) if found else ("created",),
+                columns=version.fields,
+            )
+        )
+        before = version.fields
+    return tuple(found)
+
+
+def _describe_history(out: Output, versions: Sequence[SchemaVersion]) -> None:
+    out.heading("Schema history")
+    out.table(
+        ("version", "changed", "columns", "changes"),
+        [(each.schema_id, time_text(each.changed_at), len(each.columns), "; ".join(each.changes)) for each in versions],
+    )
 
 
 def _describe_sizes(out: Output, sizes: Sequence[PartitionSize]) -> None:

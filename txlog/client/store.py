@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from txlog.core.schema import describe as describe_type
 from txlog.errors import CorruptLogError, IllegalStateError, SchemaMismatchError, TopicExistsError
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
+from txlog.protocol.topics import schema_versions
 from txlog.storage.arrow_schema import to_arrow, to_fields
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
@@ -196,6 +198,16 @@ class Store:
         """Return the topic as it is now. Raises UnknownTopicOrPartitionError with the name of the most similar one."""
         self._check_open()
         return TopicDescription.of(self.runtime.topic(name, 0))
+
+    def schema_history(self, name: str) -> tuple[TopicDescription, ...]:
+        """Return the topic as it was when its columns were new or changed, oldest first.
+
+        Rows name one of these versions as their `schema_id`. Raises UnknownTopicOrPartitionError.
+        """
+        self._check_open()
+        topic = self.runtime.topic(name, 0).topic
+        found = self.runtime.patiently(f"reading versions of topic {topic!r}", partial(schema_versions, topic))
+        return tuple(map(TopicDescription.of, found))
 
     def topics(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[TopicDescription, ...]:
         """Return all topics, by name. Raises NotAStoreError while the location is empty: only a topic makes a store.

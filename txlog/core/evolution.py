@@ -423,3 +423,33 @@ def _why_unreadable(
         if why is not None:
             return why
     return None
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def describe_changes(before: Sequence[SchemaField], after: Sequence[SchemaField]) -> tuple[str, ...]:
+    """Return what was done to the columns `before`, for people: one text for each changed field, in the order of `after`."""
+    return tuple(_differences(before, after, ""))
+
+
+def _differences(before: Sequence[SchemaField], after: Sequence[SchemaField], above: str) -> Iterator[str]:
+    old = {field.id: field for field in before}
+    kept = {field.id for field in after if field.id in old}
+    yield from (f"dropped {above}{field.name}" for field in before if field.id not in kept)
+    for field in after:
+        name = above + field.name
+        was = old.get(field.id)
+        if was is None:
+            default = "" if field.default is msgspec.UNSET else f", default {field.default!r}"
+            yield f"added {name} {describe(field)}{default}"
+            continue
+        if was.name != field.name:
+            yield f"renamed {above}{was.name} to {name}"
+        if was.type != field.type:
+            yield f"widened {name} from {was.type} to {field.type}"
+        if was.nullable != field.nullable:
+            yield f"allowed null in {name}"
+        yield from _differences(was.fields, field.fields, f"{name}.")
+    if [field.id for field in before if field.id in kept] != [field.id for field in after if field.id in kept]:
+        yield f"moved: {', '.join(above + field.name for field in after)}"

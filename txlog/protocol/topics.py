@@ -107,6 +107,17 @@ def versions_after(metadata: TopicMetadata) -> Program[list[TopicMetadata]]:
     return found
 
 
+def schema_versions(topic: str) -> Program[tuple[TopicMetadata, ...]]:
+    """Return the versions that introduced a schema of the present topic, oldest first.
+
+    Costs one GET for each version. Raises as `describe_topic` does.
+    """
+    newest = yield from describe_topic(topic)
+    found = yield Gather(tuple(earlier_version(topic, number) for number in range(newest.number)))
+    own = [version for version in (*found, newest) if version.topic_id == newest.topic_id]
+    return tuple(version for version in own if version.schema_id == version.number)
+
+
 def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
     later = yield from read_version(metadata.topic, metadata.number + 1)
     for expected, found in () if later is None else contradictions(metadata, later):
