@@ -24,6 +24,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.storage.conform import conform
 
 DAY_MS = 86_400_000
+SCHEMA_OF_THREE = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string()), pa.field("price", pa.int8())])
 
 OWN = ("_offset", "_timestamp", "_topic", "_partition")
 
@@ -225,3 +226,49 @@ def test_rows_of_several_versions_are_sealed_into_one_file(world: World) -> None
     rows = world.open().table("orders").to_arrow(columns=["id", "name"]).to_pylist()
     assert rows[:3] == [{"id": 1, "name": "d"}, {"id": 2**40, "name": None}, {"id": 0, "name": "x"}]
     check(world.open())
+
+
+def test_the_history_of_the_columns_is_kept(world: World) -> None:
+    store = made(world)
+    change(store, RenameColumn(("name",), "title"))
+    store.alter_topic("orders", config={"retention.ms": 10**12})
+    change(store, DropColumn(("price",)))
+    versions = world.open().schema_history("orders")
+    assert [(each.version, each.schema_id) for each in versions] == [(0, 0), (1, 1), (3, 3)]
+    names = [[field.name for field in each.fields] for each in versions]
+    assert [each[:3] for each in names] == [["id", "name", "price"], ["id", "title", "price"], ["id", "title", "at"]]
+    store.delete_topic("orders")
+    store.create_topic("orders", pa.schema([("a", pa.int8())]))
+    assert [each.version for each in world.open().schema_history("orders")] == [5]
+
+
+@pytest.mark.parametrize(
+    ("step", "names"),
+    [
+        (DropColumn(("name",)), ["id", "price"]),
+        (RenameColumn(("name",), "title"), ["id", "title", "price"]),
+        (AddColumn(SchemaField(id=1, name="new", type="int8", default=7)), ["id", "name", "price", "new"]),
+    ],
+)
+def test_a_consumer_that_iterates_across_a_change_says_so_and_goes_on_with_the_new_columns(
+    world: World, step: Change, names: list[str]
+) -> None:
+    store = made(world, SCHEMA_OF_THREE)
+    with store.producer() as producer:
+        producer.send("orders", [{"id": 1, "name": "a", "price": 1}], partition=0).result()
+    change(store, MoveColumn(("id",)), AddColumn(SchemaField(id=1, name="tmp", type="int8")))
+    change(store, DropColumn(("tmp",)))
+    with store.consumer("orders", auto_offset_reset="earliest") as consumer:
+        batches = consumer.iterate(1000)
+        first = next(batches)
+        assert first.schema.names[:3] == ["id", "name", "price"]
+        changed = change(store, step)
+        with store.producer() as producer:
+            producer.send(
+                "orders", [{field.name: 2 for field in changed.schema if field.type != "string"}], partition=0
+            ).result()
+        with pytest.raises(SchemaMismatchError, match="call iterate\\(\\) again"):
+            list(batches)
+        (second,) = rows_of(consumer)
+    assert list(plain([second])[0]) == names
+    assert (second["id"], second["_offset"]) == (2, 1)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from txlog.client.reading import plan_reads, read_task, tasks
@@ -225,8 +226,10 @@ class OneSchema:
         topic = batch.column(TOPIC_COLUMN)[0].as_py()
         known = self._runtime.known_topic(topic)
         topic_id = None if known is None else known.topic_id
+        # Nulls cannot stand for columns that were dropped, or that have a default.
+        is_changed = known is not None and known.last_field_id is not msgspec.UNSET
         if topic not in self._schemas:
-            self._schemas[topic] = (_newest(known, batch.schema), topic_id)
+            self._schemas[topic] = (_newest(None if is_changed else known, batch.schema), topic_id)
         schema, first_id = self._schemas[topic]
         if batch.schema.equals(schema, check_metadata=True):
             return batch
@@ -235,7 +238,8 @@ class OneSchema:
         for column in schema:
             at = places.get(_identity(column))
             found = None if at is None or topic_id != first_id else batch.column(at)
-            if (found is None and not column.nullable) or (found is not None and found.type != column.type):
+            is_lost = found is None and not column.nullable
+            if is_changed or is_lost or (found is not None and found.type != column.type):
                 tp = TopicPartition(topic, batch.column(PARTITION_COLUMN)[0].as_py())
                 self._fetcher.seek(tp, batch.column(OFFSET_COLUMN)[0].as_py())
                 raise SchemaMismatchError(
