@@ -23,8 +23,11 @@ from txlog.core.records import (
     CommitRecord,
     DataFile,
     GroupEntry,
+    GroupMember,
     GroupRow,
     GroupValue,
+    Heartbeat,
+    HeartbeatEntry,
     IndexedFile,
     IndexEntry,
     OffsetEntry,
@@ -77,8 +80,29 @@ file_fields: dict[str, st.SearchStrategy[Any]] = {
 data_files = st.builds(DataFile, **file_fields)
 offset_values = st.builds(OffsetValue, offset=offsets, metadata=texts, timestamp=times, conditional=st.booleans())
 offset_entries = st.builds(OffsetEntry, group=texts, topic=texts, partition=offsets, value=st.none() | offset_values)
+numbers = st.dictionaries(texts, tuples(offsets), max_size=2)
+members = st.builds(
+    GroupMember,
+    member_id=texts,
+    client_id=texts,
+    instance_id=texts,
+    topics=tuples(texts),
+    assignors=tuples(texts),
+    session_timeout_ms=offsets,
+    generation=offsets,
+    assigned=numbers,
+    owned=numbers,
+)
 group_values = st.builds(
-    GroupValue, generation=offsets, member_id=texts, client_id=texts, topics=tuples(texts), updated_at=times
+    GroupValue,
+    generation=offsets,
+    member_id=texts,
+    client_id=texts,
+    topics=tuples(texts),
+    updated_at=times,
+    assignor=texts,
+    partitions=st.dictionaries(texts, counts, max_size=2),
+    members=tuples(members, 2),
 )
 group_entries = st.builds(GroupEntry, group=texts, value=st.none() | group_values)
 staged_parts = st.builds(
@@ -107,7 +131,10 @@ transactions = st.builds(
     txn_version=signed,
     write_id=ids,
 )
-entries = offset_entries | group_entries | st.builds(TransactionEntry, key=texts, value=st.none() | transactions)
+heartbeats = st.builds(HeartbeatEntry, group=texts, member_id=texts)
+entries = (
+    offset_entries | group_entries | heartbeats | st.builds(TransactionEntry, key=texts, value=st.none() | transactions)
+)
 batch_fields: dict[str, st.SearchStrategy[Any]] = {
     "base_offset": offsets,
     "records": counts,
@@ -204,7 +231,15 @@ snapshots = st.builds(
     transactions=tuples(st.builds(TransactionRow, offset=offsets, value=transactions), 2),
     committed=tuples(offset_rows),
     pending=tuples(st.builds(PendingOffsets, producer_id=offsets, rows=tuples(offset_rows))),
-    groups=tuples(st.builds(GroupRow, position=offsets, write_id=ids, entry=group_entries)),
+    groups=tuples(
+        st.builds(
+            GroupRow,
+            position=offsets,
+            write_id=ids,
+            entry=group_entries,
+            beats=tuples(st.builds(Heartbeat, member_id=texts, timestamp=times)),
+        )
+    ),
 )
 fields = st.recursive(
     st.builds(

@@ -159,6 +159,11 @@ class _Store:
         return sorted(path for path in (self.folder / under).rglob("*") if path.name.endswith(suffix))
 
 
+def _made(field: msgspec.structs.FieldInfo) -> object:
+    """Return a default that each object has for itself, as a mapping."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
 def without_defaults(value: Json) -> Json:
     """Return `value` as JSON, without the fields that a reader would fill in; `version` stays."""
     if isinstance(value, msgspec.Struct):
@@ -168,7 +173,7 @@ def without_defaults(value: Json) -> Json:
         kept = {
             field.encode_name: without_defaults(getattr(value, field.name))
             for field in fields
-            if field.name == "version" or getattr(value, field.name) != field.default
+            if field.name == "version" or getattr(value, field.name) not in (field.default, _made(field))
         }
         config = value.__struct_config__
         return {config.tag_field: config.tag, **kept} if config.tag_field else kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +17,8 @@ class Subscriber:
     instance_id: str = ""
     """`group.instance.id`; empty for a dynamic member."""
     topics: tuple[str, ...]
+    owned: frozenset[TopicPartition] = frozenset()
+    """What the generation before gave to it. Only the cooperative sticky assignor looks at it."""
 
     @property
     def order(self) -> tuple[bool, str]:
@@ -59,3 +61,89 @@ def assign_round_robin(members: Iterable[Subscriber], partitions: Mapping[str, i
             given[ordered[turn % len(ordered)].member_id].append(TopicPartition(topic, number))
             turn += 1
     return {member_id: tuple(tps) for member_id, tps in given.items()}
+
+
+def assign_sticky(members: Iterable[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+    """Return Kafka's CooperativeStickyAssignor: shares that differ by one at most, and few partitions that move.
+
+    Kafka's result depends on the order of a hash table where several members may keep one partition more. Here the
+    members have their order by id. If the subscriptions differ, the shares are as even as the subscriptions allow.
+    """
+    readers = sorted(members, key=lambda member: member.member_id)
+    known = {topic: count for topic, count in partitions.items() if any(topic in each.topics for each in readers)}
+    if len({frozenset(each.topics) for each in readers}) == 1:
+        return _assign_alike(readers, known)
+    return _assign_unlike(readers, known)
+
+
+def _assign_alike(members: list[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+    """Assign to members with the same subscription: each gets the quota, and the first ones get one more."""
+    every = [TopicPartition(topic, number) for topic in sorted(partitions) for number in range(partitions[topic])]
+    quota, more = divmod(len(every), len(members))
+    given: dict[str, list[TopicPartition]] = {}
+    low, full = [], []
+    for member in members:
+        held = sorted(member.owned.intersection(every), key=lambda tp: (tp.partition, tp.topic))
+        limit = quota + (len(held) > quota and more > 0)
+        more -= limit > quota
+        given[member.member_id] = held[:limit]
+        if len(held) < quota:
+            low.append(member.member_id)
+        elif limit == quota:
+            full.append(member.member_id)
+    taken = {tp for tps in given.values() for tp in tps}
+    turn = 0
+    for tp in every:
+        if tp in taken:
+            continue
+        if low:
+            turn %= len(low)
+            name = low[turn]
+            turn += 1
+            given[name].append(tp)
+            if len(given[name]) == quota:
+                turn -= 1
+                low.remove(name)
+                full.append(name)
+        else:
+            given[full.pop(0)].append(tp)
+    return {member_id: tuple(tps) for member_id, tps in given.items()}
+
+
+def _assign_unlike(members: list[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+    """Assign to members with different subscriptions. Move a partition only if that makes two shares more even."""
+    readers = {topic: [each.member_id for each in members if topic in each.topics] for topic in partitions}
+    every = sorted(
+        (TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)),
+        key=lambda tp: (len(readers[tp.topic]), tp),
+    )
+    given: dict[str, set[TopicPartition]] = {
+        each.member_id: {tp for tp in every if tp in each.owned and tp.topic in each.topics} for each in members
+    }
+    owner = {tp: member_id for member_id, tps in given.items() for tp in tps}
+
+    def least(tp: TopicPartition) -> str:
+        return min(readers[tp.topic], key=lambda member_id: (len(given[member_id]), member_id))
+
+    for tp in every:
+        if tp not in owner:
+            owner[tp] = least(tp)
+            given[owner[tp]].add(tp)
+    moved = True
+    while moved:
+        moved = False
+        for tp in every:
+            to = least(tp)
+            if len(given[to]) + 1 < len(given[owner[tp]]):
+                given[owner[tp]].remove(tp)
+                given[to].add(tp)
+                owner[tp], moved = to, True
+    return {member_id: tuple(sorted(tps)) for member_id, tps in given.items()}
+
+
+ASSIGNORS: Mapping[str, Callable[[Iterable[Subscriber], Mapping[str, int]], Assignment]] = {
+    "range": assign_range,
+    "roundrobin": assign_round_robin,
+    "cooperative-sticky": assign_sticky,
+}
+"""The assignors by their names in `partition.assignment.strategy`."""

@@ -34,7 +34,10 @@ SCHEMA_EVOLUTION = "schema-evolution"
 """Columns may be renamed, dropped, moved and widened, and may have a default. No store has it yet, because not every
 reader finds the columns of such rows by the version that they name."""
 
-STORE_FEATURES = (INLINE_ZSTD, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
+GROUP_MEMBERS = "group-members"
+"""A group may have many members, which write heartbeats. In a store made without this feature a group has one member."""
+
+STORE_FEATURES = (GROUP_MEMBERS, INLINE_ZSTD, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
 """The features of a new store, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 

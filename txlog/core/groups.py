@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from txlog.core.members import check_member
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import GroupEntry, GroupValue, OffsetEntry, OffsetValue
@@ -49,12 +50,15 @@ def check_commit(
     group: str,
     condition: OffsetsCondition | None,
     producer_id: int | None,
+    now_ms: int = -1,
 ) -> TxlogError | None:
-    """Return None if the commit may be appended next, otherwise the error (W34, W35).
+    """Return None if the commit may be appended next, otherwise the error (W34, W35, W55).
 
-    A plain (non-transactional) commit has no `producer_id`.
+    A plain (non-transactional) commit has no `producer_id`. `now_ms` is the time of the record.
     """
-    if (wrong := _check_generation(state, group, condition)) is not None:
+    entries = tuple(entries)
+    partitions = [TopicPartition(entry.topic, entry.partition) for entry in entries]
+    if (wrong := _check_generation(state, group, condition, partitions, now_ms)) is not None:
         return wrong
     expected = condition.expected if condition is not None else {}
     for entry in entries:
@@ -115,12 +119,18 @@ def judge_join(
 
 
 def _check_generation(
-    state: PartitionState, group: str, condition: OffsetsCondition | None
+    state: PartitionState,
+    group: str,
+    condition: OffsetsCondition | None,
+    partitions: Iterable[TopicPartition],
+    now_ms: int,
 ) -> CommitFailedError | None:
     if condition is None or condition.generation is None:
         return None
     row = state.groups.get(group)
     value = row.entry.value if row is not None else None
+    if value is not None and value.members:
+        return check_member(state, group, condition.member_id, condition.generation, partitions, now_ms)
     if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
         return None
     found = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
@@ -13,6 +14,8 @@ from txlog.core.records import (
     CommitRecord,
     Entry,
     GroupEntry,
+    GroupValue,
+    HeartbeatEntry,
     OffsetEntry,
     StagedPart,
     TransactionEntry,
@@ -23,7 +26,7 @@ from txlog.errors import CorruptLogError, CorruptRecordError
 
 _ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
     names.TRANSACTION_STATE_TOPIC: (TransactionEntry,),
-    names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry),
+    names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry, HeartbeatEntry),
 }
 """The allowed kinds of entries in each internal topic."""
 
@@ -62,6 +65,8 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
     for entry in record.entries:
         if isinstance(entry, TransactionEntry) and entry.value is not None:
             check_transaction(entry.key, entry.value, path)
+        if isinstance(entry, GroupEntry) and entry.value is not None:
+            check_group(entry.group, entry.value, path)
     return StoredRecord(record=record, digest=envelope.digest(data), data=data)
 
 
@@ -140,6 +145,15 @@ def check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
         raise CorruptRecordError(
             f"{path}: transactional.id {key!r} is {value.state} and cannot have staged what it says"
         )
+
+
+def check_group(group: str, value: GroupValue, path: str) -> None:
+    """Raise CorruptRecordError unless members are in order and own no partition twice (PROTOCOL.md, R21)."""
+    ids = [member.member_id for member in value.members]
+    owned = [(topic, number) for each in value.members for topic, numbers in each.owned.items() for number in numbers]
+    ahead = any(member.generation > value.generation for member in value.members)
+    if any(a >= b for a, b in pairwise(ids)) or len(set(owned)) < len(owned) or ahead or (ids and value.member_id):
+        raise CorruptRecordError(f"{path}: the members of group {group!r} do not fit each other")
 
 
 def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPart], path: str) -> None:

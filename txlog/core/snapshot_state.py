@@ -7,7 +7,7 @@ from typing import Any
 
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
-from txlog.core.record_checks import check_transaction
+from txlog.core.record_checks import check_group, check_transaction
 from txlog.core.records import PendingOffsets, ProducerStateEntry, Snapshot
 from txlog.core.state import BATCHES_TO_RETAIN, PartitionState
 from txlog.errors import CorruptRecordError
@@ -94,6 +94,13 @@ def check_snapshot(snapshot: Snapshot, path: str) -> None:
             )
     for row in snapshot.transactions:
         check_transaction(row.value.transactional_id, row.value, path)
+    for group in snapshot.groups:
+        if group.entry.value is not None:
+            check_group(group.entry.group, group.entry.value, path)
+            ids = {member.member_id for member in group.entry.value.members}
+            beats = [beat.member_id for beat in group.beats]
+            if beats != sorted(ids.intersection(beats)):
+                raise CorruptRecordError(f"{path}: heartbeats of group {group.entry.group!r} are not of its members")
     positions = [
         *(row.offset for row in snapshot.transactions),
         *(row.position for row in snapshot.committed),

@@ -23,6 +23,8 @@ from txlog.core.records import (
     CommitRecord,
     GroupEntry,
     GroupRow,
+    Heartbeat,
+    HeartbeatEntry,
     OffsetRow,
     ProducerStateEntry,
     Snapshot,
@@ -323,16 +325,34 @@ class _Fold:
                 else:
                     self.transactions[entry.key] = TransactionRow(offset=position, value=entry.value)
             elif isinstance(entry, GroupEntry):
-                if entry.value is None:
-                    self.groups.pop(entry.group, None)
-                else:
-                    self.groups[entry.group] = GroupRow(position=position, write_id=record.write_id, entry=entry)
+                self._apply_group(GroupRow(position=position, write_id=record.write_id, entry=entry))
+            elif isinstance(entry, HeartbeatEntry):
+                self._apply_heartbeat(entry, record.timestamp)
             else:
                 row = OffsetRow(position=position, write_id=record.write_id, entry=entry)
                 if pending_of is None:
                     self._commit_offset(row)
                 else:
                     self.pending.setdefault(pending_of, {})[entry.key] = row
+
+    def _apply_group(self, row: GroupRow) -> None:
+        """Set or remove the row of a group. It keeps only heartbeats of its own members."""
+        group, value = row.entry.group, row.entry.value
+        old = self.groups.pop(group, None)
+        if value is not None:
+            ids = {member.member_id for member in value.members}
+            beats = () if old is None else tuple(beat for beat in old.beats if beat.member_id in ids)
+            self.groups[group] = msgspec.structs.replace(row, beats=beats)
+
+    def _apply_heartbeat(self, entry: HeartbeatEntry, timestamp: int) -> None:
+        """Note that a member lives, also if its transaction aborts. Ignore a heartbeat of another process."""
+        row = self.groups.get(entry.group)
+        value = row.entry.value if row is not None else None
+        if row is None or value is None or all(entry.member_id != each.member_id for each in value.members):
+            return
+        beats = {beat.member_id: beat for beat in row.beats}
+        beats[entry.member_id] = Heartbeat(member_id=entry.member_id, timestamp=timestamp)
+        self.groups[entry.group] = msgspec.structs.replace(row, beats=tuple(beats[each] for each in sorted(beats)))
 
     def _commit_offset(self, row: OffsetRow) -> None:
         """Promote an offset. The later *record* wins, whatever the order of the commits (KAFKA-5247, invariant 12)."""

@@ -14,6 +14,7 @@ from txlog.core.records import (
     CleanupRun,
     CommitRecord,
     Entry,
+    HeartbeatEntry,
     OffsetEntry,
     SegmentIndex,
     Snapshot,
@@ -115,8 +116,13 @@ def _explain_entry(entry: Entry) -> str:
     if isinstance(entry, OffsetEntry):
         at = "has no offset any more" if entry.value is None else f"goes on at offset {entry.value.offset}"
         return f"Group {entry.group!r} {at} in {entry.topic}-{entry.partition}."
+    if isinstance(entry, HeartbeatEntry):
+        return f"Member {entry.member_id!r} of group {entry.group!r} lives."
     if entry.value is None:
         return f"Group {entry.group!r} is removed."
+    if entry.value.members:
+        ids = ", ".join(repr(member.member_id) for member in entry.value.members)
+        return f"Group {entry.group!r}, generation {entry.value.generation}, has {count_text(len(entry.value.members), 'member')}: {ids}."
     member = f"member {entry.value.member_id!r}" if entry.value.member_id else "nobody"
     return f"Group {entry.group!r}, generation {entry.value.generation}, belongs to {member}."
 

@@ -27,7 +27,7 @@ from txlog.protocol.groups import (
     tombstones,
 )
 from txlog.protocol.load import get_fresh_view
-from txlog.text import time_text
+from txlog.text import count_text, time_text
 
 
 def reset_offsets(
@@ -70,7 +70,7 @@ def reset_offsets(
     moved = stamped_entries(group, offsets, now_ms)
     entries: tuple[Entry, ...] = (*_removal(group, member, now_ms), *moved)
 
-    def check(state: PartitionState) -> TxlogError | None:
+    def check(state: PartitionState, _: int) -> TxlogError | None:
         wrong = check_member(state)
         return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
 
@@ -95,7 +95,7 @@ def remove_members(
     change.member = member
     entries = _removal(group, member, (yield Now()))
 
-    def check(state: PartitionState) -> TxlogError | None:
+    def check(state: PartitionState, _: int) -> TxlogError | None:
         return None if _member(state, group) == member else group_changed(group)
 
     return (yield from append_entries(ctx, views, group, entries, check, change=change)), change.member
@@ -124,7 +124,7 @@ def delete_group(
     member = active(description.member)
     entries = tombstones(description)
 
-    def check(state: PartitionState) -> TxlogError | None:
+    def check(state: PartitionState, _: int = 0) -> TxlogError | None:
         """Check at the slot of the record: a member may have joined since the group was described."""
         try:
             now = known_group(state, group)
@@ -169,7 +169,9 @@ def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupE
 
 
 def _in_use(group: str, member: GroupValue) -> InvalidRequestError:
+    ids = [each.member_id for each in member.members] or [member.member_id]
+    more = f" and {count_text(len(ids) - 1, 'other member')}" if len(ids) > 1 else ""
     return InvalidRequestError(
-        f"group {group!r} is in use by member {member.member_id!r}, which joined {time_text(member.updated_at)}. hint: close that "
+        f"group {group!r} is in use by member {ids[0]!r}{more}, which joined {time_text(member.updated_at)}. hint: close that "
         "consumer first; if it is gone, --force (force=True) removes the member first. If it is still alive, its next commit fails"
     )

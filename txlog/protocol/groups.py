@@ -14,12 +14,14 @@ from txlog.core import groups as rules
 from txlog.core.append_rules import BatchDraft, Refuse, check_batch, next_record
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import OffsetsCondition, offset_entries, offsets_partition
+from txlog.core.members import find_member
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from txlog.core.records import (
     CommitRecord,
     Entry,
     GroupEntry,
     GroupValue,
+    HeartbeatEntry,
     OffsetEntry,
     OffsetValue,
     TransactionMetadata,
@@ -150,10 +152,10 @@ def commit_offsets(
     now_ms = yield Now()
     entries = stamped_entries(group, offsets, now_ms)
 
-    def check(state: PartitionState) -> TxlogError | None:
-        return rules.check_commit(state, entries, group=group, condition=condition, producer_id=None)
+    def check(state: PartitionState, time_ms: int) -> TxlogError | None:
+        return rules.check_commit(state, entries, group=group, condition=condition, producer_id=None, now_ms=time_ms)
 
-    return (yield from append_entries(ctx, views, group, entries, check))
+    return (yield from append_entries(ctx, views, group, entries, check, member_id=_member_of(condition)))
 
 
 def send_offsets(
@@ -181,11 +183,16 @@ def send_offsets(
     now_ms = yield Now()
     entries = stamped_entries(group, offsets, now_ms, conditional=condition is not None)
 
-    def check(state: PartitionState) -> TxlogError | None:
-        return rules.check_commit(state, entries, group=group, condition=condition, producer_id=txn.producer_id)
+    def check(state: PartitionState, time_ms: int) -> TxlogError | None:
+        return rules.check_commit(
+            state, entries, group=group, condition=condition, producer_id=txn.producer_id, now_ms=time_ms
+        )
 
     guard = registered_guard(ctx, views, registered, tp)
-    return (yield from append_entries(ctx, views, group, entries, check, guard, txn=txn)), registered
+    views = yield from append_entries(
+        ctx, views, group, entries, check, guard, txn=txn, member_id=_member_of(condition)
+    )
+    return views, registered
 
 
 def join_group(
@@ -296,7 +303,7 @@ def expire_groups(
             # partition.
             taken, entries = _removed_together(idle)
 
-            def check(state: PartitionState, taken: list[GroupDescription] = taken) -> TxlogError | None:
+            def check(state: PartitionState, _: int, taken: list[GroupDescription] = taken) -> TxlogError | None:
                 now = {found.group: found for found in _describe_all(state)}
                 changed = next((each for each in taken if now.get(each.group) != each), None)
                 return None if changed is None else group_changed(changed.group)
@@ -347,14 +354,15 @@ def append_entries(
     views: Views,
     group: str,
     entries: tuple[Entry, ...],
-    check: Callable[[PartitionState], TxlogError | None],
+    check: Callable[[PartitionState, int], TxlogError | None],
     guard: Guard | None = None,
     change: GroupChange | None = None,
     txn: TransactionMetadata | None = None,
+    member_id: str = "",
 ) -> Program[Views]:
-    """Append `entries`, within `txn` if given, unless `check` returns an error.
+    """Append `entries`, within `txn` if given, unless `check` returns an error for the state and the record's time.
 
-    A transaction that blocks them is finished if that is due.
+    The record is also a heartbeat of the group's member `member_id` (W54). A transaction that blocks them is finished if that is due.
     """
     tp = home_of(ctx, group)
     draft = BatchDraft(records=len(entries), entries=entries, roll=ctx.internal_roll)
@@ -385,12 +393,15 @@ def append_entries(
         verdict = check_batch(state, draft)
         if isinstance(verdict, Refuse):
             return Stop(verdict.error, refused=True)
-        if (wrong := check(state)) is not None:
+        if (wrong := check(state, max(now_ms, state.last_timestamp))) is not None:
             return Stop(wrong, refused=True)
         if change is not None and state.next_offset not in change.slots:
             change.slots.add(state.next_offset)
             tried.add(state.next_offset)
-        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+        beats = find_member(membership(state, group), member_id) is not None
+        beat = (HeartbeatEntry(group=group, member_id=member_id),) if beats else ()
+        with_beat = replace(draft, records=draft.records + len(beat), entries=(*entries, *beat))
+        return next_record(state, with_beat, now_ms=now_ms, write_id=write_id)
 
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append(view)
@@ -406,6 +417,10 @@ def append_entries(
     return with_view(views, view)
 
 
+def _member_of(condition: OffsetsCondition | None) -> str:
+    return condition.member_id if condition is not None and condition.generation is not None else ""
+
+
 def _pending_elsewhere(state: PartitionState, draft: BatchDraft) -> list[int]:
     """Return other producers with undecided offsets for any of the draft's keys."""
     keys = {entry.key for entry in draft.entries if isinstance(entry, OffsetEntry)}
@@ -413,8 +428,8 @@ def _pending_elsewhere(state: PartitionState, draft: BatchDraft) -> list[int]:
 
 
 def active(value: GroupValue | None) -> GroupValue | None:
-    """Return the membership if a member holds it, else None: a member that leaves keeps only the generation."""
-    return value if value is not None and value.member_id else None
+    """Return the membership if the group has a member, else None: a member that leaves keeps only the generation."""
+    return value if value is not None and (value.member_id or value.members) else None
 
 
 def group_changed(group: str) -> ConcurrentTransactionsError:

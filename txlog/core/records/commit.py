@@ -85,14 +85,47 @@ class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
     pending."""
 
 
-class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
-    """Membership of a consumer group. A group has one member; its generation fences older members."""
+Numbers: TypeAlias = dict[str, tuple[Offset, ...]]
+"""Partitions: the numbers of each topic, in order."""
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A member of a group that shares its partitions."""
+
+    member_id: str
+    client_id: str = ""
+    instance_id: str = ""
+    """`group.instance.id`; empty for a dynamic member."""
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...]
+    """`partition.assignment.strategy`, the preferred one first."""
+    session_timeout_ms: Offset
+    generation: Offset
+    """The newest generation that the member has seen. Its commits name this one."""
+    assigned: Numbers = {}
+    """What the group's generation gives to it."""
+    owned: Numbers = {}
+    """What it may read. No two members own one partition."""
+
+
+class GroupValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Membership of a consumer group.
+
+    In a store with the feature `group-members` a group has `members`, and `member_id` is empty. In a store without it a
+    group has one member, and its generation fences older members.
+    """
 
     generation: Offset
     member_id: str
     client_id: str = ""
     topics: tuple[str, ...] = ()
     updated_at: Time = NO_TIMESTAMP
+    assignor: str = ""
+    """The assignor of this generation."""
+    partitions: dict[str, Count] = {}
+    """The numbers of partitions from which the assignment was computed."""
+    members: tuple[GroupMember, ...] = ()
+    """By member id."""
 
 
 class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +226,14 @@ class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     value: GroupValue | None
 
 
-Entry: TypeAlias = TransactionEntry | OffsetEntry | GroupEntry
+class HeartbeatEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="heartbeat"):
+    """Shows that a member of a group lives. Only in stores with the feature `group-members`."""
+
+    group: str
+    member_id: str
+
+
+Entry: TypeAlias = TransactionEntry | OffsetEntry | GroupEntry | HeartbeatEntry
 
 
 class StagedList(_Object, frozen=True, kw_only=True):

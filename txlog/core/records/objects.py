@@ -265,12 +265,22 @@ class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[OffsetRow, ...]
 
 
-class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The last heartbeat of a member."""
+
+    member_id: str
+    timestamp: Time
+    """Of the record that holds it."""
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A row of the folded table of groups."""
 
     position: Offset
     write_id: Id
     entry: GroupEntry
+    beats: tuple[Heartbeat, ...] = ()
+    """By member id. Every member has one."""
 
 
 class Snapshot(_Object, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from txlog.core.records import (
     CommitRecord,
     DataFile,
     GroupEntry,
+    HeartbeatEntry,
     OffsetEntry,
     SchemaField,
     SegmentIndex,
@@ -258,7 +259,7 @@ class PartitionCheck:
     def _check_entries(self, record: CommitRecord, path: str) -> None:
         kinds: tuple[type, ...] = (TransactionEntry,)
         if self.tp.topic != names.TRANSACTION_STATE_TOPIC:
-            kinds = (OffsetEntry, GroupEntry)
+            kinds = (OffsetEntry, GroupEntry, HeartbeatEntry)
         if record.files or record.payload_bytes or not all(isinstance(entry, kinds) for entry in record.entries):
             self.findings.damaged(path, f"entries of {self.tp.topic}", "rows or entries that do not belong here")
 

@@ -1,0 +1,298 @@
+"""Groups of many members: races, lost replies, crashes, sessions and commits (PROTOCOL.md, W51 to W55)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.protocol.harness import CONSTANTS, Cluster, Died, Fault, Process, Task, at, context, is_put, nth_put, rolling
+from tests.protocol.test_groups import preempted
+from txlog.core.groups import OffsetsCondition, offsets_partition
+from txlog.core.members import find_member, partitions_of
+from txlog.core.names import TopicPartition
+from txlog.core.records import GroupMember, GroupRow, GroupValue
+from txlog.errors import CommitFailedError, InvalidRequestError
+from txlog.protocol import group_admin, groups, members
+
+G = offsets_partition("g", CONSTANTS.consumer_offsets_partitions)
+OFFSETS = "__consumer_offsets"
+SESSION_MS = 45_000
+COUNTS = {"orders": 2}
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("orders", number)
+
+
+def joining(name: str, instance: str = "", assignor: str = "range") -> GroupMember:
+    return GroupMember(
+        member_id=name,
+        instance_id=instance,
+        topics=("orders",),
+        assignors=(assignor,),
+        session_timeout_ms=SESSION_MS,
+        generation=0,
+    )
+
+
+def join(name: str, instance: str = "", ctx: Any = None) -> Any:
+    return members.join(ctx or context(), {}, "g", joining(name, instance), COUNTS)
+
+
+def sync(name: str, held: Iterable[int], ctx: Any = None) -> Any:
+    return members.sync(ctx or context(), {}, "g", name, [tp(number) for number in held], COUNTS)
+
+
+def row(cluster: Cluster) -> GroupRow:
+    return cluster.view(G).state.groups["g"]
+
+
+def value(cluster: Cluster) -> GroupValue:
+    found = row(cluster).entry.value
+    assert found is not None
+    return found
+
+
+def owned(cluster: Cluster) -> dict[str, list[int]]:
+    return {
+        each.member_id: [held.partition for held in sorted(partitions_of(each.owned))]
+        for each in value(cluster).members
+    }
+
+
+def condition(cluster: Cluster, name: str) -> OffsetsCondition:
+    member = find_member(value(cluster), name)
+    assert member is not None
+    return OffsetsCondition(generation=member.generation, member_id=name)
+
+
+def started(cluster: Cluster, transactional_id: str = "x") -> Process:
+    process = Process(cluster, transactional_id)
+    process.do(process.init())
+    return process
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_two_joins_at_once_share_the_partitions() -> None:
+    def make() -> tuple[Cluster, Task, Task]:
+        cluster = Cluster()
+        return cluster, Task(cluster, join("p")), Task(cluster, join("q"))
+
+    for cluster, _, _ in preempted(make):
+        assert value(cluster).generation == 2
+        held = [number for numbers in owned(cluster).values() for number in numbers]
+        assert sorted(held) == [0, 1], "the first one has all, and gives up half at its sync"
+        assert [len(partitions_of(each.assigned)) for each in value(cluster).members] == [1, 1]
+
+
+def test_a_sync_beside_a_join_leaves_one_owner() -> None:
+    def make() -> tuple[Cluster, Task, Task]:
+        cluster = Cluster()
+        cluster.run(join("p"))
+        cluster.run(join("q"))
+        cluster.run(sync("p", [0]))
+        return cluster, Task(cluster, sync("q", [])), Task(cluster, join("r"))
+
+    for cluster, _, _ in preempted(make):
+        held = [number for numbers in owned(cluster).values() for number in numbers]
+        assert len(held) == len(set(held))
+        assert owned(cluster)["p"] == [0]
+        assert value(cluster).generation == 3
+
+
+@pytest.mark.parametrize("fault", ["applied", "lost", "late", "hidden retry"])
+@pytest.mark.parametrize("call", ["join", "sync", "leave", "heartbeat"])
+def test_a_change_whose_reply_is_lost_is_one_record(cluster: Cluster, call: str, fault: Fault) -> None:
+    cluster.run(join("p"))
+    cluster.run(join("q"))
+    programs = {
+        "join": lambda: join("r", ctx=rolling(1)),
+        "sync": lambda: sync("p", [0], ctx=rolling(1)),
+        "leave": lambda: members.leave(rolling(1), {}, "g", "q"),
+        "heartbeat": lambda: members.heartbeat(rolling(1), {}, "g", "p"),
+    }
+    before = len(cluster.records(G))
+    _, found = cluster.run(programs[call](), nth_put(1, fault))
+    cluster.land()
+    assert found == row(cluster)
+    assert len(cluster.records(G)) == before + 1
+
+
+@pytest.mark.parametrize("instance", ["", "one"])
+def test_a_join_that_is_repeated_after_a_crash_is_the_same_member(cluster: Cluster, instance: str) -> None:
+    """A client repeats a call of unknown outcome with the same member id."""
+    cluster.run(join("p"))
+    for step in range(1, 12):
+        copy = cluster.copy()
+        try:
+            copy.run(join("q", instance), at(step, "crash after"))
+        except Died:
+            pass
+        copy.land()
+        copy.run(join("q", instance))
+        assert value(copy).generation == 2
+        assert [each.member_id for each in value(copy).members] == ["p", "q"]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_member_of_an_older_generation_cannot_commit(cluster: Cluster, transactional: bool) -> None:
+    process = started(cluster)
+
+    def commit(at_condition: OffsetsCondition, **offsets: int) -> None:
+        values = {int(name[1:]): offset for name, offset in offsets.items()}
+        if transactional:
+            process.do(process.send_offsets(values, condition=at_condition))
+            process.do(process.commit())
+        else:
+            process.do(process.commit_offsets(values, condition=at_condition))
+
+    cluster.run(join("p"))
+    first = condition(cluster, "p")
+    commit(first, p0=1, p1=1)
+    cluster.run(join("q"))
+    commit(first, p0=2, p1=2)
+    cluster.run(sync("p", [0]))
+    with pytest.raises(CommitFailedError, match="is in generation 2 by now"):
+        commit(first, p0=3)
+    if transactional:
+        process.do(process.abort())
+    cluster.run(sync("q", []))
+    second = condition(cluster, "p")
+    with pytest.raises(CommitFailedError, match="another member reads orders-1"):
+        commit(second, p0=4, p1=4)
+    if transactional:
+        process.do(process.abort())
+    commit(second, p0=5)
+    commit(condition(cluster, "q"), p1=6)
+    assert cluster.committed() == {0: 5, 1: 6}
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_member_that_sleeps_past_its_session_is_fenced_at_its_next_commit(
+    cluster: Cluster, transactional: bool
+) -> None:
+    process = started(cluster)
+    send = process.send_offsets if transactional else process.commit_offsets
+    cluster.run(join("p"))
+    cluster.pass_ms(SESSION_MS)
+    process.do(send({0: 1}, condition=condition(cluster, "p")))
+    cluster.pass_ms(SESSION_MS)
+    process.do(send({0: 2}, condition=condition(cluster, "p")))
+    cluster.pass_ms(SESSION_MS + 1)
+    with pytest.raises(CommitFailedError, match=r"session\.timeout\.ms of 45000"):
+        process.do(send({0: 3}, condition=condition(cluster, "p")))
+    records = len(cluster.records(G))
+    cluster.run(members.heartbeat(context(), {}, "g", "p"))
+    cluster.run(sync("p", [0, 1]))
+    assert len(cluster.records(G)) == records, "it does not come back to life"
+
+
+def test_a_join_between_the_check_and_the_append_of_a_commit(cluster: Cluster) -> None:
+    """Another member takes the partitions while a commit is under way: the commit is judged at its own slot."""
+    cluster.run(join("p"))
+    process = started(cluster)
+    task = process.start(process.send_offsets({0: 1, 1: 1}, condition=condition(cluster, "p"))).run(
+        until=is_put(OFFSETS)
+    )
+    cluster.pass_ms(SESSION_MS + 1)
+    cluster.run(join("q"))
+    assert owned(cluster) == {"q": [0, 1]}
+    task.run()
+    with pytest.raises(CommitFailedError, match="does not have this member"):
+        _ = task.result
+    cluster.check()
+
+
+def test_a_crash_between_revoke_and_assign_costs_one_session(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    cluster.run(join("q"))
+    cluster.run(sync("q", []))
+    assert owned(cluster) == {"p": [0, 1], "q": []}
+    for _ in range(4):
+        cluster.pass_ms(SESSION_MS // 4)
+        cluster.run(members.heartbeat(context(), {}, "g", "q"))
+    cluster.pass_ms(1)
+    cluster.run(sync("q", []))
+    assert owned(cluster) == {"q": [0, 1]}
+
+
+def test_a_sync_that_crashes_anywhere_leaves_one_owner(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    cluster.run(join("q"))
+    for step in range(1, 12):
+        for fault in ("crash", "crash after", "crash in flight"):
+            copy = cluster.copy()
+            try:
+                copy.run(sync("p", [0], ctx=rolling(1)), at(step, fault))  # type: ignore[arg-type]
+            except Died:
+                pass
+            copy.run(sync("q", []))
+            copy.land()
+            held = owned(copy)
+            assert held["p"] in ([0], [0, 1])
+            assert not set(held["p"]) & set(held["q"])
+
+
+def test_a_heartbeat_is_a_record_only_of_a_member(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    cluster.pass_ms(5)
+    cluster.run(members.heartbeat(context(), {}, "g", "p"))
+    (beat,) = row(cluster).beats
+    assert (beat.member_id, beat.timestamp) == ("p", cluster.now_ms)
+    records = len(cluster.records(G))
+    cluster.run(members.heartbeat(context(), {}, "g", "x"))
+    cluster.run(members.heartbeat(context(), {}, "h", "p"))
+    assert len(cluster.records(G)) == records
+
+
+def test_an_operator_removes_all_members(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    cluster.run(join("q", "one"))
+    with pytest.raises(InvalidRequestError, match="in use by member 'p' and 1 other member"):
+        cluster.run(group_admin.delete_group(context(), {}, "g"))
+    p = condition(cluster, "p")
+    _, removed = cluster.run(group_admin.remove_members(context(), {}, "g"))
+    assert removed is not None
+    assert [each.member_id for each in removed.members] == ["p", "q"]
+    assert not value(cluster).members
+    process = started(cluster)
+    with pytest.raises(CommitFailedError):
+        process.do(process.commit_offsets({0: 1}, condition=p))
+    cluster.run(join("r"))
+    assert owned(cluster) == {"r": [0, 1]}
+
+
+def test_no_common_assignor_is_refused(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    other = members.join(context(), {}, "g", joining("q", assignor="roundrobin"), COUNTS)
+    with pytest.raises(InvalidRequestError, match=r"partition\.assignment\.strategy"):
+        cluster.run(other)
+
+
+def test_members_survive_sealing_and_cleaning(cluster: Cluster) -> None:
+    ctx = rolling(1)
+    cluster.run(join("p", ctx=ctx))
+    cluster.pass_ms(7)
+    cluster.run(join("q", ctx=ctx))
+    for _ in range(3):
+        cluster.run(members.heartbeat(ctx, {}, "g", "p"))
+    before = row(cluster)
+    _, found = cluster.run(members.look(ctx, {}, "g"))
+    assert found == before
+    assert [beat.member_id for beat in before.beats] == ["p", "q"]
+    cluster.check()
+
+
+def test_an_idle_group_without_members_expires(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    _, gone = cluster.run(groups.expire_groups(context(), {}, 0))
+    assert gone == ()
+    cluster.run(members.leave(context(), {}, "g", "p"))
+    _, gone = cluster.run(groups.expire_groups(context(), {}, 0))
+    assert gone == ("g",)

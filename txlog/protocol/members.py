@@ -1,0 +1,120 @@
+"""How do members join and leave a group, share its partitions, and show that they live (W51 to W54)?
+
+Each call is one record, and a compare-and-set on the row of the group: the judgement is made again at each slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
+
+from txlog.core import members as rules
+from txlog.core.append_rules import BatchDraft, next_record
+from txlog.core.effects import NewId, Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import CommitRecord, Entry, GroupMember, GroupRow
+from txlog.core.state import PartitionState
+from txlog.errors import TxlogError
+from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.groups import home_of
+from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.seal import seal_quietly
+from txlog.protocol.slot import Stop, append_slot
+
+Judge: TypeAlias = Callable[[GroupRow | None, int], tuple[Entry, ...] | TxlogError | None]
+"""(the group's row, the time of the record) -> the entries to append, an error, or None: there is nothing to write."""
+
+
+def join(
+    ctx: Context, views: Views, group: str, joining: GroupMember, partitions: Mapping[str, int]
+) -> Program[tuple[Views, GroupRow | None]]:
+    """Join a group, and return its row. Sessions that are over end. A bearer of the same `instance_id` is replaced.
+
+    `partitions` are the numbers of partitions of the subscribed topics. Raises InvalidRequestError if no assignor is
+    common to all members. A call of unknown outcome is repeated with the same member id.
+    """
+    return (
+        yield from _change(
+            ctx,
+            views,
+            group,
+            lambda row, now_ms: rules.judge_join(
+                row, group=group, joining=joining, partitions=partitions, now_ms=now_ms
+            ),
+        )
+    )
+
+
+def sync(
+    ctx: Context,
+    views: Views,
+    group: str,
+    member_id: str,
+    held: Collection[TopicPartition],
+    partitions: Mapping[str, int],
+) -> Program[tuple[Views, GroupRow | None]]:
+    """Take part in the group's generation as a member that still reads `held`. Return the group's row.
+
+    The member reads no row of another partition any more (W52). It gets the partitions that are assigned to it and
+    free. If a session is over, or a topic has more partitions, a new generation is made first (W53).
+    """
+    return (
+        yield from _change(
+            ctx,
+            views,
+            group,
+            lambda row, now_ms: rules.judge_sync(
+                row, group=group, member_id=member_id, held=held, partitions=partitions, now_ms=now_ms
+            ),
+        )
+    )
+
+
+def heartbeat(ctx: Context, views: Views, group: str, member_id: str) -> Program[tuple[Views, GroupRow | None]]:
+    """Show that a member lives, unless it was removed or its session is over (W54). Return the group's row."""
+    return (
+        yield from _change(
+            ctx,
+            views,
+            group,
+            lambda row, now_ms: rules.judge_heartbeat(row, group=group, member_id=member_id, now_ms=now_ms),
+        )
+    )
+
+
+def leave(ctx: Context, views: Views, group: str, member_id: str) -> Program[tuple[Views, GroupRow | None]]:
+    """Leave a group: the others get the partitions of this member. Return the group's row."""
+    return (
+        yield from _change(
+            ctx,
+            views,
+            group,
+            lambda row, now_ms: rules.judge_leave(row, group=group, member_id=member_id, now_ms=now_ms),
+        )
+    )
+
+
+def look(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupRow | None]]:
+    """Return the group's row, read fresh."""
+    views, view = yield from get_fresh_view(ctx, views, home_of(ctx, group))
+    return views, view.state.groups.get(group)
+
+
+def _change(ctx: Context, views: Views, group: str, judge: Judge) -> Program[tuple[Views, GroupRow | None]]:
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        found = judge(state.groups.get(group), max(now_ms, state.last_timestamp))
+        if isinstance(found, TxlogError):
+            return Stop(found, refused=True)
+        if found is None:
+            return Stop(None)
+        draft = BatchDraft(records=len(found), entries=found, roll=ctx.internal_roll)
+        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+
+    views, view = yield from get_view(ctx, views, home_of(ctx, group))
+    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
+    if isinstance(outcome, Stop) and outcome.value is not None:
+        raise outcome.value
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view), view.state.groups.get(group)
