@@ -276,7 +276,13 @@ def test_position_below_the_log_start(world, store):
 def test_every_poll_says_that_a_topic_was_deleted(world, store, how):
     store.create_topic("other", ORDERS)
     send(world, 1, 2)
-    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = world.open().consumer(
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=10**8,
+        max_poll_interval_ms=10**8,
+    )
     getattr(consumer, how)([ORDERS_0, tp("other", 0)] if how == "assign" else ["orders", "other"])
     assert ids_of(rows_of(consumer)) == [1, 2]
     store.delete_topic("orders")
@@ -701,7 +707,13 @@ def test_block_that_raises_does_not_commit_what_it_was_working_on(world, store):
         assert peek.committed(ORDERS_0)[ORDERS_0].offset == 1
 
 
-def test_second_member_is_warned_of_and_the_first_one_closes_without_an_error(world, store, caplog):
+@pytest.fixture
+def alone(monkeypatch):
+    """The consumers' stores were made without the feature `group-members`: a group has one member."""
+    monkeypatch.setattr("txlog.client.consumer.GROUP_MEMBERS", "none-of-this-store")
+
+
+def test_second_member_is_warned_of_and_the_first_one_closes_without_an_error(world, store, caplog, alone):
     send(world, 1, 2)
     settings = {"group_id": "g", "enable_auto_commit": True, "auto_offset_reset": "earliest"}
     one = store.consumer("orders", client_id="a", **settings)
@@ -722,7 +734,7 @@ def test_second_member_is_warned_of_and_the_first_one_closes_without_an_error(wo
     assert caplog.text == "", "a member that left is not taken over from"
 
 
-def test_newer_member_fences_the_commits_of_the_older(world, store):
+def test_newer_member_fences_the_commits_of_the_older(world, store, alone):
     send(world, 1)
     one = store.consumer("orders", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", client_id="a")
     assert ids_of(rows_of(one)) == [1]

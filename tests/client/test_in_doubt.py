@@ -193,6 +193,7 @@ def test_offsets_that_may_have_been_committed_before_another_member_joined(world
 
     def join() -> None:
         silent.armed = False
+        world.clock.advance_ms(45_001)
         world.open().consumer("orders", group_id="g")
 
     done = between_tries(world, monkeypatch, join)

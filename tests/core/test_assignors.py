@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txlog.config.table import ASSIGNOR_NAMES
 from txlog.core.assignors import (
     ASSIGNORS,
     Assignment,
@@ -103,6 +104,10 @@ def test_sticky_with_different_subscriptions() -> None:
     four = [member("a", *every), member("b", *odd), member("c", *odd), member("d", *every)]
     found = shown(assign_sticky(four, {"p": 2, "q": 1, "r": 2, "s": 1, "t": 2}))
     assert found == {"a": "q0 r0", "b": "p0 r1", "c": "p1 t0", "d": "s0 t1"}
+
+
+def test_each_name_of_the_setting_has_an_assignor() -> None:
+    assert tuple(ASSIGNORS) == ASSIGNOR_NAMES
 
 
 SUBSCRIPTIONS = st.dictionaries(st.sampled_from("abcde"), st.sets(st.sampled_from("stu"), min_size=1), min_size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ G = offsets_partition("g", CONSTANTS.consumer_offsets_partitions)
 OFFSETS = "__consumer_offsets"
 SESSION_MS = 45_000
 COUNTS = {"orders": 2}
+CRASHES: tuple[Fault, ...] = ("crash", "crash after", "crash in flight")
 
 
 def tp(number: int) -> TopicPartition:
@@ -130,10 +132,8 @@ def test_a_join_that_is_repeated_after_a_crash_is_the_same_member(cluster: Clust
     cluster.run(join("p"))
     for step in range(1, 12):
         copy = cluster.copy()
-        try:
+        with suppress(Died):
             copy.run(join("q", instance), at(step, "crash after"))
-        except Died:
-            pass
         copy.land()
         copy.run(join("q", instance))
         assert value(copy).generation == 2
@@ -226,12 +226,10 @@ def test_a_sync_that_crashes_anywhere_leaves_one_owner(cluster: Cluster) -> None
     cluster.run(join("p"))
     cluster.run(join("q"))
     for step in range(1, 12):
-        for fault in ("crash", "crash after", "crash in flight"):
+        for fault in CRASHES:
             copy = cluster.copy()
-            try:
-                copy.run(sync("p", [0], ctx=rolling(1)), at(step, fault))  # type: ignore[arg-type]
-            except Died:
-                pass
+            with suppress(Died):
+                copy.run(sync("p", [0], ctx=rolling(1)), at(step, fault))
             copy.run(sync("q", []))
             copy.land()
             held = owned(copy)

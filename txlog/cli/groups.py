@@ -37,10 +37,7 @@ def list_groups(session: Session) -> None:
     def text(out: Output) -> None:
         out.table(
             ("group", "state", "member", "partitions", "lag"),
-            [
-                (each.group, each.state, each.client_id or each.member_id, len(each.offsets), total_lag(each))
-                for each in found
-            ],
+            [(each.group, each.state, _members(each), len(each.offsets), total_lag(each)) for each in found],
             empty="There are no consumer groups.",
         )
 
@@ -50,9 +47,10 @@ def list_groups(session: Session) -> None:
 
 @command(app, "describe")
 def describe(session: Session, group_id: _Group = None, group_option: _GroupOption = None) -> None:
-    """Show a group's member, its offsets and its lag.
+    """Show a group's members and what they read, its offsets and its lag.
 
-    The lag counts offsets up to the last stable one, markers and aborted rows included.
+    The lag counts offsets up to the last stable one, markers and aborted rows included. The lag in seconds is how long the
+    oldest of them has waited.
     """
     name = one_of(group_id, group_option, "group")
     damaged: list[CorruptLogError] = []
@@ -212,22 +210,48 @@ def total_lag(found: GroupInfo) -> int | None:
     return sum(each.lag or 0 for each in found.offsets)
 
 
+def _members(found: GroupInfo) -> str:
+    more = f" and {len(found.members) - 1} more" if len(found.members) > 1 else ""
+    return f"{found.client_id or found.member_id}{more}"
+
+
+def _seconds(lag_ms: int | None) -> int | None:
+    return None if lag_ms is None else round(lag_ms / 1000)
+
+
 def _describe(out: Output, found: GroupInfo) -> None:
+    alone = [] if found.members else [("member", found.member_id), ("client", found.client_id)]
     out.fields(
         [
             ("group", found.group),
             ("state", found.state),
-            ("member", found.member_id),
-            ("client", found.client_id),
+            *alone,
+            *([("assignor", found.assignor)] if found.members else []),
             ("generation", found.generation if found.generation >= 0 else None),
             ("topics", ", ".join(found.topics)),
             ("joined or left", time_text(found.updated_at)),
             ("lag", total_lag(found)),
         ]
     )
+    if found.members:
+        out.heading("Members")
+        out.table(
+            ("member", "client", "instance", "reads", "is to read", "last sign of life"),
+            [
+                (
+                    each.member_id,
+                    each.client_id,
+                    each.instance_id,
+                    " ".join(map(str, each.partitions)),
+                    "" if each.assigned == each.partitions else " ".join(map(str, each.assigned)),
+                    time_text(each.seen_at),
+                )
+                for each in found.members
+            ],
+        )
     out.heading("Offsets")
     out.table(
-        ("topic", "partition", "committed", "pending", "last stable", "log end", "lag", "committed at"),
+        ("topic", "partition", "committed", "pending", "last stable", "log end", "lag", "lag s", "committed at"),
         [
             (
                 each.topic,
@@ -237,6 +261,7 @@ def _describe(out: Output, found: GroupInfo) -> None:
                 each.last_stable_offset,
                 each.log_end_offset,
                 each.lag,
+                _seconds(each.lag_ms),
                 time_text(each.committed_at),
             )
             for each in found.offsets

@@ -21,7 +21,7 @@ from txlog.client.descriptions import (
     TransactionDescription,
 )
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
-from txlog.client.offsets import OffsetSpec
+from txlog.client.offsets import OffsetSpec, append_times
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session, readable
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
@@ -261,7 +261,7 @@ class Admin:
 
     def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
         """Return one group with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""
-        return self._group_infos((self._group(group),), damaged)[0]
+        return self._group_infos((self._group(group),), damaged, times=True)[0]
 
     def plan_reset(
         self,
@@ -476,17 +476,29 @@ class Admin:
             ) from error
 
     def _group_infos(
-        self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None
+        self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None, *, times: bool = False
     ) -> tuple[GroupInfo, ...]:
         existing = {found.topic: found.partitions for found in self._runtime.list_topics(damaged)}
         tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
         known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)
-        return tuple(GroupInfo.of(group, views) for group in described)
+        lags_ms: dict[TopicPartition, int] = {}
+        if times:
+            (group,) = described
+            first = {
+                tp: max(group.offsets[tp].offset, view.state.log_start_offset)
+                for tp, view in views.items()
+                if tp in group.offsets and group.offsets[tp].offset < view.state.last_stable_offset
+            }
+            now_ms = self._runtime.clock.now_ms()
+            lags_ms = {tp: max(now_ms - at, 0) for tp, at in append_times(self._session, first, {}).items()}
+        return tuple(GroupInfo.of(group, views, lags_ms) for group in described)
 
 
 def _ids(member: GroupValue | None) -> tuple[str, ...]:
-    return () if member is None else (member.member_id,)
+    if member is None:
+        return ()
+    return tuple(each.member_id for each in member.members) or (member.member_id,)
 
 
 def _check_states(states: Iterable[str]) -> frozenset[str]:

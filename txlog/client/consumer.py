@@ -1,8 +1,7 @@
 """How does a program read? Kafka's consumer, which returns Arrow batches.
 
 `poll` returns rows of one partition with their `_offset`, `_timestamp`, `_topic` and `_partition`. `assign` needs no
-group. `subscribe` makes this consumer the only member of its group and fences older members' commits (PROTOCOL.md,
-W36).
+group. `subscribe` shares the partitions with the other members of the group (`txlog.client.members`).
 """
 
 from __future__ import annotations
@@ -27,11 +26,13 @@ from txlog.client.groups import (
     offset_values,
     topic_partition,
 )
+from txlog.client.members import Listener, RebalanceListener, SharedMembership
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.turns import Turns, close_after, in_turn
 from txlog.config import Layer
-from txlog.core.names import TopicPartition, check_topic_name
+from txlog.core.features import GROUP_MEMBERS
+from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetValue
 from txlog.errors import (
     CommitFailedError,
@@ -69,7 +70,8 @@ class Consumer:
         self._session = Session(runtime, config, self._who)
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records, config.fetch_max_wait_ms)
         self._followed = FollowedTopics(self._session, self._fetcher)
-        self._membership = GroupMembership(self._session, config.client_id)
+        self._alone = GroupMembership(self._session, config.client_id)
+        self._membership: GroupMembership | SharedMembership = self._alone
         self._committed: dict[TopicPartition, int] = {}
         """Committed offsets that this consumer knows. It does not commit the same offset again."""
         self._handed: dict[TopicPartition, int] = {}
@@ -92,22 +94,38 @@ class Consumer:
     # -- what is read -------------------------------------------------------------------------------------------------
 
     @in_turn
-    def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read all partitions of `topics` as the member of the group. An older member's commits fail from now on.
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        *,
+        on_assign: Listener | None = None,
+        on_revoke: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Share the partitions of `topics` with the other members of the group.
 
-        A group has one member, and consumers do not share its partitions. So a warning is logged if another consumer is
-        the member.
+        `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost` with
+        those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too.
+
+        In a store that was made without the feature `group-members` a group has one member. It reads all partitions, and
+        an older member's commits fail from now on.
 
         Reading begins at the group's committed offsets, or else at `auto.offset.reset`. Raises IllegalStateError
-        without group.id, UnknownTopicOrPartitionError, InvalidTopicError.
+        without group.id, UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no assignor in common).
         """
         self._check_open()
         group = self._require_group("subscribe")
-        names = self._check_topics(topics)
+        names = self._followed.check(topics)
         partitions = self._followed.partitions(names)
         self._runtime.ensure_writable()
-        self._membership.join(group, names)
-        self._assign(partitions, names)
+        if GROUP_MEMBERS not in self._runtime.require_store().features:
+            self._alone.join(group, names)
+            self._assign(partitions, names)
+            return
+        self._membership.leave()
+        self._assign([], names, shared=True)
+        self._membership = shared = SharedMembership(self._session, self._config, group, self)
+        shared.join(names, partitions, RebalanceListener(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost))
 
     @in_turn
     def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
@@ -122,7 +140,7 @@ class Consumer:
     def assign_topics(self, topics: str | Iterable[str]) -> None:
         """Read all partitions of `topics`, also those added later, without membership in a group."""
         self._check_open()
-        names = self._check_topics(topics)
+        names = self._followed.check(topics)
         partitions = self._followed.partitions(names)
         self._membership.leave()
         self._assign(partitions, names)
@@ -177,10 +195,11 @@ class Consumer:
         assign other topics, or when the topic is created again.
         """
         self._check_open()
-        if not self._fetcher.assigned:
+        if not self._fetcher.assigned and not self._membership.is_subscribed:
             raise IllegalStateError(f"{self._who}: poll() without subscribe() or assign(): nothing to read")
         clock = self._runtime.clock
         deadline_ms = clock.monotonic_ms() + timeout_ms
+        self._membership.follow()
         self._handed = self._fetcher.positions
         self._auto_commit()
         self._followed.take_added()
@@ -207,6 +226,7 @@ class Consumer:
                 self._followed.report_deleted()
                 return None
             self._fetcher.pace.wait(left_ms)
+            self._membership.follow()
             self._fetcher.look()
             self._followed.check_deleted()
             looked = True
@@ -366,7 +386,6 @@ class Consumer:
         with self._turns.take("close"):
             if self._closed:
                 return
-            self._closed = True
             try:
                 if self._commits_itself:
                     self._commit_positions(positions)
@@ -378,14 +397,31 @@ class Consumer:
                 except TxlogError as error:
                     # The result of close() is the result of the commit. A membership that stays fences no consumer.
                     _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
+                self._closed = True
                 self._session.forget(list(self._session.views))
 
-    def _assign(self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = ()) -> None:
+    def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
+        """Read exactly `partitions`, for the membership. `new` were added to their topics after the subscription."""
+        for tp in partitions.symmetric_difference(self._fetcher.assigned):
+            self._committed.pop(tp, None)
+            self._handed.pop(tp, None)
+        self._fetcher.assign(partitions)
+        self._followed.added |= new
+
+    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit what was processed of `partitions`, for the membership, before another member reads them."""
+        if self._commits_itself:
+            positions = self._fetcher.positions
+            self._commit_positions({tp: positions[tp] for tp in partitions if tp in positions})
+
+    def _assign(
+        self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = (), *, shared: bool = False
+    ) -> None:
         self._fetcher.assign(partitions)
         for tp in self._fetcher.assigned:
             self._fetcher.seek(tp, None)
         self._committed, self._handed = {}, {}
-        self._followed.start(topics)
+        self._followed.start(topics, shared=shared)
 
     def _find_positions(self, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
@@ -472,12 +508,6 @@ class Consumer:
                     f"{self._who}: {tp} is not assigned; assigned are {', '.join(map(str, self._fetcher.assigned)) or 'none'}"
                 )
         return wanted
-
-    def _check_topics(self, topics: str | Iterable[str]) -> tuple[str, ...]:
-        names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-        if not names:
-            raise InvalidRequestError(f"{self._who}: no topic is named")
-        return tuple(check_topic_name(name) for name in names)
 
     def _require_group(self, call: str) -> str:
         if self.group_id is None:

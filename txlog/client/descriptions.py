@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from txlog.core.members import partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, GroupValue, ProducerStateEntry, TransactionMetadata, TransactionRow
 from txlog.core.transactions import IDLE, PREPARED, is_timed_out
@@ -239,9 +240,13 @@ class GroupOffset:
     """None if the topic was deleted."""
     lag: int | None
     """Offsets up to the last stable one that the group has not consumed yet, markers and aborted rows included."""
+    lag_ms: int | None = None
+    """How long the oldest of them has waited. Only `describe_group` looks it up."""
 
     @classmethod
-    def of(cls, group: GroupDescription, tp: TopicPartition, view: PartitionView | None) -> Self:
+    def of(
+        cls, group: GroupDescription, tp: TopicPartition, view: PartitionView | None, lag_ms: int | None = None
+    ) -> Self:
         """Return a group's offset for `tp`; `view` is None if the topic was deleted or cannot be read."""
         value, pending = group.offsets.get(tp), group.pending.get(tp)
         lag = None
@@ -258,7 +263,26 @@ class GroupOffset:
             last_stable_offset=view.state.last_stable_offset if view is not None else None,
             log_end_offset=view.state.next_offset if view is not None else None,
             lag=lag,
+            lag_ms=0 if lag == 0 else lag_ms,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberInfo:
+    """A member of a group that shares its partitions."""
+
+    member_id: str
+    client_id: str
+    instance_id: str
+    """`group.instance.id`; empty for a dynamic member."""
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    """What it reads."""
+    assigned: tuple[TopicPartition, ...]
+    """What the group's generation gives to it. If this differs from `partitions`, a rebalance is under way."""
+    seen_at: int
+    """When it showed last that it lives."""
+    session_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,21 +291,58 @@ class GroupInfo:
 
     group: str
     state: str
-    """STABLE with a member, EMPTY without one."""
+    """STABLE with members, REBALANCING while partitions move between them, EMPTY without a member."""
     generation: int
     member_id: str
+    """The member, or the first of them."""
     client_id: str
     topics: tuple[str, ...]
     updated_at: int
     offsets: tuple[GroupOffset, ...]
+    assignor: str = ""
+    members: tuple[MemberInfo, ...] = ()
+    """In a store whose groups share partitions."""
 
     @classmethod
-    def of(cls, group: GroupDescription, views: Mapping[TopicPartition, PartitionView]) -> Self:
+    def of(
+        cls,
+        group: GroupDescription,
+        views: Mapping[TopicPartition, PartitionView],
+        lags_ms: Mapping[TopicPartition, int] | None = None,
+    ) -> Self:
         """Return the description of a group, with the lag in the partitions of `views`."""
-        member = group.member or GroupValue(generation=-1, member_id="")
-        state = "STABLE" if member.member_id else "EMPTY"
-        offsets = tuple(GroupOffset.of(group, tp, views.get(tp)) for tp in sorted({*group.offsets, *group.pending}))
-        return cls(**_taken(cls, member, group=group.group, state=state, offsets=offsets))
+        value = group.member or GroupValue(generation=-1, member_id="")
+        members = tuple(
+            MemberInfo(
+                member_id=each.member_id,
+                client_id=each.client_id,
+                instance_id=each.instance_id,
+                topics=each.topics,
+                partitions=tuple(sorted(partitions_of(each.owned))),
+                assigned=tuple(sorted(partitions_of(each.assigned))),
+                seen_at=group.beats.get(each.member_id, -1),
+                session_timeout_ms=each.session_timeout_ms,
+            )
+            for each in value.members
+        )
+        settled = all(each.owned == each.assigned and each.generation == value.generation for each in value.members)
+        state = "EMPTY" if not value.member_id and not members else "STABLE" if settled else "REBALANCING"
+        tps = sorted({*group.offsets, *group.pending})
+        offsets = tuple(GroupOffset.of(group, tp, views.get(tp), (lags_ms or {}).get(tp)) for tp in tps)
+        topics = tuple(sorted({topic for each in value.members for topic in each.topics})) or value.topics
+        first = members[0] if members else value
+        return cls(
+            group=group.group,
+            state=state,
+            generation=value.generation,
+            member_id=first.member_id,
+            client_id=first.client_id,
+            topics=topics,
+            updated_at=value.updated_at,
+            offsets=offsets,
+            assignor=value.assignor,
+            members=members,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.clock import Clock
 from txlog.config import IsolationLevel
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
-from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 from txlog.storage.arrow_schema import field_id
@@ -310,14 +310,24 @@ class FollowedTopics:
         self._looked_at_ms = self._runtime.clock.monotonic_ms()
         self._deleted: dict[str, UnknownTopicOrPartitionError] = {}
         """The topics that were deleted and not created again, each with the error that polls raise."""
+        self._is_shared = False
+        """Whether a group decides which partitions are read."""
         self._reported: set[str] = set()
         """Those of `_deleted` whose error a poll has raised."""
 
-    def start(self, names: tuple[str, ...]) -> None:
-        """Follow `names` from now on, and forget what was found before."""
+    def start(self, names: tuple[str, ...], *, shared: bool = False) -> None:
+        """Follow `names` from now on, and forget what was found before. `shared`: the members of a group share them."""
+        self._is_shared = shared
         self.names, self.added = names, set()
         self._deleted, self._reported = {}, set()
         self._looked_at_ms = self._runtime.clock.monotonic_ms()
+
+    def check(self, topics: str | Iterable[str]) -> tuple[str, ...]:
+        """Return the names of `topics`, each once. Raises InvalidRequestError, InvalidTopicError."""
+        names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        if not names:
+            raise InvalidRequestError(f"{self._session.who}: no topic is named")
+        return tuple(check_topic_name(name) for name in names)
 
     def partitions(self, names: Iterable[str]) -> list[TopicPartition]:
         """Return all partitions of `names`. Raises UnknownTopicOrPartitionError."""
@@ -326,7 +336,7 @@ class FollowedTopics:
     def take_added(self) -> None:
         """Assign partitions that were added since the last look, once in `metadata.max.age.ms`."""
         now_ms = self._runtime.clock.monotonic_ms()
-        if not self.names or now_ms - self._looked_at_ms < self._session.metadata_max_age_ms:
+        if self._is_shared or not self.names or now_ms - self._looked_at_ms < self._session.metadata_max_age_ms:
             return
         self._looked_at_ms = now_ms
         now: list[TopicPartition] = []

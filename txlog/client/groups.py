@@ -135,7 +135,13 @@ def commit_offsets(
 
 
 class GroupMembership:
-    """Membership in at most one group at a time. A consumer that only commits has none."""
+    """Membership in at most one group at a time, in a store whose groups have one member.
+
+    A consumer that only commits has none.
+    """
+
+    is_subscribed = False
+    """Whether the members share partitions, so that this one may own none."""
 
     def __init__(self, session: Session, client_id: str) -> None:
         self._session = session
@@ -168,6 +174,9 @@ class GroupMembership:
                 self._session.who,
                 before.member_id,
             )
+
+    def follow(self) -> None:
+        """Do nothing: a commit shows whether this is still the member."""
 
     def leave(self) -> None:
         """Leave the group, if this is its member."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast
 
 from txlog.config.key import SCOPES, IsolationLevel, Layer, Scope, Value
-from txlog.config.table import KEYS, NOT_NEEDED, keys_of
+from txlog.config.table import ASSIGNOR_NAMES, KEYS, NOT_NEEDED, keys_of
 from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
 from txlog.text import nearest, shorten
 
@@ -91,12 +91,28 @@ class ConsumerConfig(_ActorConfig):
 
     default_api_timeout_ms: int
     group_id: str | None
+    group_instance_id: str | None
+    partition_assignment_strategy: tuple[str, ...]
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
     isolation_level: IsolationLevel
     auto_offset_reset: str
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     max_poll_records: int
     fetch_max_wait_ms: int
+
+    def _check(self) -> None:
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise InvalidConfigurationError(
+                f"heartbeat.interval.ms = {self.heartbeat_interval_ms} must be less than session.timeout.ms = {self.session_timeout_ms}"
+            )
+        unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNOR_NAMES]
+        if unknown or not self.partition_assignment_strategy:
+            raise InvalidConfigurationError(
+                f"partition.assignment.strategy = {unknown[0] if unknown else ''!r}: expected one or more of {', '.join(ASSIGNOR_NAMES)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

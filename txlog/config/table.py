@@ -19,6 +19,8 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
+ASSIGNOR_NAMES = ("range", "roundrobin", "cooperative-sticky")
+"""The values of partition.assignment.strategy; `txlog.core.assignors` has a function for each."""
 DEFAULT_ISOLATION: IsolationLevel = "read_committed"
 MAX_INLINE_BYTES = 3 * MIB
 """Limit of inline rows in a commit object of 4 MiB (PROTOCOL.md, W5). The record itself needs the rest."""
@@ -73,6 +75,19 @@ KEYS: dict[str, ConfigKey] = _table(
     ConfigKey("group.id", "str", _CONSUMER, None, minimum=1,
         doc="The consumer group whose committed offsets this consumer reads and writes; needed to subscribe or "
             "commit."),
+    ConfigKey("group.instance.id", "str", _CONSUMER, None, minimum=1,
+        doc="A stable name of this member of the group. A consumer that comes back with it within session.timeout.ms "
+            "takes over the partitions of the consumer before, without a rebalance."),
+    ConfigKey("partition.assignment.strategy", "list", _CONSUMER, ("range", "cooperative-sticky"),
+        items=", ".join(ASSIGNOR_NAMES),
+        doc="How the members of a group share partitions, the preferred way first. All members must have one in common."),
+    ConfigKey("session.timeout.ms", "int", _CONSUMER, 45 * SECOND_MS, minimum=1, maximum=INT32_MAX,
+        doc="A member that shows no sign of life for this long loses its partitions to the other members."),
+    ConfigKey("heartbeat.interval.ms", "int", _CONSUMER, 15 * SECOND_MS, minimum=1, maximum=INT32_MAX,
+        doc="A member that wrote nothing else for this long writes a heartbeat. It must be less than session.timeout.ms.",
+        kafka_default="3000: a heartbeat is a request that the store bills"),
+    ConfigKey("max.poll.interval.ms", "int", _CONSUMER, 5 * MINUTE_MS, minimum=1, maximum=INT32_MAX,
+        doc="A member that does not poll for this long leaves its group."),
     ConfigKey("isolation.level", "choice", _CONSUMER, DEFAULT_ISOLATION, choices=get_args(IsolationLevel),
         doc="Whether rows of open and aborted transactions are hidden or shown.",
         kafka_default="read_uncommitted: users of a transactional log expect only committed rows"),

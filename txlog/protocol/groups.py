@@ -53,10 +53,13 @@ objects."""
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group: its member, if it has one, and its committed and pending offsets."""
+    """A consumer group: its members, if it has any, and its committed and pending offsets."""
 
     group: str
     member: GroupValue | None
+    """The membership. A group without members may have one, because the generation stays."""
+    beats: dict[str, int] = {}
+    """When each member of `member.members` showed last that it lives."""
     offsets: dict[TopicPartition, OffsetValue]
     pending: dict[TopicPartition, OffsetValue]
 
@@ -484,6 +487,7 @@ def _describe_all(state: PartitionState, only: str | None = None) -> list[GroupD
         GroupDescription(
             group=group,
             member=members.get(group),
+            beats={beat.member_id: beat.timestamp for beat in state.groups[group].beats} if group in members else {},
             offsets=dict(sorted(committed.get(group, {}).items())),
             pending=dict(sorted(pending.get(group, {}).items())),
         )

@@ -1,0 +1,397 @@
+"""Consumers of one group share its partitions (PROTOCOL.md, W51 to W56: W52 and W54 by the client)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.client.world import ORDERS, World, orders, rows_of, tp
+from txlog.client.consumer import Consumer
+from txlog.client.members import LOOK_MS
+from txlog.errors import CommitFailedError, IllegalStateError, InvalidConfigurationError, InvalidRequestError
+
+SESSION_MS = 45_000
+FOUR = [tp("orders", number) for number in range(4)]
+
+
+@pytest.fixture
+def world():
+    made = World()
+    made.open().create_topic("orders", ORDERS, partitions=4)
+    made.open().create_topic("out", ORDERS)
+    yield made
+    made.close()
+
+
+class Member:
+    """A consumer in a process of its own, and what its listeners were told."""
+
+    def __init__(self, world: World, name: str, *, lost: bool = True, **settings: Any) -> None:
+        self.world = world
+        self.store = world.open()
+        self.told: list[tuple[str, list[int]]] = []
+        self.consumer: Consumer = self.store.consumer(
+            group_id="g",
+            client_id=name,
+            auto_offset_reset="earliest",
+            **{"enable_auto_commit": False, "partition_assignment_strategy": "cooperative-sticky", **settings},
+        )
+        listeners = {"on_assign": self.note("assign"), "on_revoke": self.note("revoke")}
+        self.consumer.subscribe("orders", **listeners, **({"on_lost": self.note("lost")} if lost else {}))
+
+    def note(self, what: str) -> Any:
+        return lambda partitions: self.told.append((what, [each.partition for each in partitions]))
+
+    @property
+    def membership(self) -> Any:
+        return self.consumer._membership
+
+    @property
+    def held(self) -> list[int]:
+        return [each.partition for each in self.consumer.assignment()]
+
+    def poll(self) -> list[int]:
+        return [row["id"] for row in rows_of(self.consumer)]
+
+
+def settle(*members: Member) -> None:
+    """Let each member look at the group, often enough for partitions to move."""
+    for _ in range(3):
+        members[0].world.clock.advance_ms(LOOK_MS)
+        for member in members:
+            assert member.consumer.poll(0) is None
+
+
+def appends(cost: Any) -> int:
+    """Return how many records were written to groups' partitions."""
+    return sum(
+        verb == "put_if_absent" and path.endswith(".batch") and path.startswith("__consumer_offsets")
+        for verb, path in cost.calls()
+    )
+
+
+def send(world: World, *ids: int) -> None:
+    """Append to each partition a row for each id: 10 * id + partition."""
+    with world.open().producer() as producer:
+        for number in range(4):
+            producer.send("orders", orders(*(10 * each + number for each in ids)), partition=number)
+
+
+def committed(world: World) -> list[int | None]:
+    found = world.open().consumer(group_id="g").committed(*FOUR)
+    return [None if each is None else each.offset for each in (found[at] for at in FOUR)]
+
+
+def test_a_second_member_gets_half_and_the_first_one_goes_on_with_the_rest(world):
+    a = Member(world, "a")
+    assert a.held == [0, 1, 2, 3]
+    assert a.told == [("assign", [0, 1, 2, 3])]
+    send(world, 1)
+    assert sorted(a.poll()) == [10, 11, 12, 13]
+    a.consumer.commit()
+    b = Member(world, "b")
+    assert b.held == []
+    assert b.consumer.poll(0) is None, "it waits for what is assigned to it"
+    settle(a, b)
+    assert (a.held, b.held) == ([0, 1], [2, 3])
+    assert a.told[1:] == [("revoke", [2, 3])]
+    assert b.told == [("assign", [2, 3])]
+    send(world, 2)
+    assert (sorted(a.poll()), sorted(b.poll())) == ([20, 21], [22, 23])
+    a.consumer.commit()
+    b.consumer.commit()
+    assert committed(world) == [2, 2, 2, 2]
+    assert a.consumer.group_metadata().generation_id == b.consumer.group_metadata().generation_id == 2
+    with pytest.raises(CommitFailedError, match="another member reads orders-2"):
+        a.consumer.commit({FOUR[2]: 1})
+    b.consumer.close()
+    settle(a)
+    assert a.held == [0, 1, 2, 3]
+    send(world, 3)
+    assert sorted(a.poll()) == [30, 31, 32, 33], "it goes on where the other one has committed"
+
+
+def test_no_row_is_read_twice_while_members_come_and_go(world):
+    """With a commit before each change, as auto commit makes it."""
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10**6, "partition_assignment_strategy": "range"}
+    members = [Member(world, "a", **settings)]
+    read: list[int] = []
+    for step in range(1, 13):
+        send(world, step)
+        if step in (2, 4, 5):
+            members.append(Member(world, f"m{step}", **settings))
+        if step in (7, 9):
+            members.pop(0).consumer.close()
+        world.clock.advance_ms(LOOK_MS)
+        for member in members:
+            read += member.poll()
+            member.membership.tick()
+    for _ in range(3):
+        world.clock.advance_ms(LOOK_MS)
+        for member in members:
+            read += member.poll()
+    assert sorted(read) == sorted(10 * step + number for step in range(1, 13) for number in range(4))
+
+
+def test_a_member_that_died_costs_one_session_and_its_rows_are_read_again(world):
+    dead, b = Member(world, "a"), Member(world, "b")
+    settle(dead, b)
+    send(world, 1)
+    assert sorted(dead.poll()) == [10, 11]
+    read: list[int] = []
+    for held in ([2, 3], [2, 3], [0, 1, 2, 3]):
+        world.clock.advance_ms(SESSION_MS // 3)
+        b.membership.tick()
+        read += b.poll()
+        assert b.held == held
+    assert sorted(read) == [10, 11, 12, 13]
+    with pytest.raises(CommitFailedError, match="may not commit: the group does not have this member"):
+        dead.consumer.commit()
+    assert dead.consumer.poll(0) is None
+    assert dead.told[-1] == ("lost", [0, 1])
+    b.consumer.commit()
+    settle(b, dead)
+    assert len(dead.held) == len(b.held) == 2
+
+
+def test_a_member_that_slept_past_its_session_is_told(world):
+    a = Member(world, "a", lost=False)
+    send(world, 1)
+    a.consumer.poll(0)
+    world.clock.advance_ms(SESSION_MS + 1)
+    with pytest.raises(
+        CommitFailedError, match=r"may not commit: it has shown no sign of life for its session\.timeout"
+    ):
+        a.consumer.commit()
+    a.membership.tick()
+    with pytest.raises(CommitFailedError, match="lost 4 partitions, because its session is over"):
+        a.consumer.poll(0)
+    assert sorted(a.poll()) == [10, 11, 12, 13], "it has joined again, and reads what it could not commit"
+    a.consumer.commit()
+    assert committed(world) == [1, 1, 1, 1]
+
+
+def test_a_heartbeat_is_written_only_if_nothing_else_was(world):
+    a = Member(world, "a")
+    with world.counting.counting() as cost:
+        for _ in range(4):
+            world.clock.advance_ms(14_999)
+            a.consumer.commit({FOUR[0]: 0})
+            a.membership.tick()
+    assert appends(cost) == 4
+    with world.counting.counting() as cost:
+        world.clock.advance_ms(15_000)
+        a.membership.tick()
+        a.membership.tick()
+    assert appends(cost) == 1
+    for _ in range(10):
+        world.clock.advance_ms(15_000)
+        a.membership.tick()
+    a.consumer.poll(0)
+    assert a.told == [("assign", [0, 1, 2, 3])]
+
+
+def test_an_idle_member_costs_what_the_documentation_says(world):
+    a = Member(world, "a")
+    a.consumer.pause(*FOUR)
+    with world.counting.counting() as cost:
+        for _ in range(3600):
+            world.clock.advance_ms(1000)
+            a.consumer.poll(0)
+            a.membership.tick()
+    assert appends(cost) <= 240
+    verbs = Counter(verb for verb, _ in cost.calls())
+    assert verbs["put_if_absent"] <= 240 + 30
+    assert verbs["get"] <= 1440 + 300
+
+
+def test_a_member_that_stops_polling_leaves(world):
+    a, b = Member(world, "a", max_poll_interval_ms=20_000), Member(world, "b")
+    settle(a, b)
+    for _ in range(2):
+        world.clock.advance_ms(15_000)
+        a.membership.tick()
+        b.membership.tick()
+    settle(b)
+    assert b.held == [0, 1, 2, 3]
+    assert a.consumer.poll(0) is None
+    assert a.told[-1] == ("lost", [0, 1])
+
+
+def test_a_static_member_comes_back_without_a_rebalance(world):
+    a, b = Member(world, "a", group_instance_id="one"), Member(world, "b", group_instance_id="two")
+    settle(a, b)
+    metadata = a.consumer.group_metadata()
+    a.consumer.close()
+    assert a.told[-1] == ("revoke", [0, 1])
+    world.clock.advance_ms(10_000)
+    again = Member(world, "a", group_instance_id="one")
+    assert again.held == [0, 1]
+    assert again.consumer.group_metadata().generation_id == metadata.generation_id
+    b.consumer.poll(0)
+    assert b.told == [("assign", [2, 3])]
+    rival = Member(world, "x", group_instance_id="one")
+    with pytest.raises(CommitFailedError):
+        again.consumer.commit({FOUR[0]: 1})
+    world.clock.advance_ms(LOOK_MS)
+    for _ in range(2):
+        with pytest.raises(CommitFailedError, match=r"another consumer has its group\.instance\.id 'one'"):
+            again.consumer.poll(0)
+    assert again.told[-1] == ("lost", [0, 1])
+    again.consumer.close()
+    rival.consumer.commit({FOUR[0]: 1})
+
+
+@pytest.mark.parametrize("staged", [False, True, None])
+def test_offsets_in_a_transaction_carry_the_generation(world, staged):
+    a = Member(world, "a")
+    metadata = a.consumer.group_metadata()
+    b = Member(world, "b")
+    settle(a, b)
+    with world.open().producer("copy", staged=staged) as producer:
+
+        def copy(of: Any, number: int) -> None:
+            with producer.transaction():
+                producer.send("out", orders(number))
+                producer.send_offsets_to_transaction({FOUR[number]: 1}, of)
+
+        with pytest.raises(CommitFailedError, match="is in generation 2 by now"):
+            copy(metadata, 0)
+        with pytest.raises(CommitFailedError, match="another member reads orders-2"):
+            copy(a.consumer.group_metadata(), 2)
+        copy(a.consumer.group_metadata(), 1)
+        copy(b.consumer.group_metadata(), 3)
+    assert world.read("out") == [1, 3]
+    assert committed(world) == [None, 1, None, 1]
+
+
+def test_a_transaction_that_carries_offsets_is_a_heartbeat(world):
+    a = Member(world, "a")
+    with world.open().producer("copy") as producer:
+        for number in range(1, 8):
+            world.clock.advance_ms(10_000)
+            assert a.consumer.poll(0) is None
+            with producer.transaction():
+                producer.send_offsets_to_transaction({FOUR[0]: number}, a.consumer.group_metadata())
+    with world.counting.counting() as cost:
+        world.clock.advance_ms(LOOK_MS)
+        a.consumer.poll(0)
+        a.membership.tick()
+    assert not appends(cost)
+    assert a.told == [("assign", [0, 1, 2, 3])]
+
+
+def test_a_listener_may_commit_what_it_gives_up(world):
+    send(world, 1)
+    made: list[Consumer] = []
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.subscribe("orders", on_revoke=lambda _: made[0].commit())
+    made.append(consumer)
+    assert len(rows_of(consumer)) == 4
+    b = Member(world, "b", partition_assignment_strategy="range")
+    world.clock.advance_ms(LOOK_MS)
+    consumer.poll(0)
+    assert committed(world) == [1, 1, 1, 1]
+    send(world, 2)
+    consumer.poll(0)
+    consumer.close()
+    assert sorted(filter(None, committed(world))) == [1, 1, 1, 2]
+    settle_and_read = []
+    for _ in range(3):
+        world.clock.advance_ms(LOOK_MS)
+        settle_and_read += b.poll()
+    assert len(settle_and_read) == 3
+    with pytest.raises(IllegalStateError, match="is closed"):
+        consumer.commit()
+
+
+def test_pauses_of_partitions_that_stay_survive_a_rebalance(world):
+    a = Member(world, "a")
+    a.consumer.pause(FOUR[0], FOUR[3])
+    b = Member(world, "b")
+    settle(a, b)
+    assert a.consumer.paused() == (FOUR[0],)
+    send(world, 1)
+    assert (a.poll(), sorted(b.poll())) == ([11], [12, 13])
+
+
+def test_added_partitions_are_shared_and_read_from_their_start(world):
+    settings = {"metadata_max_age_ms": 1000, "partition_assignment_strategy": "range"}
+    a, b = Member(world, "a", **settings), Member(world, "b", **settings)
+    settle(a, b)
+    world.open().alter_topic("orders", partitions=6)
+    with world.open().producer() as producer:
+        producer.send("orders", orders(1, 2), partition=5)
+    read: list[int] = []
+    for _ in range(3):
+        world.clock.advance_ms(LOOK_MS)
+        read += a.poll() + b.poll()
+    assert sorted(a.held + b.held) == [0, 1, 2, 3, 4, 5]
+    assert read == [1, 2]
+
+
+def test_more_members_than_partitions(world):
+    members = [Member(world, f"m{number}") for number in range(5)]
+    settle(*members)
+    settle(*members)
+    assert sorted(number for each in members for number in each.held) == [0, 1, 2, 3]
+    idle = next(each for each in members if not each.held)
+    assert idle.consumer.poll(10) is None
+    assert idle.consumer.assignment() == ()
+
+
+def test_members_are_described(world):
+    a, b = Member(world, "a"), Member(world, "b", group_instance_id="two")
+    admin = world.open().admin()
+    assert admin.describe_group("g").state == "REBALANCING"
+    settle(a, b)
+    send(world, 1)
+    a.consumer.commit({FOUR[0]: 0})
+    world.clock.advance_ms(5000)
+    found = admin.describe_group("g")
+    assert (found.state, found.generation, found.assignor, found.topics) == (
+        "STABLE", 2, "cooperative-sticky", ("orders",),
+    )  # fmt: skip
+    assert [(each.client_id, each.instance_id) for each in found.members] == [("a", ""), ("b", "two")]
+    assert [each.partitions for each in found.members] == [(FOUR[0], FOUR[1]), (FOUR[2], FOUR[3])]
+    assert [each.assigned == each.partitions for each in found.members] == [True, True]
+    assert found.members[0].seen_at == world.clock.now_ms() - 5000
+    (row,) = found.offsets
+    assert (row.lag, row.lag_ms) == (1, 5000)
+    assert admin.remove_members("g") == tuple(each.member_id for each in found.members)
+    world.clock.advance_ms(LOOK_MS)
+    a.consumer.poll(0)
+    assert a.told[-2:] == [("lost", [0, 1]), ("assign", [0, 1, 2, 3])]
+
+
+def test_no_assignor_in_common(world):
+    Member(world, "a", partition_assignment_strategy="range")
+    with pytest.raises(InvalidRequestError, match=r"partition\.assignment\.strategy"):
+        Member(world, "b", partition_assignment_strategy="roundrobin")
+
+
+def test_settings_that_contradict_each_other(world):
+    with pytest.raises(InvalidConfigurationError, match="must be less than session"):
+        world.open().consumer(group_id="g", session_timeout_ms=1000, heartbeat_interval_ms=1000)
+    with pytest.raises(InvalidConfigurationError, match="'sticky': expected one or more of range, roundrobin"):
+        world.open().consumer(group_id="g", partition_assignment_strategy="range,sticky")
+
+
+def test_the_thread_keeps_a_member_alive_that_works_long(tmp_path: Path) -> None:
+    with txlog.open(tmp_path) as store:
+        store.create_topic("orders", ORDERS)
+        consumer = store.consumer("orders", group_id="g", heartbeat_interval_ms=20, session_timeout_ms=20_000)
+        admin = store.admin()
+        (joined,) = admin.describe_group("g").members
+        deadline = time.monotonic() + 15
+        while admin.describe_group("g").members[0].seen_at <= joined.seen_at:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        consumer.commit({tp("orders", 0): 0})
+        consumer.close()
+        assert not admin.describe_group("g").members

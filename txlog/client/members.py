@@ -1,0 +1,370 @@
+"""How does a consumer share the partitions of its topics with the other members of its group (W51 to W56)?
+
+The consumer looks at the group when it polls. A thread of its own writes heartbeats, because a program may work longer on
+the rows of one poll than its session lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from txlog.client.groups import commit_offsets
+from txlog.client.session import Session
+from txlog.config import ConsumerConfig
+from txlog.core.ages import ClockReading
+from txlog.core.groups import OffsetsCondition
+from txlog.core.members import find_member, is_over, needs_change, needs_sync, partitions_of
+from txlog.core.names import TopicPartition
+from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
+from txlog.errors import CommitFailedError, StoreChangedError, TxlogError, UnknownTopicOrPartitionError
+from txlog.protocol import members as protocol
+from txlog.storage.forks import lock_for_forks
+from txlog.text import count_text
+
+_LOG = logging.getLogger(__name__)
+LOOK_MS = 5000
+"""How often a poll looks at the group at most: a look is one or two requests."""
+MAX_SYNCS = 3
+"""Syncs of one look. The next look goes on: members that join one after the other must not hold a poll for ever."""
+
+Listener: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceListener:
+    """What a program wants to know about its partitions. Each function is called with them, in `subscribe`, `poll` or `close`."""
+
+    on_assign: Listener | None = None
+    on_revoke: Listener | None = None
+    on_lost: Listener | None = None
+
+
+class Reader(Protocol):
+    """The consumer, as its membership sees it."""
+
+    def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
+        """Read exactly `partitions`. `new` are those of them that were added to their topics after the subscription."""
+
+    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit, with `enable.auto.commit`, the rows of `partitions` that were processed."""
+
+
+class SharedMembership:
+    """Membership in at most one group at a time, whose members share the partitions.
+
+    The consumer's calls and the heartbeat thread use it. `_lock` guards what both change.
+    """
+
+    def __init__(self, session: Session, config: ConsumerConfig, group: str, reader: Reader) -> None:
+        self._session = session
+        self._config = config
+        self._group = group
+        self._reader = reader
+        self._lock = lock_for_forks()
+        self._topics: tuple[str, ...] = ()
+        self._listener = RebalanceListener()
+        self._member: GroupMember | None = None
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._first_counts: Mapping[str, int] = {}
+        """The numbers of partitions when the consumer subscribed. Rows of later partitions are all new to it."""
+        self._counts: Mapping[str, int] = {}
+        self._looked_ms = self._polled_ms = 0
+        self._alive_at = session.runtime.read_clocks()
+        """A moment before the last record that shows that the member lives."""
+        self._beat_ms = -1
+        """The `timestamp` of that record, if a look has shown it."""
+        self._gone = ""
+        """Why the member must not read any more; empty while it may."""
+        self._is_replaced = False
+        """Whether another consumer has joined with this one's `group.instance.id`."""
+        self._stop = threading.Event()
+
+    @property
+    def generation(self) -> int:
+        """The generation that this member has seen; -1 without a membership."""
+        return self._member.generation if self._member is not None else -1
+
+    @property
+    def member_id(self) -> str:
+        """Id of the member; empty without a membership."""
+        return self._member.member_id if self._member is not None else ""
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the consumer shares partitions. It may own none of them now."""
+        return bool(self._topics)
+
+    # -- calls of the consumer ----------------------------------------------------------------------------------------
+
+    def join(
+        self, topics: tuple[str, ...], partitions: Collection[TopicPartition], listener: RebalanceListener
+    ) -> None:
+        """Become a member that subscribes to `topics`, which have these partitions."""
+        self._topics, self._listener = topics, listener
+        self._first_counts = self._counts = Counter(tp.topic for tp in partitions)
+        self._join()
+
+    def follow(self) -> None:
+        """Look at the group if that is due: take new partitions, give up others, and join again after a loss.
+
+        Raises CommitFailedError if the partitions are lost and the program has no `on_lost`.
+        """
+        if not self._topics:
+            return
+        self._polled_ms = now_ms = self._session.clock.monotonic_ms()
+        if self._member is None:
+            self._join()
+        elif not self._is_gone() and now_ms - self._looked_ms >= min(
+            LOOK_MS, self._config.heartbeat_interval_ms, self._config.metadata_max_age_ms
+        ):
+            row = self._session.call(
+                f"looking at group {self._group!r}",
+                lambda ctx, views: protocol.look(ctx, views, self._group),
+                settles=False,
+            )
+            self._looked_ms = now_ms
+            self._take(row)
+        if self._is_gone():
+            self._lose()
+            self._join()
+
+    def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:
+        """Commit offsets as this member, if it is one (W55). Raises CommitFailedError."""
+        member, began = self._member, self._session.runtime.read_clocks()
+        if member is None:
+            if self._topics:
+                raise CommitFailedError(
+                    f"{self._session.who}: it is no member of its group now; the next poll() joins it again"
+                )
+            commit_offsets(self._session, group, values, None)
+            return
+        condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
+        try:
+            commit_offsets(self._session, group, values, condition)
+        except CommitFailedError:
+            self._looked_ms -= LOOK_MS
+            raise
+        self._wrote(member.member_id, began)
+
+    def leave(self) -> None:
+        """Stop sharing. A member without `group.instance.id` leaves the group, so that the others read on at once."""
+        member, held = self._member, self._held
+        if not self._topics:
+            return
+        if held and not self._is_gone() and self._listener.on_revoke is not None:
+            self._listener.on_revoke(tuple(sorted(held)))
+        self._forget()
+        self._topics, self._is_replaced = (), False
+        if member is not None and not member.instance_id:
+            # A store that was created again, or restored to an older state, does not know this member.
+            with contextlib.suppress(StoreChangedError):
+                self._leave(member)
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        config, began = self._config, self._session.runtime.read_clocks()
+        joining = GroupMember(
+            member_id=f"{config.client_id or 'consumer'}-{self._session.runtime.ids.new_id()}",
+            client_id=config.client_id,
+            instance_id=config.group_instance_id or "",
+            topics=self._topics,
+            assignors=config.partition_assignment_strategy,
+            session_timeout_ms=config.session_timeout_ms,
+            generation=0,
+        )
+        self._read_counts()
+        row = self._session.call(
+            f"joining group {self._group!r}",
+            lambda ctx, views: protocol.join(ctx, views, self._group, joining, self._counts),
+            settles=False,
+        )
+        with self._lock:
+            self._member, self._gone, self._is_replaced, self._beat_ms = joining, "", False, -1
+        self._wrote(joining.member_id, began)
+        self._looked_ms = self._polled_ms = self._session.clock.monotonic_ms()
+        self._stop = threading.Event()
+        # A daemon, so that a program that ends without close() does not hang: its session ends then.
+        threading.Thread(
+            target=_beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
+        ).start()
+        self._take(row)
+
+    def _take(self, row: GroupRow | None) -> None:
+        """Take part in the generation that a look, or this member's own record, has shown (W52)."""
+        for _ in range(MAX_SYNCS):
+            value, member = self._find(row)
+            if row is None or value is None or member is None:
+                return
+            self._read_counts()
+            revoked = self._held - partitions_of(member.assigned)
+            if revoked:
+                self._reader._give_up(revoked)
+                if self._listener.on_revoke is not None:
+                    self._listener.on_revoke(tuple(sorted(revoked)))
+                self._hold(self._held - revoked)
+            now_ms = self._session.clock.now_ms()
+            is_behind = needs_sync(value, member, self._held) or needs_change(row, self._counts, now_ms)
+            if not is_behind and partitions_of(member.owned) == self._held:
+                return
+            if is_behind:
+                row = self._sync(member.member_id)
+                _, member = self._find(row)
+                if member is None:
+                    return
+            owned = partitions_of(member.owned)
+            added = owned - self._held
+            if added:
+                self._hold(owned)
+                if self._listener.on_assign is not None:
+                    self._listener.on_assign(tuple(sorted(added)))
+
+    def _sync(self, member_id: str) -> GroupRow | None:
+        began, held = self._session.runtime.read_clocks(), self._held
+        row = self._session.call(
+            f"sharing the partitions of group {self._group!r}",
+            lambda ctx, views: protocol.sync(ctx, views, self._group, member_id, held, self._counts),
+            settles=False,
+        )
+        self._wrote(member_id, began)
+        return row
+
+    def _find(self, row: GroupRow | None) -> tuple[GroupValue | None, GroupMember | None]:
+        """Return the group and this member in it, as `row` shows them; note if it is not in it any more."""
+        value, instance_id = row.entry.value if row is not None else None, self._config.group_instance_id
+        found = find_member(value, self.member_id)
+        if row is None or value is None or found is None or is_over(row, found, self._session.clock.now_ms()):
+            self._gone = "its session is over" if found is not None else "it was removed from the group"
+            if found is None and value is not None and any(each.instance_id == instance_id for each in value.members):
+                self._gone = f"another consumer has its group.instance.id {instance_id!r}"
+                self._is_replaced = True
+            return value, None
+        with self._lock:
+            self._member = found
+        beat = next((beat.timestamp for beat in row.beats if beat.member_id == found.member_id), -1)
+        if beat > self._beat_ms >= 0:
+            # A producer has sent offsets for this member: that record was its heartbeat.
+            age_ms = max(self._session.clock.now_ms() - beat, 0)
+            if age_ms < self._age_ms():
+                now = self._session.runtime.read_clocks()
+                self._alive_at = ClockReading(now.wall_ms - age_ms, self._session.clock.monotonic_ms() - age_ms)
+        self._beat_ms = beat
+        return value, found
+
+    def _lose(self) -> None:
+        """Report that the partitions are lost: another member may have read them since (W56)."""
+        held, why = tuple(sorted(self._held)), self._gone
+        if not self._is_replaced:
+            self._forget()
+        self._held = frozenset()
+        self._reader._take_partitions(frozenset(), frozenset())
+        if held and self._listener.on_lost is not None:
+            self._listener.on_lost(held)
+        if self._is_replaced:
+            # Joining again would replace the other consumer, which would then replace this one, and so on.
+            raise CommitFailedError(
+                f"{self._session.who}: {why}. hint: close this consumer, or give each consumer its own group.instance.id"
+            )
+        if held and self._listener.on_lost is None:
+            raise CommitFailedError(
+                f"{self._session.who}: lost {count_text(len(held), 'partition')}, because {why}. Rows since the last commit are read "
+                "again. hint: the next poll() joins the group again; with on_lost, subscribe() calls that instead"
+            )
+
+    def _hold(self, partitions: frozenset[TopicPartition]) -> None:
+        new = frozenset(
+            tp for tp in partitions - self._held if tp.partition >= self._first_counts.get(tp.topic, tp.partition + 1)
+        )
+        self._held = partitions
+        self._reader._take_partitions(
+            frozenset(tp for tp in partitions if tp.partition < self._counts.get(tp.topic, 0)), new
+        )
+
+    def _forget(self) -> None:
+        self._stop.set()
+        with self._lock:
+            self._member, self._gone = None, ""
+        self._held = frozenset()
+
+    def _read_counts(self) -> None:
+        """Look up how many partitions the topics have, if `metadata.max.age.ms` is over."""
+        runtime, counts = self._session.runtime, dict(self._counts)
+        for topic in self._topics:
+            # A poll finds a deleted topic in its log, and reports it.
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                counts[topic] = len(runtime.partitions(topic, self._session.metadata_max_age_ms))
+        self._counts = counts
+
+    def _is_gone(self) -> bool:
+        member = self._member
+        if member is not None and not self._gone and self._age_ms() > member.session_timeout_ms:
+            self._gone = "its session is over: it wrote nothing for session.timeout.ms"
+        return bool(self._gone)
+
+    def _age_ms(self) -> int:
+        return self._session.runtime.read_clocks().ms_since(self._alive_at)
+
+    def _wrote(self, member_id: str, began: ClockReading) -> None:
+        """Note that a record which began at that time shows that the member lives."""
+        with self._lock:
+            if self.member_id == member_id:
+                self._alive_at = began
+
+    # -- the heartbeat thread -----------------------------------------------------------------------------------------
+
+    def _tick_ms(self) -> int:
+        return max(min(self._config.heartbeat_interval_ms // 10, 1000), 1)
+
+    def tick(self) -> None:
+        """Write a heartbeat if it is due, or leave the group if the program has stopped polling (W54)."""
+        member, began = self._member, self._session.runtime.read_clocks()
+        if member is None or self._gone or began.ms_since(self._alive_at) < self._config.heartbeat_interval_ms:
+            return
+        if self._session.clock.monotonic_ms() - self._polled_ms > self._config.max_poll_interval_ms:
+            if not member.instance_id:
+                self._leave(member)
+                with self._lock:
+                    if self.member_id == member.member_id:
+                        self._gone = "it did not poll for max.poll.interval.ms"
+                _LOG.warning("%s: left its group, because it did not poll for max.poll.interval.ms", self._session.who)
+            return
+        row = self._session.call(
+            f"showing group {self._group!r} that a member lives",
+            lambda ctx, views: protocol.heartbeat(ctx, views, self._group, member.member_id),
+            settles=False,
+            limit_ms=self._config.session_timeout_ms,
+        )
+        beats = {beat.member_id: beat.timestamp for beat in row.beats} if row is not None else {}
+        if beats.get(member.member_id, -1) >= began.wall_ms:
+            self._wrote(member.member_id, began)
+        elif self.member_id == member.member_id:
+            # The next poll looks, and finds out why.
+            self._looked_ms -= LOOK_MS
+
+    def _leave(self, member: GroupMember) -> None:
+        self._session.call(
+            f"leaving group {self._group!r}",
+            lambda ctx, views: protocol.leave(ctx, views, self._group, member.member_id),
+            settles=False,
+        )
+
+
+def _beat(of: weakref.ref[SharedMembership], stop: threading.Event, tick_ms: int) -> None:
+    """Write heartbeats until the membership ends, or the program drops the consumer."""
+    while not stop.wait(tick_ms / 1000):
+        membership = of()
+        if membership is None:
+            return
+        try:
+            membership.tick()
+        except TxlogError as error:
+            # The next tick tries again. If none succeeds in time, the session ends, and a poll reports that.
+            _LOG.debug("no heartbeat: %s", error)
+        del membership
