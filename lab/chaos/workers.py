@@ -347,6 +347,7 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
         closing(worker.store.producer(worker.name)) as producer,
         worker.store.consumer(
             group_id=plan.PIPELINE_GROUP,
+            group_instance_id=worker.name,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_poll_records=500,
@@ -394,7 +395,7 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
 def reader(worker: Worker) -> None:
     """A consumer with auto-commit."""
     with worker.store.consumer(
-        group_id=worker.name, enable_auto_commit=False, auto_offset_reset="earliest"
+        group_id=worker.name, group_instance_id=worker.name, enable_auto_commit=False, auto_offset_reset="earliest"
     ) as consumer:
         consumer.subscribe((ORDERS, AUDIT, JOBS, MADE))
         done = _find_positions(worker, consumer)

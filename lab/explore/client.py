@@ -20,10 +20,13 @@ from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, ReadClocks, WriteRows
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
+from txlog.core.members import find_member, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     NO_SEQUENCE,
     DataFile,
+    GroupMember,
+    GroupRow,
     OffsetValue,
     StagedPart,
     TopicMetadata,
@@ -45,7 +48,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import expiry, groups, topic_changes, transactions
+from txlog.protocol import expiry, groups, members, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
@@ -103,6 +106,8 @@ class Client:
     prepare: TransactionRow | None = None
     member: OffsetsCondition | None = None
     """The member of the group that it joined."""
+    held: frozenset[TopicPartition] = frozenset()
+    """What the member reads, in a group whose members share partitions."""
     started: int | None = None
     """The offset that the job started from."""
     tries: int = 2
@@ -138,6 +143,9 @@ class Client:
 
 
 Call: TypeAlias = Callable[[Client], Program[Client]]
+
+SESSION_MS = 45_000
+TWO_PARTITIONS = {"orders": 2}
 
 
 def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
@@ -443,6 +451,123 @@ def commit_offsets(offset: int, group: str = "g") -> Call:
         return replace(client, views=views).noted("done")
 
     return call
+
+
+def join_members(member: str, instance_id: str = "", group: str = "g") -> Call:
+    """Let a consumer join a group whose members share the two partitions of `orders`."""
+    joining = GroupMember(
+        member_id=member,
+        instance_id=instance_id,
+        topics=("orders",),
+        assignors=("cooperative-sticky",),
+        session_timeout_ms=SESSION_MS,
+        generation=0,
+    )
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, row = yield from patiently(
+                client, lambda: members.join(client.ctx, client.views, group, joining, TWO_PARTITIONS)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return _with_row(replace(client, views=views), row, member)
+
+    return call
+
+
+def sync_member(group: str = "g") -> Call:
+    """Let a member look at its group, give up what is not assigned to it any more, and take what is free."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.member is not None
+        name = client.member.member_id
+        try:
+            views, row = yield from patiently(client, lambda: members.look(client.ctx, client.views, group))
+            client = _with_row(replace(client, views=views), row, name)
+            if client.stopped or row is None:
+                return client
+            found = find_member(row.entry.value, name)
+            assert found is not None
+            held = client.held & partitions_of(found.assigned)
+            views, row = yield from patiently(
+                client, lambda: members.sync(client.ctx, client.views, group, name, held, TWO_PARTITIONS)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return _with_row(replace(client, views=views), row, name)
+
+    return call
+
+
+def beat_member(group: str = "g") -> Call:
+    """Let a member write a heartbeat."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.member is not None
+        name = client.member.member_id
+        try:
+            views, row = yield from patiently(client, lambda: members.heartbeat(client.ctx, client.views, group, name))
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return replace(client, views=views).noted("done" if row is not None else "gone")
+
+    return call
+
+
+def leave_members(group: str = "g") -> Call:
+    """Let a member leave its group."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.member is not None
+        name = client.member.member_id
+        try:
+            views, _ = yield from patiently(client, lambda: members.leave(client.ctx, client.views, group, name))
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return replace(client, views=views, held=frozenset()).noted("left", stop=True)
+
+    return call
+
+
+def commit_held(offset: int, group: str = "g", *, transaction: bool = False, everything: bool = False) -> Call:
+    """Commit an offset for each partition that the member reads, or for all. The metadata names member and generation."""
+
+    def call(client: Client) -> Program[Client]:
+        member, txn = client.member, client.txn
+        assert member is not None
+        said = f"member {member.member_id} {member.generation}"
+        values = {tp: OffsetValue(offset=offset, metadata=said) for tp in sorted(client.held)}
+        if everything:
+            values = {TopicPartition("orders", n): OffsetValue(offset=offset, metadata=said) for n in range(2)}
+        try:
+            if transaction and values:
+                assert txn is not None
+                client = replace(client, sent=(*client.sent, *((tp.partition, offset) for tp in values)))
+                views, registered = yield from patiently(
+                    client, lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, member)
+                )
+                assert not isinstance(registered, Skipped)
+                return replace(client, views=views).taking(registered)
+            views = yield from patiently(
+                client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
+            )
+        except CommitFailedError as error:
+            return client.noted(_refused(error, "failed"), stop=True)
+        except (RetriableError, OutcomeUnknownError, AbortableError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def _with_row(client: Client, row: GroupRow | None, name: str) -> Client:
+    """Return the client as its group's row shows it; it stops if it is no member any more."""
+    found = find_member(row.entry.value, name) if row is not None else None
+    if found is None:
+        return client.noted("lost", stop=True)
+    condition = OffsetsCondition(generation=found.generation, member_id=name)
+    return replace(client, member=condition, held=partitions_of(found.owned)).noted("done")
 
 
 def fetch_offsets(group: str = "g") -> Call:

@@ -21,17 +21,19 @@ from txlog.core import (
     cleaning,
     compaction,
     envelope,
+    members,
     segments,
     snapshot_state,
     state,
     transactions,
 )
+from txlog.core import groups as core_groups
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
 from txlog.core.effects import Delete, NewId, Now, PutIfAbsent, PutOutcome, ReadClocks
 from txlog.core.fetch_plan import plan_fetch
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name, boundary_name
-from txlog.core.records import NO_OFFSET, Boundary, Clean, TransactionEntry, TransactionState
+from txlog.core.records import NO_OFFSET, Boundary, Clean, Heartbeat, TransactionEntry, TransactionState
 from txlog.core.segments import collect_aborted_txns
 from txlog.core.transactions import Done, Skipped, Transit, judge_end, judge_init
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
@@ -49,6 +51,7 @@ from txlog.protocol import (
     vacuum,
     vacuum_dead,
 )
+from txlog.protocol import members as member_programs
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
 
@@ -84,6 +87,12 @@ class Mutant:
                 each.stop()
 
 
+CHECK_MEMBER, CHECK_GENERATION = members.check_member, core_groups._check_generation
+JUDGE_HEARTBEAT, JUDGE_SYNC, REGENERATE = members.judge_heartbeat, members.judge_sync, members._regenerate
+CHANGE = member_programs._change
+"""What the replacements below call: the shipped functions."""
+
+
 # -- the replacements -------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +114,83 @@ def _program_of(value: Any) -> Callable[..., Any]:
         yield
 
     return program
+
+
+def _commit_of_any_generation(state: Any, group: str, member_id: str, _: int, *rest: Any) -> Any:
+    member = members.find_member(state.groups[group].entry.value, member_id)
+    return None if member is None else CHECK_MEMBER(state, group, member_id, member.generation, *rest)
+
+
+def _commit_for_any_partition(state: Any, group: str, condition: Any, _: Any, now_ms: int) -> Any:
+    return CHECK_GENERATION(state, group, condition, (), now_ms)
+
+
+def _commit_of_the_dead(state: Any, group: str, member_id: str, generation: int, tps: Any, _: int) -> Any:
+    return CHECK_MEMBER(state, group, member_id, generation, tps, 0)
+
+
+def _beat_of_the_dead(row: Any, *, group: str, member_id: str, now_ms: int) -> Any:
+    return JUDGE_HEARTBEAT(row, group=group, member_id=member_id, now_ms=0)
+
+
+def _sync_of_the_dead(row: Any, *, member_id: str, now_ms: int, **more: Any) -> Any:
+    if row is not None:
+        mine = Heartbeat(member_id=member_id, timestamp=now_ms)
+        row = msgspec.structs.replace(
+            row, beats=tuple(mine if each.member_id == member_id else each for each in row.beats)
+        )
+    return JUDGE_SYNC(row, member_id=member_id, now_ms=now_ms, **more)
+
+
+def _grant_at_once(value: Any, member_id: str, still: Any) -> Any:
+    taken = frozenset(still) | members.partitions_of(members.find_member(value, member_id).assigned)  # type: ignore[union-attr]
+    return msgspec.structs.replace(
+        value,
+        members=tuple(
+            msgspec.structs.replace(each, generation=value.generation, owned=members.numbers_of(taken))
+            if each.member_id == member_id
+            else msgspec.structs.replace(each, owned=members.numbers_of(members.partitions_of(each.owned) - taken))
+            for each in value.members
+        ),
+    )
+
+
+def _regenerate_at_once(*given: Any) -> Any:
+    value = REGENERATE(*given)
+    return msgspec.structs.replace(
+        value,
+        members=tuple(
+            msgspec.structs.replace(
+                each, owned=members.numbers_of(members.partitions_of(each.owned) & members.partitions_of(each.assigned))
+            )
+            for each in value.members
+        ),
+    )
+
+
+def _regenerate_in_place(value: Any, *given: Any) -> Any:
+    after = REGENERATE(value, *given)
+    return msgspec.structs.replace(after, generation=max(value.generation, 1))
+
+
+def _is_over_soon(row: Any, member: Any, now_ms: int) -> bool:
+    return now_ms >= 0
+
+
+def _apply_without_beats(self: Any, row: Any) -> None:
+    self.groups.pop(row.entry.group, None)
+    if row.entry.value is not None:
+        self.groups[row.entry.group] = row
+
+
+def _change_judged_once(ctx: Any, views: Any, group: str, judge: Any) -> Any:
+    judged: list[Any] = []
+
+    def once(row: Any, now_ms: int) -> Any:
+        judged.append(judge(row, now_ms))
+        return judged[0]
+
+    return (yield from CHANGE(ctx, views, group, once))
 
 
 def _newer_only(folded: state.PartitionState, pid: int, epoch: int) -> bool:
@@ -910,6 +996,19 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("offsets follow the order of commits", "order", "invariant 12", {CORE + "state._Fold._commit_offset": _the_last_commit_wins}),
         ("offsets do not wait for their transaction", "pending", "W34", {CORE + "state._Fold._apply_entries": _offsets_at_once}),
         ("generations are not compared", "generations", "W34, W36", {CORE + "groups._check_generation": _nothing}),
+        # Members of a group
+        ("the generation of a member is not compared", "members", "W55", {CORE + "groups.check_member": _commit_of_any_generation}),
+        ("any member commits for any partition", "members", "W55", {CORE + "groups._check_generation": _commit_for_any_partition}),
+        ("a commit does not look at the session", "member sleeps", "W54", {CORE + "groups.check_member": _commit_of_the_dead}),
+        ("a heartbeat wakes the dead", "member sleeps", "W54", {CORE + "members.judge_heartbeat": _beat_of_the_dead}),
+        ("a sync wakes the dead", "member sleeps", "W54", {CORE + "members.judge_sync": _sync_of_the_dead}),
+        ("a member takes what another one still owns", "members", "W52", {CORE + "members._grant": _grant_at_once}),
+        ("a join takes from the others what is not assigned to them", "members", "W52", {CORE + "members._regenerate": _regenerate_at_once}),
+        ("live members are removed", "members", "W53", {CORE + "members.is_over": _is_over_soon}),
+        ("a group entry forgets heartbeats", "two leaders", "W53", {CORE + "state._Fold._apply_group": _apply_without_beats}),
+        ("a change of the members is judged once", "two leaders", "W51", {HERE + "members._change": _change_judged_once}),
+        ("a join keeps the generation", "members", "W51", {CORE + "members._regenerate": _regenerate_in_place}),
+        ("the bearer before stays a member", "static member", "W51", {CORE + "members._is_bearer": lambda member, joining: False}),
         # Retention and deletion
         ("the LSO lies below the log start", "retention", "invariant 7", {CORE + "state.lso_of": _lso_below_the_start}),
         ("retention closes a transaction", "retention", "invariant 7", {CORE + "state._Fold.apply": _closed_by_retention}),

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from lab.explore import group_oracle
 from lab.explore.world import GHOST, decoded_once
 from txlog.core import names
 from txlog.core.names import TopicPartition
@@ -80,6 +81,7 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
     seen: set[tuple[int, int, int]] = set()
     epochs: dict[int, int] = {}
     generations: dict[str, int] = {}
+    members: dict[str, group_oracle.Group] = {}
 
     def commit_offsets(pid: int, rows: Iterable[tuple[int, OffsetEntry]]) -> None:
         for position, entry in rows:
@@ -104,10 +106,12 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
                 if isinstance(entry, GroupEntry) and entry.value
             }
         )
+        if (wrong := group_oracle.wrong(members, record)) is not None:
+            truth.wrong = f"12 offsets: {tp}: {wrong} at {record.base_offset}"
         for _, entry in rows:
             # The metadata of a member's commit contains its generation.
             said = entry.value.metadata.removeprefix("generation ") if entry.value is not None else ""
-            if said and int(said) < generations.get(entry.group, 0):
+            if said.isdecimal() and int(said) < generations.get(entry.group, 0):
                 truth.wrong = f"12 offsets: {tp}: a member of generation {said} committed at {record.base_offset}, and {generations[entry.group]} had joined"
         if words and record.schema_id < truth.deleted_version:
             truth.wrong = f"2 acknowledged: {tp}: rows of a deleted topic at {record.base_offset}"

@@ -978,6 +978,74 @@ def _generations(size: Size) -> Scene:
     return scene
 
 
+def _members(size: Size) -> Scene:
+    """A second member joins while the first one commits and gives up half, plainly or in a transaction.
+
+    A producer still has the membership of the first one as it was before.
+    """
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",) if full else (), budget=Budget(lost=1 if full else 0))
+    one = scene.before(
+        "one", scene.client("x" if full else ""), *([calls.init()] if full else []), calls.join_members("one")
+    )
+    commits = [calls.sync_member(), calls.commit_held(2, everything=True)]
+    if full:
+        commits = [calls.commit_held(1, transaction=True), calls.sync_member(), calls.commit()]
+    scene.actor("one", one, *commits)
+    scene.actor("producer", replace(one, txn=None), calls.commit_held(1))
+    scene.actor("two", scene.client(), calls.join_members("two"), calls.sync_member(), calls.commit_held(3))
+    return scene
+
+
+def _member_sleeps(size: Size) -> Scene:
+    """A member sleeps past its session, between any two requests of its commit, while another member goes on."""
+    full = size == "full"
+    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(calls.SESSION_MS + 1,)))
+    one = scene.before("one", scene.client(), calls.join_members("one"))
+    two = scene.before("two", scene.client(), calls.join_members("two"))
+    one = scene.before("one again", one, calls.sync_member())
+    scene.actor("one", one, calls.commit_held(1), calls.beat_member(), *([calls.commit_held(2)] if full else []))
+    scene.actor("two", two, calls.beat_member(), calls.sync_member(), calls.commit_held(3))
+    return scene
+
+
+def _two_leaders(size: Size) -> Scene:
+    """A member has died, and the two others make the next generation at once, beside a third that joins."""
+    full = size == "full"
+    scene = Scene(budget=Budget(lost=1 if full else 0), past_ms=calls.SESSION_MS + 1)
+    scene.before("dead", scene.client(), calls.join_members("dead"))
+    scene.past_ms = 0
+    one = scene.client()
+    scene.actor("one", one, calls.join_members("one"), calls.sync_member(), calls.commit_held(1))
+    scene.actor("two", scene.client(), calls.join_members("two"), calls.sync_member(), calls.commit_held(2))
+    if full:
+        scene.actor("three", scene.client(), calls.join_members("three"))
+    return scene
+
+
+def _revoked(size: Size) -> Scene:
+    """A member dies between giving up a partition and its record, or leaves; another one waits for the partition."""
+    full = size == "full"
+    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(calls.SESSION_MS + 1,) if full else ()))
+    one = scene.before("one", scene.client(), calls.join_members("one"))
+    two = scene.before("two", scene.client(), calls.join_members("two"))
+    scene.actor("one", one, calls.sync_member(), calls.commit_held(1), calls.leave_members())
+    scene.actor("two", two, calls.sync_member(), calls.sync_member(), calls.commit_held(2))
+    return scene
+
+
+def _static_member(size: Size) -> Scene:
+    """A consumer joins with the `group.instance.id` of a member that still commits."""
+    scene = Scene(budget=Budget(lost=1 if size == "full" else 0))
+    one = scene.before("one", scene.client(), calls.join_members("one", "first"))
+    two = scene.before("two", scene.client(), calls.join_members("two", "second"))
+    one = scene.before("one again", one, calls.sync_member())
+    scene.actor("one", one, calls.commit_held(1), calls.beat_member(), calls.commit_held(2))
+    scene.actor("two", two, calls.sync_member(), calls.commit_held(3))
+    scene.actor("heir", scene.client(), calls.join_members("heir", "first"), calls.commit_held(4))
+    return scene
+
+
 def _expiry(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(
@@ -1158,6 +1226,11 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="offsets", what="two jobs process the same range, and both try to commit it", rules=(12,), build=_offsets),
         Scenario(name="pending", what="a plain commit and a fetch meet offsets of an undecided transaction", rules=(12,), build=_pending),
         Scenario(name="generations", what="a consumer joins a group while another commits", rules=(12,), build=_generations),
+        Scenario(name="members", what="a member joins a group while another commits and gives up half", rules=(12,), build=_members),
+        Scenario(name="member sleeps", what="a member sleeps past its session during a commit", rules=(12,), build=_member_sleeps),
+        Scenario(name="two leaders", what="two members make the next generation without a dead one", rules=(12,), build=_two_leaders),
+        Scenario(name="revoked", what="a member dies between a revocation and its record, or leaves", rules=(12,), build=_revoked),
+        Scenario(name="static member", what="a consumer takes over the instance of a member that still commits", rules=(12,), build=_static_member),
         Scenario(name="order", what="two transactions send offsets of one group, and end in any order", rules=(12,), build=_order),
         Scenario(name="internal", what="internal topics are sealed while offsets are pending", rules=(12, 13), build=_internal),
         Scenario(name="seal", what="sealing races with appends that roll", rules=(1, 13, 16), build=_seal),

@@ -63,7 +63,7 @@ KINDS = {
         "What a staged transaction of producer 7, epoch 1, appends when it is decided: 2 parts.",
     ),
     "__transaction_state/*/*0.batch": ("batch", "A batch of 1 entry at offset "),
-    "__consumer_offsets/*/*0.batch": ("batch", "A batch of 1 entry at offset "),
+    "__consumer_offsets/*/*0.batch": ("batch", "A batch of 2 entries at offset"),
 }
 
 
@@ -132,7 +132,8 @@ def test_what_entries_of_internal_topics_mean(full: Cli) -> None:
     assert "transactional.id 'loader' is COMPLETE_COMMIT: producer " in text
     assert "txn.version 3" in text
     assert "Group 'readers' goes on at offset 3 in orders-0." in text
-    assert "Group 'readers', generation 1, belongs to member " in text
+    assert "Group 'readers', generation 1, has 1 member: 'consumer-" in text
+    assert "of group 'readers' lives." in text
     assert "Group 'readers', generation 1, belongs to nobody." in text
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 import txlog
 from lab.invariants import Census, check_store
+from txlog.client.consumer import Consumer
 from txlog.client.groups import GroupOffsets, offset_values
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
@@ -206,11 +207,22 @@ def append(store: Store, note: Note) -> None:
             note("ok", name)
 
 
+def _member(store: Store, *, enable_auto_commit: bool = False) -> Consumer:
+    """Return the group's one member. After a crash the next one takes over its partitions at once."""
+    return store.consumer(
+        "orders",
+        group_id=GROUP,
+        group_instance_id="one",
+        enable_auto_commit=enable_auto_commit,
+        auto_offset_reset="earliest",
+    )
+
+
 def pipeline(store: Store, note: Note) -> None:
     """Consume, transform, produce: the rows of partition 0 from the group's offset on."""
     with (
         store.producer(ID) as producer,
-        store.consumer("orders", group_id=GROUP, enable_auto_commit=False, auto_offset_reset="earliest") as consumer,
+        _member(store) as consumer,
     ):
         note("begin", "txn")
         with producer.transaction():
@@ -240,7 +252,7 @@ def takeover(store: Store, note: Note) -> None:
 
 
 def group_commit(store: Store, note: Note) -> None:
-    with store.consumer("orders", group_id=GROUP, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+    with _member(store) as consumer:
         for _ in consumer.iterate():
             pass
         note("begin", "offsets")
@@ -256,7 +268,7 @@ def group_reset(store: Store, note: Note) -> None:
 
 def group_close(store: Store, note: Note) -> None:
     """Close a consumer with auto-commit."""
-    consumer = store.consumer("orders", group_id=GROUP, enable_auto_commit=True, auto_offset_reset="earliest")
+    consumer = _member(store, enable_auto_commit=True)
     note("begin", "offsets")
     consumer.seek(A, 5)
     consumer.seek(B, 3)

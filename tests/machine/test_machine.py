@@ -27,6 +27,7 @@ from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.store import Store
 from txlog.core.effects import PutOutcome
+from txlog.core.features import GROUP_MEMBERS, STORE_FEATURES
 from txlog.core.names import TopicPartition
 from txlog.errors import (
     AbortableError,
@@ -36,6 +37,7 @@ from txlog.errors import (
     InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol.stores import create_store
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
@@ -151,6 +153,10 @@ class Machine(RuleBasedStateMachine):
             ids=SeededIds(len(self.opened) + 1),
             object_store=cast(ObjectStore, mortal),
         )
+        if not self.opened:
+            # In such a store a group has one member. tests/client/test_members.py and lab/explore test groups of many.
+            features = tuple(each for each in STORE_FEATURES if each != GROUP_MEMBERS)
+            store.runtime.run(create_store(store.runtime.constants, features=features))
         # A repeated story is the same: one thread at a time makes requests, also in a round.
         runtime = store.runtime
         runtime.driver = Driver(runtime.store, runtime.clock, runtime.ids, threads=0)

@@ -13,7 +13,7 @@ from tests.protocol.test_groups import preempted
 from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.members import find_member, partitions_of
 from txlog.core.names import TopicPartition
-from txlog.core.records import GroupMember, GroupRow, GroupValue
+from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
 from txlog.errors import CommitFailedError, InvalidRequestError
 from txlog.protocol import group_admin, groups, members
 
@@ -264,6 +264,22 @@ def test_an_operator_removes_all_members(cluster: Cluster) -> None:
         process.do(process.commit_offsets({0: 1}, condition=p))
     cluster.run(join("r"))
     assert owned(cluster) == {"r": [0, 1]}
+
+
+@pytest.mark.parametrize("call", ["reset", "delete"])
+def test_an_operator_need_not_force_what_is_dead(cluster: Cluster, call: str) -> None:
+    cluster.run(join("p"))
+    programs = {
+        "reset": lambda: group_admin.reset_offsets(context(), {}, "g", {tp(0): OffsetValue(offset=3)}),
+        "delete": lambda: group_admin.delete_group(context(), {}, "g"),
+    }
+    cluster.pass_ms(SESSION_MS)
+    with pytest.raises(InvalidRequestError, match="in use"):
+        cluster.run(programs[call]())
+    cluster.pass_ms(1)
+    _, removed = cluster.run(programs[call]())
+    assert [each.member_id for each in removed.members] == ["p"]
+    assert not cluster.view(G).state.groups or not value(cluster).members
 
 
 def test_no_common_assignor_is_refused(cluster: Cluster) -> None:

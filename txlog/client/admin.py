@@ -21,7 +21,7 @@ from txlog.client.descriptions import (
     TransactionDescription,
 )
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
-from txlog.client.offsets import OffsetSpec, append_times
+from txlog.client.offsets import OffsetSpec, lags_ms
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session, readable
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
@@ -482,17 +482,8 @@ class Admin:
         tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
         known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)
-        lags_ms: dict[TopicPartition, int] = {}
-        if times:
-            (group,) = described
-            first = {
-                tp: max(group.offsets[tp].offset, view.state.log_start_offset)
-                for tp, view in views.items()
-                if tp in group.offsets and group.offsets[tp].offset < view.state.last_stable_offset
-            }
-            now_ms = self._runtime.clock.now_ms()
-            lags_ms = {tp: max(now_ms - at, 0) for tp, at in append_times(self._session, first, {}).items()}
-        return tuple(GroupInfo.of(group, views, lags_ms) for group in described)
+        lags = lags_ms(self._session, described[0].offsets, views) if times else {}
+        return tuple(GroupInfo.of(group, views, lags) for group in described)
 
 
 def _ids(member: GroupValue | None) -> tuple[str, ...]:

@@ -37,8 +37,6 @@ from txlog.core.records import OffsetValue
 from txlog.errors import (
     CommitFailedError,
     IllegalStateError,
-    InvalidRequestError,
-    NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TxlogError,
     UnstableOffsetCommitError,
@@ -107,9 +105,7 @@ class Consumer:
         `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost` with
         those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too.
 
-        In a store that was made without the feature `group-members` a group has one member. It reads all partitions, and
-        an older member's commits fail from now on.
-
+        In a store that was made without the feature `group-members` a group has one member, which reads all partitions.
         Reading begins at the group's committed offsets, or else at `auto.offset.reset`. Raises IllegalStateError
         without group.id, UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no assignor in common).
         """
@@ -122,8 +118,8 @@ class Consumer:
             self._alone.join(group, names)
             self._assign(partitions, names)
             return
-        self._membership.leave()
-        self._assign([], names, shared=True)
+        self.unsubscribe()
+        self._followed.start(names, shared=True)
         self._membership = shared = SharedMembership(self._session, self._config, group, self)
         shared.join(names, partitions, RebalanceListener(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost))
 
@@ -414,14 +410,12 @@ class Consumer:
             positions = self._fetcher.positions
             self._commit_positions({tp: positions[tp] for tp in partitions if tp in positions})
 
-    def _assign(
-        self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = (), *, shared: bool = False
-    ) -> None:
+    def _assign(self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = ()) -> None:
         self._fetcher.assign(partitions)
         for tp in self._fetcher.assigned:
             self._fetcher.seek(tp, None)
         self._committed, self._handed = {}, {}
-        self._followed.start(topics, shared=shared)
+        self._followed.start(topics)
 
     def _find_positions(self, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
@@ -434,17 +428,9 @@ class Consumer:
             if value is not None:
                 self._fetcher.seek(tp, value.offset)
                 self._committed[tp] = value.offset
-        lost = self._fetcher.lost
-        rest = [tp for tp in lost if tp not in self._followed.added]
-        policy = self._config.auto_offset_reset
-        if rest and policy == "none":
-            raise NoOffsetForPartitionError(
-                f"{self._who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; seek, commit an offset, "
-                "or set auto.offset.reset to earliest or latest"
-            )
-        # An added partition is read from its start, because all its rows are newer than the subscription.
-        added = [tp for tp in lost if tp in self._followed.added]
-        for tp, offset in {**self._ends(added, "earliest"), **self._ends(rest, policy)}.items():
+        lost, policy = self._fetcher.lost, self._config.auto_offset_reset
+        found = lookup.first_positions(self._session, lost, self._followed.added, policy, self.isolation_level)
+        for tp, offset in found.items():
             self._fetcher.seek(tp, offset)
         self._followed.added.clear()
 
@@ -458,13 +444,9 @@ class Consumer:
         lost = self._fetcher.out_of_range()
         if lost and policy == "none":
             raise error
-        for tp, offset in self._ends(lost, policy).items():
+        for tp, offset in lookup.edges(self._session, lost, policy, self.isolation_level).items():
             self._fetcher.seek(tp, offset)
         return bool(lost)
-
-    def _ends(self, partitions: list[TopicPartition], policy: str) -> dict[TopicPartition, int]:
-        views = self._session.fresh_views(partitions, "looking for where to begin")
-        return {tp: lookup.edge(view, policy, self.isolation_level) for tp, view in views.items()}
 
     def _look(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, PartitionView]:
         self._check_open()

@@ -23,7 +23,7 @@ from txlog.core.groups import OffsetsCondition
 from txlog.core.members import find_member, is_over, needs_change, needs_sync, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
-from txlog.errors import CommitFailedError, StoreChangedError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import CommitFailedError, StoreChangedError, UnknownTopicOrPartitionError
 from txlog.protocol import members as protocol
 from txlog.storage.forks import lock_for_forks
 from txlog.text import count_text
@@ -364,7 +364,8 @@ def _beat(of: weakref.ref[SharedMembership], stop: threading.Event, tick_ms: int
             return
         try:
             membership.tick()
-        except TxlogError as error:
-            # The next tick tries again. If none succeeds in time, the session ends, and a poll reports that.
+        except Exception as error:
+            # The next tick tries again, unless the store was closed. If none succeeds in time, the session ends, and a
+            # poll reports that.
             _LOG.debug("no heartbeat: %s", error)
         del membership

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -197,6 +197,49 @@ def resolve(
 def edge(view: PartitionView, word: str, isolation: IsolationLevel) -> int:
     """Return the log start if `word` is "earliest", else the end for the isolation level."""
     return view.state.log_start_offset if word == "earliest" else end_offset(view, isolation)
+
+
+def edges(
+    session: Session, partitions: list[TopicPartition], word: str, isolation: IsolationLevel
+) -> dict[TopicPartition, int]:
+    """Return `edge` of these partitions, on fresh tails."""
+    views = session.fresh_views(partitions, "looking for where to begin")
+    return {tp: edge(view, word, isolation) for tp, view in views.items()}
+
+
+def first_positions(
+    session: Session,
+    partitions: list[TopicPartition],
+    added: Collection[TopicPartition],
+    policy: str,
+    isolation: IsolationLevel,
+) -> dict[TopicPartition, int]:
+    """Return where a consumer begins in partitions without a committed offset, by `auto.offset.reset`.
+
+    Those of `added` are read from their start, because all their rows are newer than the subscription. Raises
+    NoOffsetForPartitionError if the policy is "none".
+    """
+    rest = [tp for tp in partitions if tp not in added]
+    if rest and policy == "none":
+        raise NoOffsetForPartitionError(
+            f"{session.who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; seek, commit an offset, "
+            "or set auto.offset.reset to earliest or latest"
+        )
+    new = [tp for tp in partitions if tp in added]
+    return {**edges(session, new, "earliest", isolation), **edges(session, rest, policy, isolation)}
+
+
+def lags_ms(
+    session: Session, committed: Mapping[TopicPartition, OffsetValue], views: Views
+) -> dict[TopicPartition, int]:
+    """Return how long the oldest offset that a group has not consumed has waited, for partitions where it has any."""
+    first = {
+        tp: max(committed[tp].offset, view.state.log_start_offset)
+        for tp, view in views.items()
+        if tp in committed and committed[tp].offset < view.state.last_stable_offset
+    }
+    now_ms = session.clock.now_ms()
+    return {tp: max(now_ms - at, 0) for tp, at in append_times(session, first, {}).items()}
 
 
 def committed_offsets(

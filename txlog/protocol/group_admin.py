@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from txlog.core import groups as rules
 from txlog.core.effects import NewId, Now, Program
+from txlog.core.members import is_over
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupValue, OffsetValue
 from txlog.core.state import PartitionState
@@ -42,7 +43,7 @@ def reset_offsets(
 ) -> Program[tuple[Views, GroupValue | None]]:
     """Commit offsets for an operator to a group without a member. A None offset removes one; an empty map does nothing.
 
-    With `force` the same record removes the member. Return the removed member. If a member joins or leaves before the
+    The same record removes the members, if their sessions are over, or with `force`. Return the removed member. If a member joins or leaves before the
     record has its slot, the call is judged again. With `dry_run` nothing is written. With the `change` of an earlier
     try the call continues that try. Raises InvalidRequestError (a member, without `force`), ConcurrentTransactionsError
     (a pending conditional offset; the membership changed: repeat the call).
@@ -55,13 +56,13 @@ def reset_offsets(
         return views, change.member
     member = _member(view.state, group)
 
-    def check_member(state: PartitionState) -> TxlogError | None:
+    def check_member(state: PartitionState, time_ms: int) -> TxlogError | None:
         now = _member(state, group)
-        if now is not None and not force:
+        if not force and _lives(state, group, time_ms) and now is not None:
             return _in_use(group, now)
         return group_changed(group) if now != member else None
 
-    if wrong := check_member(view.state):
+    if wrong := check_member(view.state, (yield Now())):
         raise wrong
     if dry_run:
         return views, member
@@ -70,8 +71,8 @@ def reset_offsets(
     moved = stamped_entries(group, offsets, now_ms)
     entries: tuple[Entry, ...] = (*_removal(group, member, now_ms), *moved)
 
-    def check(state: PartitionState, _: int) -> TxlogError | None:
-        wrong = check_member(state)
+    def check(state: PartitionState, time_ms: int) -> TxlogError | None:
+        wrong = check_member(state, time_ms)
         return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
 
     return (yield from append_entries(ctx, views, group, entries, check, change=change)), change.member
@@ -124,7 +125,7 @@ def delete_group(
     member = active(description.member)
     entries = tombstones(description)
 
-    def check(state: PartitionState, _: int = 0) -> TxlogError | None:
+    def check(state: PartitionState, time_ms: int) -> TxlogError | None:
         """Check at the slot of the record: a member may have joined since the group was described."""
         try:
             now = known_group(state, group)
@@ -135,13 +136,13 @@ def delete_group(
                 f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends "
                 "(`txlog transactions list` shows it)"
             )
-        if not force and (joined := active(now.member)) is not None:
-            return _in_use(group, joined)
+        if not force and _lives(state, group, time_ms) and now.member is not None:
+            return _in_use(group, now.member)
         if now.offsets.keys() != description.offsets.keys() or now.member != description.member:
             return group_changed(group)
         return None
 
-    if wrong := check(views[home_of(ctx, group)].state):
+    if wrong := check(views[home_of(ctx, group)].state, (yield Now())):
         raise wrong
     if dry_run:
         return views, member
@@ -159,6 +160,14 @@ def _describe_unless_won(
 
 def _member(state: PartitionState, group: str) -> GroupValue | None:
     return active(membership(state, group))
+
+
+def _lives(state: PartitionState, group: str, now_ms: int) -> bool:
+    """Return whether the group has a member whose session is not over. A member without a session always lives."""
+    row, value = state.groups.get(group), _member(state, group)
+    if row is None or value is None:
+        return False
+    return not value.members or not all(is_over(row, each, max(now_ms, state.last_timestamp)) for each in value.members)
 
 
 def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupEntry, ...]:

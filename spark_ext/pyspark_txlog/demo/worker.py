@@ -89,7 +89,14 @@ def pipeline(store: Any) -> None:
     """flights -> delays: output rows and input offsets in one transaction, until the input is read up."""
     with (
         store.producer(transactional_id=PIPELINE_ID) as producer,
-        store.consumer("flights", group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False) as consumer,
+        # With an instance id, a worker that starts again after a crash reads on at once.
+        store.consumer(
+            "flights",
+            group_id=GROUP,
+            group_instance_id=PIPELINE_ID,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer,
     ):
         start = {str(tp): consumer.position(tp) for tp in consumer.assignment()}
         say("started", offsets=start)
