@@ -487,9 +487,7 @@ class Admin:
 
 
 def _ids(member: GroupValue | None) -> tuple[str, ...]:
-    if member is None:
-        return ()
-    return tuple(each.member_id for each in member.members) or (member.member_id,)
+    return () if member is None else tuple(each.member_id for each in member.members) or (member.member_id,)
 
 
 def _check_states(states: Iterable[str]) -> frozenset[str]:

@@ -136,8 +136,7 @@ class Consumer:
     def assign_topics(self, topics: str | Iterable[str]) -> None:
         """Read all partitions of `topics`, also those added later, without membership in a group."""
         self._check_open()
-        names = self._followed.check(topics)
-        partitions = self._followed.partitions(names)
+        partitions = self._followed.partitions(names := self._followed.check(topics))
         self._membership.leave()
         self._assign(partitions, names)
 
