@@ -84,7 +84,7 @@ class SharedMembership:
         """Why the member must not read any more; empty while it may."""
         self._is_replaced = False
         """Whether another consumer has joined with this one's `group.instance.id`."""
-        self._stop = threading.Event()
+        self._stop = _Stop()
 
     @property
     def generation(self) -> int:
@@ -190,7 +190,7 @@ class SharedMembership:
             self._member, self._gone, self._is_replaced, self._beat_ms = joining, "", False, -1
         self._wrote(joining.member_id, began)
         self._looked_ms = self._polled_ms = self._session.clock.monotonic_ms()
-        self._stop = threading.Event()
+        self._stop = _Stop()
         # A daemon, so that a program that ends without close() does not hang: its session ends then.
         threading.Thread(
             target=_beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
@@ -356,7 +356,28 @@ class SharedMembership:
         )
 
 
-def _beat(of: weakref.ref[SharedMembership], stop: threading.Event, tick_ms: int) -> None:
+class _Stop:
+    """Ends the heartbeat thread of one membership."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._is_set = False
+
+    def set(self) -> None:
+        """Let `wait` return at once."""
+        with self._condition:
+            self._is_set = True
+            self._condition.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Return after that time, or at once after `set`: then True."""
+        with self._condition:
+            if not self._is_set:
+                self._condition.wait(seconds)
+            return self._is_set
+
+
+def _beat(of: weakref.ref[SharedMembership], stop: _Stop, tick_ms: int) -> None:
     """Write heartbeats until the membership ends, or the program drops the consumer."""
     while not stop.wait(tick_ms / 1000):
         membership = of()
