@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 Role: TypeAlias = Literal[
-    "eager", "staged", "held", "plain", "job", "pipeline", "reader", "peeker", "witness", "spark", "maintain"
+    "eager", "staged", "held", "plain", "job", "pipeline", "member", "reader", "peeker", "witness", "spark", "maintain"
 ]
 
 ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
@@ -23,6 +23,19 @@ TOPIC_CONFIG: Mapping[str, object] = {"segment.batches": 50, "inline.max.bytes":
 LARGE_PAD_BYTES = 8000
 
 PIPELINE_GROUP = "made"
+"""The group of one pipeline over orders, whose instances fence each other by their transactional.id."""
+SHARED_GROUP = "shared"
+"""The group of several pipelines over orders and audit, which share the partitions."""
+INPUTS: Mapping[str, tuple[str, ...]] = {PIPELINE_GROUP: (ORDERS,), SHARED_GROUP: (ORDERS, AUDIT)}
+"""The topics that a group makes rows from."""
+SHARED_CONFIG: Mapping[str, object] = {
+    "session.timeout.ms": 3000,
+    "heartbeat.interval.ms": 500,
+    "max.poll.interval.ms": 10_000,
+}
+"""Most stops are shorter than a session, and a tenth of them is longer."""
+STATIC = frozenset({"member-c", "member-d"})
+"""Members with a `group.instance.id`. A second instance replaces the first. One of another member is added to the group."""
 TRANSACTION_TIMEOUT_MS = 6000
 """How long a dead producer's transaction may hold readers back before others end it."""
 INSTANCE_BITS = 40
@@ -70,6 +83,10 @@ SLOTS: tuple[tuple[Role, str], ...] = (
     ("plain", "plain"),
     ("job", "job"),
     ("pipeline", "pipeline"),
+    ("member", "member-a"),
+    ("member", "member-b"),
+    ("member", "member-c"),
+    ("member", "member-d"),
     ("reader", "reader"),
     ("peeker", "peeker"),
 )
@@ -93,10 +110,10 @@ MAINTAIN_OPTIONS = (
     "--daemon", "--interval-ms", "300", "--jitter-ms", "600", "--merge-min-segments", "3", "--target-bytes", "200000",
     "--vacuum-interval-ms", "3000",
 )  # fmt: skip
-HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline", "reader"})
-"""Roles of which two instances compete for a transactional.id or a group."""
+HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline", "member", "reader"})
+"""Roles of which two instances compete for a transactional.id or a group, or for partitions of it."""
 COMMITS: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline"})
-"""Roles that end transactions. Spark's job does, too, but its start alone may take the whole time of a short storm."""
+"""Roles that end transactions, and of which each name must do so in every storm. Spark's job does, too, but its start alone may take the whole time of a short storm."""
 
 
 def job_content(name: str, version: int) -> str:

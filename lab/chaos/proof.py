@@ -1,6 +1,6 @@
 """After the storm: was anything lost, doubled or torn, and did a fenced client commit?
 
-First everything recovers as PROTOCOL.md promises: one maintenance pass, and an ordinary run of the pipeline. Then the
+First everything recovers as PROTOCOL.md promises: one maintenance pass, and an ordinary run of the pipelines. Then the
 whole log is read at both levels. The checker of histories judges what every process asked and was answered, and
 `lab.invariants` judges the bytes.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import txlog
 from lab.chaos import plan
-from lab.chaos.plan import JOBS, MADE, ORDERS, PARTITIONS, Assignment, Place
-from lab.chaos.workers import Worker, pipeline, rows_of
+from lab.chaos.plan import JOBS, MADE, PARTITIONS, Assignment, Place
+from lab.chaos.workers import Worker, member, pipeline, rows_of
 from lab.histories.checker import Report, check
 from lab.histories.events import End, Event, FetchOffsets, Isolation, OffsetRange, Poll, Row
 from lab.histories.inspection import inspect_partition, inspect_transactions
@@ -32,7 +32,7 @@ from txlog.protocol.context import Context
 
 COLUMNS: dict[str, frozenset[str]] = {
     "lost": frozenset({"lost-write", "unseen", "ok-but-absent", "view-drift", "stale-read"}),
-    "doubled": frozenset({"duplicate", "double-consume", "inconsistent-offsets"}),
+    "doubled": frozenset({"duplicate", "double-consume", "shared-read", "inconsistent-offsets"}),
     "torn": frozenset({"torn-transaction", "G1b-range", "offset-divergence"}),
     "fenced but committed": frozenset({"G1a", "fail-but-visible", "zombie-commit", "fence-leak", "changed-outcome"}),
 }
@@ -54,7 +54,11 @@ class Proof:
     stall_where: str
     witness_pause_ms: int
     made: int
-    """Rows of the pipeline."""
+    """Rows that the groups made."""
+    generations: int
+    """Generations in which members of the shared group read rows."""
+    readers: int
+    """Members that did so."""
     versions: dict[str, int] = field(default_factory=dict)
     """Versions that each job has committed."""
     maintained: Counter[str] = field(default_factory=Counter)
@@ -66,13 +70,17 @@ class Proof:
 
 
 def recover(place: Place, instance: int, seed: int) -> None:
-    """Run one maintenance pass after all open transactions are overdue, an ordinary run of the pipeline, and the last reads."""
+    """Run one maintenance pass after all open transactions are overdue, an ordinary run of both groups, and the last reads.
+
+    The sessions of dead members are shorter than the transactions.
+    """
     assignment = Assignment(place=place, role="pipeline", name="pipeline", instance=instance, seed=seed)
     worker = Worker(assignment)
     with closing(worker):
         worker.clock.sleep_ms(plan.TRANSACTION_TIMEOUT_MS + 100)
         worker.store.admin().expire()
         pipeline(worker, until_idle=True)
+        member(worker, until_idle=True)
         _last_looks(worker)
 
 
@@ -105,6 +113,7 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
     columns["broken invariants"] = len(violations)
     columns["failed processes"] = len(failures)
     said = json.loads((Path(place.histories) / "witness.json").read_text())
+    shared = [event.what for event in events if isinstance(event.what, Poll) and event.what.group]
     return Proof(
         columns=columns,
         details=[*(str(each) for each in report.anomalies), *details, *violations, *failures],
@@ -115,6 +124,8 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
         stall_where=said["where"],
         witness_pause_ms=said["pause_ms"],
         made=sum(len(rows) for tp, rows in final.items() if tp.topic == MADE),
+        generations=len({each.generation for each in shared}),
+        readers=len({each.member for each in shared}),
         versions=versions,
         maintained=maintained,
     )
@@ -169,19 +180,21 @@ def _last_looks(worker: Worker) -> None:
 
             # Each audit is a separate process: it begins at 0, independent of the others.
             recorder.call(f"{process}-{isolation}-{tp}", asked, attempt)
-    tps = [TopicPartition(ORDERS, number) for number in range(PARTITIONS[ORDERS])]
-    fetch = FetchOffsets(group=plan.PIPELINE_GROUP, ranges=(), final=True)
+    for group, topics in plan.INPUTS.items():
+        tps = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS[topic])]
 
-    def fetched() -> FetchOffsets:
-        with store.consumer(group_id=plan.PIPELINE_GROUP, enable_auto_commit=False) as consumer:
-            found = consumer.committed(*tps)
-        ranges = tuple(
-            OffsetRange(topic=tp.topic, partition=tp.partition, start=-1, end=value.offset if value is not None else -1)
-            for tp, value in found.items()
-        )
-        return FetchOffsets(group=plan.PIPELINE_GROUP, ranges=ranges, final=True)
+        def fetched(group: str = group, tps: list[TopicPartition] = tps) -> FetchOffsets:
+            with store.consumer(group_id=group, enable_auto_commit=False) as consumer:
+                found = consumer.committed(*tps)
+            ranges = tuple(
+                OffsetRange(
+                    topic=tp.topic, partition=tp.partition, start=-1, end=value.offset if value is not None else -1
+                )
+                for tp, value in found.items()
+            )
+            return FetchOffsets(group=group, ranges=ranges, final=True)
 
-    recorder.call(process, fetch, fetched)
+        recorder.call(process, FetchOffsets(group=group, ranges=(), final=True), fetched)
     runtime = store.runtime
     context = Context(constants=runtime.constants)
     for tp in ends:
@@ -221,12 +234,13 @@ def _check_versions(
 
 
 def _check_made(final: dict[TopicPartition, tuple[Row, ...]]) -> tuple[int, int]:
-    """Return (lost, doubled) rows of the pipeline: it has read everything, so every input row must have one output row."""
+    """Return (lost, doubled) rows of the groups: each has read everything, so every input row must have one output row."""
     made = Counter(row.content for tp, rows in final.items() if tp.topic == MADE for row in rows)
     wanted = {
-        made_from(plan.PIPELINE_GROUP, tp, row.offset)
+        made_from(group, tp, row.offset)
+        for group, topics in plan.INPUTS.items()
         for tp, rows in final.items()
-        if tp.topic == ORDERS
+        if tp.topic in topics
         for row in rows
     }
     return sum(1 for each in wanted if not made[each]), sum(made.values()) - sum(1 for each in made if each in wanted)

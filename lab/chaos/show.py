@@ -87,6 +87,7 @@ class Show:
             "transactions": transactions,
             "versions of jobs": ", ".join(f"{name} {last + 1:,}" for name, last in proof.versions.items()),
             "rows": f"{report.rows_written:,} written, {report.rows_read:,} read, {proof.made:,} made of others",
+            "group of several members": f"{proof.readers:,} members read rows in {proof.generations:,} generations",
             "log": f"{census.records:,} records, {census.segments:,} sealed segments, {census.decisions:,} decisions",
             **(
                 {

@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
@@ -121,6 +121,7 @@ class Worker:
             "plain": plain,
             "job": job,
             "pipeline": pipeline,
+            "member": member,
             "reader": reader,
             "peeker": peeker,
             "witness": witness,
@@ -159,22 +160,29 @@ class Worker:
         self._transactions += 1
         return f"{self.process}-{self._transactions}"
 
+    @staticmethod
+    def _id_of(producer: Producer) -> str:
+        assert producer.transactional_id is not None
+        return producer.transactional_id
+
     # -- recorded calls -----------------------------------------------------------------------------------------------
 
     def init(self, producer: Producer) -> None:
         def attempt() -> Init:
             producer.init_transactions()
             return Init(
-                transactional_id=self.name, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+                transactional_id=self._id_of(producer),
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
             )
 
-        self.recorder.call(self.process, Init(transactional_id=self.name), attempt)
+        self.recorder.call(self.process, Init(transactional_id=self._id_of(producer)), attempt)
 
     def begin(self, producer: Producer, label: str) -> None:
         producer.begin_transaction()
         begun = Begin(
             txn=label,
-            transactional_id=self.name,
+            transactional_id=self._id_of(producer),
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
         )
@@ -392,6 +400,62 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
             label = worker.label()
 
 
+def member(worker: Worker, *, until_idle: bool = False) -> None:
+    """A pipeline whose group has several members. A member leaves after some transactions, and another one is started.
+
+    Each process has a transactional.id of its own. So no epoch fences a member that lost its partitions, except a static
+    one: the group's generation does (KIP-447).
+    """
+    is_static = worker.name in plan.STATIC
+    remaining = worker.random.randrange(5, 60)
+    done: Offsets = {}
+    ends: Offsets = {}
+    taken: dict[TopicPartition, list[pa.RecordBatch]] = {}
+    inputs = plan.INPUTS[plan.SHARED_GROUP]
+    with (
+        closing(worker.store.producer(worker.name if is_static else worker.process)) as producer,
+        worker.store.consumer(
+            group_id=plan.SHARED_GROUP,
+            group_instance_id=worker.name if is_static else None,
+            client_id=worker.process,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_poll_records=200,
+            config=plan.SHARED_CONFIG,
+        ) as consumer,
+    ):
+
+        def begin_at(tps: Sequence[TopicPartition]) -> None:
+            # Of the other partitions, `done` has what this member has committed.
+            done.update({**dict.fromkeys(tps, 0), **_find_positions(worker, consumer, tps)})
+
+        def drop(tps: Sequence[TopicPartition]) -> None:
+            for tp in tps:
+                taken.pop(tp, None)
+                ends.pop(tp, None)
+
+        worker.init(producer)
+        consumer.subscribe(inputs, on_assign=begin_at, on_revoke=drop, on_lost=drop)
+        while not worker.stopping and (remaining or until_idle):
+            label = worker.label()
+            drop(tuple(taken))
+            for _ in range(worker.random.randrange(1, 4)):
+                polled = _poll_share(worker, consumer, label, done, ends)
+                if polled is not None:
+                    taken.setdefault(polled[0], []).append(polled[2])
+                    ends[polled[0]] = polled[1]
+            if not taken:
+                if until_idle and len(consumer.assignment()) == sum(PARTITIONS[topic] for topic in inputs):
+                    return
+                continue
+            if _process(worker, producer, consumer, label, taken, ends, done, may_abort=not until_idle):
+                done |= ends
+                remaining = max(remaining - 1, 0)
+            else:
+                consumer.seek_to_committed()
+                begin_at(consumer.assignment())
+
+
 def reader(worker: Worker) -> None:
     """A consumer with auto-commit."""
     with worker.store.consumer(
@@ -524,11 +588,78 @@ def _producer(worker: Worker, *, is_staged: bool | None) -> None:
             worker.pause(60)
 
 
-def _find_positions(worker: Worker, consumer: Consumer) -> Offsets:
-    """Record where the group continues; wait for an undecided transaction that holds newer offsets."""
+def _poll_share(
+    worker: Worker, consumer: Consumer, label: str, done: Offsets, ends: Offsets
+) -> tuple[TopicPartition, int, pa.RecordBatch] | None:
+    """Return the next rows of a member: (partition, position after them, rows).
+
+    The poll may take and lose partitions, which changes `done` and `ends`. `on_assign` records what it takes. So the poll
+    itself is recorded after it returned.
+    """
+    batch = consumer.poll(100)
+    if batch is None:
+        return None
+    tp = TopicPartition(batch["_topic"][0].as_py(), batch["_partition"][0].as_py())
+    rows, membership = rows_of(batch), consumer.group_metadata()
+    polled = Poll(
+        topic=tp.topic,
+        partition=tp.partition,
+        txn=label,
+        start=ends.get(tp, done[tp]),
+        end=rows[-1].offset + 1,
+        rows=rows,
+        group=membership.group_id,
+        generation=membership.generation_id,
+        member=worker.name if worker.name in plan.STATIC else membership.member_id,
+    )
+    worker.recorder.single(worker.process, polled)
+    return tp, polled.end, batch
+
+
+def _process(
+    worker: Worker,
+    producer: Producer,
+    consumer: Consumer,
+    label: str,
+    taken: Mapping[TopicPartition, Sequence[pa.RecordBatch]],
+    ends: Offsets,
+    done: Offsets,
+    *,
+    may_abort: bool,
+) -> bool:
+    """Write a row for each row that a member has read, with the offsets; return whether that was committed."""
+
+    def body() -> None:
+        for tp, batches in taken.items():
+            contents = [made_from(plan.SHARED_GROUP, tp, row.offset) for batch in batches for row in rows_of(batch)]
+            worker.send(producer, MADE, worker.random.randrange(PARTITIONS[MADE]), len(contents), label, contents)
+        worker.pause(50)
+        sent = SendOffsets(txn=label, group=plan.SHARED_GROUP, ranges=_ranges(ends, done))
+
+        def attempt() -> SendOffsets:
+            producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+            return sent
+
+        worker.recorder.call(worker.process, sent, attempt)
+
+    try:
+        return worker.transaction(producer, label, body, abort=0.1 if may_abort else 0)
+    except CommitFailedError:
+        # The transaction is aborted. A later poll finds out why, and joins the group again.
+        return False
+
+
+def _find_positions(worker: Worker, consumer: Consumer, tps: Sequence[TopicPartition] | None = None) -> Offsets:
+    """Record where the group continues, in all partitions of the consumer or in `tps`.
+
+    Wait for an undecided transaction that holds newer offsets.
+    """
     group = consumer.group_id
     assert group is not None
-    tps = consumer.assignment()
+    if tps is None:
+        tps = consumer.assignment()
+    if not tps:
+        return {}
     asked = FetchOffsets(group=group, ranges=_ranges(dict.fromkeys(tps, -1), {}))
     found: Offsets = {}
 
@@ -542,7 +673,8 @@ def _find_positions(worker: Worker, consumer: Consumer) -> Offsets:
             break
         except UnstableOffsetCommitError:
             continue
-    worker.recorder.single(worker.process, Assign())
+    for tp in tps:
+        worker.recorder.single(worker.process, Assign(topic=tp.topic, partition=tp.partition))
     return found
 
 

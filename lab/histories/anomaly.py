@@ -33,6 +33,7 @@ ANOMALIES: dict[str, str] = {
     "lso-regress": "the last stable offset went back, or read_committed showed a row at or above it",
     "offset-divergence": "a group's committed offset contradicts the outputs of the inputs that it covers",
     "double-consume": "two committed transactions of a group processed the same input",
+    "shared-read": "two members of a group read one row in the same generation",
     "group-regress": "a group's committed offset went back without a reset",
     "leo-reuse": "an offset was given twice, or the log end went back",
     "append-order": "an append that returned before another one began has the higher offset",

@@ -148,6 +148,12 @@ class Poll(Operation, frozen=True, kw_only=True, tag="poll"):
     """The version of the topic's metadata that deleted everything before the log start, if the reader found one."""
     final: bool = False
     """Whether it read the whole log after everything had recovered."""
+    group: str = ""
+    """The group whose members share the partitions, if the reader is one of them."""
+    generation: int = -1
+    """The generation of the group in which the reader took part."""
+    member: str = ""
+    """The reader in its group: its `group.instance.id`, or else its member id."""
 
 
 class Audit(Operation, frozen=True, kw_only=True, tag="audit"):

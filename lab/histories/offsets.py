@@ -33,8 +33,9 @@ def made_from(group: str, tp: TopicPartition, offset: int) -> str:
 
 
 def check_groups(facts: Facts) -> Iterator[Anomaly]:
-    """double-consume, group-regress, offset-divergence."""
+    """double-consume, shared-read, group-regress, offset-divergence."""
     yield from _check_made(facts)
+    yield from _check_shared(facts)
     for key, story in sorted(_stories(facts).items()):
         yield from _check_double(key, story)
         if any(commit.what.reset for _, commit in story.plain):
@@ -70,6 +71,26 @@ def _check_made(facts: Facts) -> Iterator[Anomaly]:
                             fetch.events,
                             *(proof.events for proof in proofs),
                         )
+
+
+def _check_shared(facts: Facts) -> Iterator[Anomaly]:
+    """A partition has one reader in each generation of a group. A static member that came back is the same reader."""
+    first: dict[tuple[str, int, TopicPartition, int], Call[Poll]] = {}
+    for poll in facts.polls:
+        what = poll.what
+        if poll.status != "ok" or not what.group:
+            continue
+        tp = partition_of(what)
+        for row in what.rows:
+            other = first.setdefault((what.group, what.generation, tp, row.offset), poll)
+            if other.what.member != what.member:
+                yield anomaly(
+                    "shared-read",
+                    f"group {what.group!r}, generation {what.generation}: {other.what.member} and {what.member} read {tp} offset {row.offset}",
+                    other.events,
+                    poll.events,
+                )
+                break
 
 
 def _stories(facts: Facts) -> dict[Key, _Story]:

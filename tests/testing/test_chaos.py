@@ -25,7 +25,7 @@ from lab.chaos.show import Show
 from lab.chaos.storm import LEAST_COMMITS, Slot, Storm
 from lab.chaos.supervisor import LAST_INSTANCE, chaos, make_place
 from lab.chaos.workers import Worker, clocks_wrong_by
-from lab.histories.events import Begin, End, Send
+from lab.histories.events import Begin, End, Poll, Row, Send
 from lab.histories.recorder import read_history
 from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError
@@ -55,6 +55,8 @@ def test_a_storm(tmp_path: Path) -> None:
     assert proof.holds, text
     assert proof.transactions["committed"] > 20
     assert proof.made > 20
+    assert proof.generations > 3
+    assert proof.readers > 3
     assert proof.versions["job"] > 1
     for word in ("SIGKILL", "second instances", "longest reader stall"):
         assert word in text
@@ -155,11 +157,31 @@ def commits_a_version_twice(one: Worker) -> None:
             producer.commit_transaction(0)
 
 
+def two_members_read_one_row(one: Worker) -> None:
+    with one.store.producer() as producer:
+        ids, table = one.rows(1)
+        producer.send(ORDERS, table, partition=0).result()
+        one.recorder.single(one.process, Send(topic=ORDERS, partition=0, values=ids, base_offset=0))
+    for name in ("one", "other"):
+        read = Poll(
+            topic=ORDERS,
+            partition=0,
+            start=0,
+            end=1,
+            rows=(Row(offset=0, value=ids[0]),),
+            group=plan.SHARED_GROUP,
+            generation=1,
+            member=name,
+        )
+        one.recorder.single(name, read)
+
+
 LIES: dict[str, tuple[Callable[[Worker], None], str]] = {
     "lost": (claims_rows_that_it_never_sent, "lost"),
     "doubled": (sends_a_row_twice, "doubled"),
     "torn": (tears_its_transaction, "torn"),
     "fenced": (commits_though_it_was_told_to_abort, "fenced but committed"),
+    "shared": (two_members_read_one_row, "doubled"),
     "version": (commits_a_version_twice, "doubled"),
 }
 
@@ -170,7 +192,10 @@ def test_an_honest_history(place: Place, monkeypatch: pytest.MonkeyPatch) -> Non
     one.close()
     proof = judged(place, monkeypatch)
     assert proof.holds, proof.details
-    assert (proof.transactions["committed"], proof.made) == (2, 3)
+    assert (proof.transactions["committed"], proof.made) == (4, 8), (
+        "one of the pipeline, and one or two of the shared group"
+    )
+    assert (proof.generations, proof.readers) == (1, 1)
 
 
 @pytest.mark.parametrize("lie", LIES)

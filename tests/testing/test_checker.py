@@ -594,6 +594,22 @@ def good_double_consume(s: Story) -> None:
     s.commit("b", "V")
 
 
+def bad_shared_read(s: Story) -> None:
+    s.send("p", 10, 11, 12, at=0)
+    s.poll("a", 0, 2, (0, 10), (1, 11), group="g", generation=4, member="a")
+    s.poll("b", 1, 3, (1, 11), (2, 12), group="g", generation=4, member="b")
+
+
+def good_shared_read(s: Story) -> None:
+    """The next generation, another group, and the next process of a static member read the rows again."""
+    s.send("p", 10, 11, 12, at=0)
+    s.poll("a", 0, 2, (0, 10), (1, 11), group="g", generation=4, member="a")
+    s.poll("b", 0, 2, (0, 10), (1, 11), group="g", generation=5, member="b")
+    s.poll("c", 0, 2, (0, 10), (1, 11), group="g", generation=5, member="b")
+    s.poll("d", 0, 2, (0, 10), (1, 11), group="h", generation=5, member="d")
+    s.poll("a", 2, 3, (2, 12), group="g", generation=5, member="a")
+
+
 def bad_group_regress(s: Story) -> None:
     s.commit_offsets("a", 0, 5)
     s.fetch("a", 3)
