@@ -310,3 +310,46 @@ def test_an_idle_group_without_members_expires(cluster: Cluster) -> None:
     cluster.run(members.leave(context(), {}, "g", "p"))
     _, gone = cluster.run(groups.expire_groups(context(), {}, 0))
     assert gone == ("g",)
+
+
+# -- idle groups ------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_of_dead_members_expires(cluster: Cluster) -> None:
+    """The retention begins when the last session is over. A commit of a member is a sign of life."""
+    process = started(cluster)
+    cluster.run(join("p"))
+    cluster.run(join("q", "static"))
+    cluster.run(sync("p", [0]))
+    process.do(process.commit_offsets({0: 3}, group="g", condition=condition(cluster, "p")))
+    cluster.pass_ms(20_000)
+    cluster.run(members.heartbeat(context(), {}, "g", "q"))
+    cluster.pass_ms(SESSION_MS + 1_000)
+    assert cluster.run(groups.expire_groups(context(), {}, 1_000))[1] == ()
+    cluster.pass_ms(1)
+    assert cluster.run(groups.expire_groups(context(), {}, 1_000))[1] == ("g",)
+    assert cluster.run(groups.list_groups(context(), {}))[1] == ()
+    cluster.run(join("r"))
+    assert value(cluster).generation == 1
+    assert owned(cluster) == {"r": [0, 1]}
+    cluster.check()
+
+
+def test_a_member_that_joins_before_the_group_expires_keeps_it(cluster: Cluster) -> None:
+    process = started(cluster)
+    cluster.run(join("p"))
+    process.do(process.commit_offsets({0: 3}, group="g", condition=condition(cluster, "p")))
+    cluster.pass_ms(SESSION_MS + 2_000)
+    sweep = Task(cluster, groups.expire_groups(context(), {}, 1_000)).run(until=is_put)
+    cluster.run(join("q"))
+    assert sweep.run().result[1] == ()
+    assert owned(cluster) == {"q": [0, 1]}
+    assert cluster.committed("g") == {0: 3}
+
+
+def test_a_group_with_undecided_offsets_does_not_expire(cluster: Cluster) -> None:
+    process = started(cluster)
+    cluster.run(join("p"))
+    process.do(process.send_offsets({0: 3}, group="g", condition=condition(cluster, "p")))
+    cluster.pass_ms(SESSION_MS + 60_000)
+    assert cluster.run(groups.expire_groups(context(), {}, 1_000))[1] == ()

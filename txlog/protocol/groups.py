@@ -287,7 +287,9 @@ def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[View
 def expire_groups(
     ctx: Context, views: Views, idle_ms: int, partitions: Collection[int] | None = None
 ) -> Program[tuple[Views, tuple[str, ...]]]:
-    """Remove groups without member and pending offset that have not committed for `idle_ms`. Return their names.
+    """Remove groups without live member and pending offset that have not committed for `idle_ms`. Return their names.
+
+    A dead member counts as live until its session is over.
 
     This is Kafka's `offsets.retention.minutes`. `partitions` are those that hold anything, if known. A group that
     changes meanwhile is not removed.
@@ -344,10 +346,12 @@ def tombstones(found: GroupDescription) -> tuple[Entry, ...]:
 
 
 def _is_idle(found: GroupDescription, now_ms: int, idle_ms: int) -> bool:
-    times = [value.timestamp for value in found.offsets.values()]
-    if found.member is not None:
-        times.append(found.member.updated_at)
-    if found.pending or active(found.member) is not None or min(times, default=-1) < 0:
+    times, value = [each.timestamp for each in found.offsets.values()], found.member
+    if value is not None:
+        # The sessions of dead members end by themselves (W53). The only member of an older store has no session.
+        ends = (found.beats.get(each.member_id, 0) + each.session_timeout_ms + 1 for each in value.members)
+        times += [value.updated_at, *ends]
+    if found.pending or (value is not None and value.member_id) or min(times, default=-1) < 0:
         return False
     return now_ms - max(times) >= idle_ms
 
