@@ -58,6 +58,7 @@ TABLE = [
     ("session.timeout.ms", 45_000, 1, INT32),
     ("heartbeat.interval.ms", 15_000, 1, INT32),
     ("max.poll.interval.ms", 300_000, 1, INT32),
+    ("allow.mixed.groups", False, None, None),
     ("isolation.level", "read_committed", None, None),
     ("auto.offset.reset", "latest", None, None),
     ("enable.auto.commit", True, None, None),

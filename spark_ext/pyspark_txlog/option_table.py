@@ -126,6 +126,7 @@ _STREAM: tuple[Call, ...] = ("readStream",)
 _WRITE: tuple[Call, ...] = ("write",)
 _WRITES: tuple[Call, ...] = ("write", "writeStream")
 _SINK: tuple[Call, ...] = ("writeStream",)
+_STREAMS: tuple[Call, ...] = ("readStream", "writeStream")
 _ALL: tuple[Call, ...] = (*_READS, *_WRITES)
 
 _CALLS_TEXT: Mapping[tuple[Call, ...], str] = {
@@ -135,6 +136,7 @@ _CALLS_TEXT: Mapping[tuple[Call, ...], str] = {
     _WRITE: "a batch write",
     _WRITES: "a write",
     _SINK: "a streaming write",
+    _STREAMS: "a streaming query",
     _ALL: "every call",
 }
 
@@ -245,6 +247,11 @@ GROUP_ID: Option[str] = _setting(
     "group.id",
     _READS,
     doc="The consumer group for `startingOffsets=committed`. A stream also commits its progress for this group after each batch.",
+)
+ALLOW_MIXED_GROUPS: Option[bool] = _setting(
+    "allow.mixed.groups",
+    _STREAMS,
+    doc="Whether the query may commit offsets of a group whose members share partitions. They read the same rows as the query.",
 )
 AUTO_OFFSET_RESET: Option[str] = _setting(
     "auto.offset.reset",

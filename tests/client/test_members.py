@@ -1,4 +1,4 @@
-"""Consumers of one group share its partitions (PROTOCOL.md, W51 to W56: W52 and W54 by the client)."""
+"""Consumers of one group share its partitions (PROTOCOL.md, W51 to W57: W52, W54 and W57 by the client)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import pytest
 import txlog
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client.consumer import Consumer
+from txlog.client.groups import GroupOffsets
 from txlog.client.members import LOOK_MS
+from txlog.client.offsets import raise_committed
+from txlog.client.reading import read_session
+from txlog.client.staged import StagedTransaction
+from txlog.core.records import OffsetValue
 from txlog.errors import CommitFailedError, IllegalStateError, InvalidConfigurationError, InvalidRequestError
 
 SESSION_MS = 45_000
@@ -395,3 +400,40 @@ def test_the_thread_keeps_a_member_alive_that_works_long(tmp_path: Path) -> None
         consumer.commit({tp("orders", 0): 0})
         consumer.close()
         assert not admin.describe_group("g").members
+
+
+def test_a_job_and_members_share_a_group_only_if_both_are_told_so(world):
+    def commit(offset: int, **settings: Any) -> None:
+        txn = StagedTransaction.begin(world.open().runtime, "nightly", **settings)
+        sent = GroupOffsets(group="g", offsets={FOUR[0]: OffsetValue(offset=offset)})
+        try:
+            txn.commit(offsets=[sent])
+        except CommitFailedError:
+            txn.abort()
+            raise
+
+    send(world, 1, 2, 3)
+    commit(1)
+    with pytest.raises(
+        InvalidRequestError, match=r"group 'g': 'a-.*' may not become a member, because transactional\.id 'nightly'"
+    ):
+        Member(world, "a")
+    a = Member(world, "a", allow_mixed_groups=True)
+    assert sorted(a.poll()) == [11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33]
+    with pytest.raises(CommitFailedError, match=r"group 'g': transactional\.id 'nightly' may not commit .* member 'a-"):
+        commit(2)
+    with pytest.raises(CommitFailedError, match=r"group 'g': the streaming query may not commit .* member 'a-"):
+        raise_committed(read_session(world.open().runtime), "g", {FOUR[0]: 2}, "the streaming query")
+    assert committed(world) == [1, None, None, None]
+    commit(2, allow_mixed_groups=True)
+    assert committed(world) == [2, None, None, None]
+    a.consumer.commit()
+    assert Member(world, "b").held == [], "the member has replaced the offsets of the job"
+
+
+def test_offsets_of_a_job_keep_their_metadata(world):
+    txn = StagedTransaction.begin(world.open().runtime, "nightly")
+    offsets = {FOUR[0]: OffsetValue(offset=1, metadata="mine"), FOUR[1]: OffsetValue(offset=1)}
+    txn.commit(offsets=[GroupOffsets(group="g", offsets=offsets)])
+    found = world.open().consumer(group_id="g").committed(*FOUR[:2])
+    assert [each.metadata for each in found.values()] == ["mine", "txlog-job: transactional.id 'nightly'"]

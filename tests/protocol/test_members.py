@@ -1,4 +1,4 @@
-"""Groups of many members: races, lost replies, crashes, sessions and commits (PROTOCOL.md, W51 to W55)."""
+"""Groups of many members: races, lost replies, crashes, sessions and commits (PROTOCOL.md, W51 to W55, W57)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocol.harness import CONSTANTS, Cluster, Died, Fault, Process, Task, at, context, is_put, nth_put, rolling
 from tests.protocol.test_groups import preempted
-from txlog.core.groups import OffsetsCondition, offsets_partition
+from txlog.core.groups import JOB_MARK, OffsetsCondition, offsets_partition
 from txlog.core.members import find_member, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
@@ -353,3 +353,66 @@ def test_a_group_with_undecided_offsets_does_not_expire(cluster: Cluster) -> Non
     process.do(process.send_offsets({0: 3}, group="g", condition=condition(cluster, "p")))
     cluster.pass_ms(SESSION_MS + 60_000)
     assert cluster.run(groups.expire_groups(context(), {}, 1_000))[1] == ()
+
+
+# -- jobs that read without membership --------------------------------------------------------------------------------
+
+
+def of_job(name: str = "the query", **expected: int | None) -> OffsetsCondition:
+    return OffsetsCondition(job=name, expected={tp(int(each[1:])): offset for each, offset in expected.items()})
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_job_cannot_commit_for_a_group_of_members(cluster: Cluster, transactional: bool) -> None:
+    process = started(cluster)
+    send = process.send_offsets if transactional else process.commit_offsets
+    cluster.run(join("p"))
+    cluster.pass_ms(SESSION_MS)
+    with pytest.raises(CommitFailedError, match=r"'g': the query may not commit .* member 'p' .*allow\.mixed\.groups"):
+        process.do(send({0: 1}, condition=of_job(p0=None)))
+    if transactional:
+        process.do(process.abort())
+    assert cluster.committed() == {}
+    cluster.pass_ms(1)
+    process.do(send({0: 1}, condition=of_job(p0=None)))
+    if transactional:
+        process.do(process.commit())
+    assert cluster.committed() == {0: 1}, "the session of the member is over"
+
+
+def test_a_member_that_joins_while_a_job_commits(cluster: Cluster) -> None:
+    """The commit is judged at its own slot."""
+    process = started(cluster)
+    task = process.start(process.commit_offsets({0: 1}, condition=of_job())).run(until=is_put(OFFSETS))
+    cluster.run(join("p"))
+    task.run()
+    with pytest.raises(CommitFailedError, match="the query may not commit"):
+        _ = task.result
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_member_cannot_join_the_group_of_a_job(cluster: Cluster, pending: bool) -> None:
+    process = started(cluster)
+    marked = {tp(0): OffsetValue(offset=1, metadata=f"{JOB_MARK}the query")}
+    if pending:
+        process.do(process.send_offsets({1: 1}))
+        cluster.run(
+            groups.send_offsets(context(), process.views, process.identity, "g", marked, of_job(p0=None))
+        )
+    else:
+        cluster.run(groups.commit_offsets(context(), {}, "g", marked, of_job()))
+    with pytest.raises(InvalidRequestError, match=r"'g': 'p' may not become a member, because the query has committed"):
+        cluster.run(join("p"))
+    assert "g" not in cluster.view(G).state.groups
+    other = members.join(context(), {}, "g", joining("p"), COUNTS, beside_jobs=True)
+    cluster.run(other)
+    assert owned(cluster) == {"p": [0, 1]}
+
+
+def test_a_member_may_join_after_an_operator_has_set_the_offsets(cluster: Cluster) -> None:
+    marked = {tp(0): OffsetValue(offset=1, metadata=f"{JOB_MARK}the query")}
+    cluster.run(groups.commit_offsets(context(), {}, "g", marked, of_job()))
+    cluster.run(groups.commit_offsets(context(), {}, "h", marked, of_job()))
+    cluster.run(group_admin.reset_offsets(context(), {}, "g", {tp(0): OffsetValue(offset=1)}))
+    cluster.run(join("p"))
+    assert owned(cluster) == {"p": [0, 1]}

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import msgspec
+
 from txlog.client.session import Session, only_views
-from txlog.core.groups import OffsetsCondition
+from txlog.core.groups import JOB_MARK, OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
 from txlog.core.records import GroupValue, OffsetValue
 from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataTooLargeError, StoreChangedError
@@ -64,6 +66,22 @@ class GroupOffsets:
     group: str
     offsets: Mapping[TopicPartition, OffsetValue]
     condition: OffsetsCondition | None = None
+
+    def of_job(self, job: str) -> GroupOffsets:
+        """Return these offsets as those of a job that reads without membership, or unchanged if they are a member's."""
+        condition = self.condition or OffsetsCondition()
+        if not job or condition.generation is not None:
+            return self
+        return replace(self, offsets=marked(self.offsets, job), condition=replace(condition, job=job))
+
+
+def marked(offsets: Mapping[TopicPartition, OffsetValue], job: str) -> dict[TopicPartition, OffsetValue]:
+    """Return the offsets with the job's name as metadata, which keeps members out of the group. Other metadata stay."""
+    mark = f"{JOB_MARK}{job}"[:MAX_METADATA_LENGTH]
+    return {
+        tp: value if value.metadata or not job else msgspec.structs.replace(value, metadata=mark)
+        for tp, value in offsets.items()
+    }
 
 
 Offset: TypeAlias = int | OffsetAndMetadata | OffsetValue

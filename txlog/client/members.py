@@ -1,4 +1,4 @@
-"""How does a consumer share the partitions of its topics with the other members of its group (W51 to W56)?
+"""How does a consumer share the partitions of its topics with the other members of its group (W51 to W57)?
 
 The consumer looks at the group when it polls. A thread of its own writes heartbeats, because a program may work longer on
 the rows of one poll than its session lasts.
@@ -183,7 +183,9 @@ class SharedMembership:
         self._read_counts()
         row = self._session.call(
             f"joining group {self._group!r}",
-            lambda ctx, views: protocol.join(ctx, views, self._group, joining, self._counts),
+            lambda ctx, views: protocol.join(
+                ctx, views, self._group, joining, self._counts, beside_jobs=config.allow_mixed_groups
+            ),
             settles=False,
         )
         with self._lock:

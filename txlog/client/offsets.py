@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from txlog.client.groups import check_group, commit_offsets
+from txlog.client.groups import check_group, commit_offsets, marked
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.runtime import check_partition
 from txlog.client.session import Session
@@ -336,12 +336,12 @@ def removed_offsets(session: Session, view: PartitionView, start: int) -> int:
     return max(end - start, 0)
 
 
-def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartition, int], job: str = "") -> None:
     """Commit those of `offsets` that are above the group's committed offset. It never moves an offset back.
 
     The condition is checked where the record is appended. Raises UnstableOffsetCommitError or
     ConcurrentTransactionsError while an undecided transaction holds other offsets, CommitFailedError if others
-    committed first MAX_RAISES times in a row.
+    committed first MAX_RAISES times in a row, or if the group has members and `job` names the job that commits (W57).
     """
     check_group(group)
     for attempt in range(MAX_RAISES):
@@ -351,8 +351,8 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
         if not ahead:
             return
         session.runtime.ensure_writable()
-        values = {tp: OffsetValue(offset=offset) for tp, offset in ahead.items()}
-        condition = OffsetsCondition(expected={tp: stand[tp] for tp in ahead})
+        values = marked({tp: OffsetValue(offset=offset) for tp, offset in ahead.items()}, job)
+        condition = OffsetsCondition(expected={tp: stand[tp] for tp in ahead}, job=job)
         try:
             # Not `settles`, because the next look shows what an earlier try has done.
             commit_offsets(session, group, values, condition, wait=False, settles=False)

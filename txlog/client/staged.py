@@ -40,10 +40,12 @@ class StagedTransaction:
     `commit`, `abort` and `forget` at a time: a second call raises IllegalStateError.
     """
 
-    def __init__(self, coordinator: Coordinator, *, drawn: bool) -> None:
+    def __init__(self, coordinator: Coordinator, *, drawn: bool, beside_members: bool = False) -> None:
         self._coordinator = coordinator
         self.drawn = drawn
         """Whether the id was drawn for this job alone."""
+        self._job = "" if beside_members else f"transactional.id {coordinator.transactional_id!r}"
+        """The name of the job, if its groups must have no members (W57)."""
         self._attempted = False
         self._turns = Turns(f"transactional.id {coordinator.transactional_id!r}", "transaction")
 
@@ -89,7 +91,7 @@ class StagedTransaction:
             timeout_ms=parsed.transaction_timeout_ms,
             max_timeout_ms=parsed.transaction_max_timeout_ms,
         )
-        return cls(coordinator, drawn=drawn)
+        return cls(coordinator, drawn=drawn, beside_members=parsed.allow_mixed_groups)
 
     @classmethod
     def resume(
@@ -110,7 +112,8 @@ class StagedTransaction:
         """
         parsed = runtime.settings.producer_config(call_layer(config, settings))
         session = session or producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")
-        resumed = cls(Coordinator(session, txn, in_doubt=attempted), drawn=drawn)
+        coordinator = Coordinator(session, txn, in_doubt=attempted)
+        resumed = cls(coordinator, drawn=drawn, beside_members=parsed.allow_mixed_groups)
         resumed._attempted = attempted
         return resumed
 
@@ -156,7 +159,7 @@ class StagedTransaction:
         Raises:
 
         * UnknownTopicOrPartitionError: a topic of `parts` was deleted since they were made; abort.
-        * CommitFailedError or ConcurrentTransactionsError: a condition does not hold; abort.
+        * CommitFailedError or ConcurrentTransactionsError: a condition does not hold, or a group has members; abort.
         * InvalidProducerEpochError: an operator aborted the transaction; abort.
         * ProducerFencedError, TxnVersionScopeError.
         * OutcomeUnknownError: delete nothing. Call `commit` with the same arguments, or `abort`, which shows which of
@@ -167,7 +170,7 @@ class StagedTransaction:
             raise InvalidRequestError(
                 f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
             )
-        given = [sent for sent in offsets if sent.offsets]
+        given = [sent.of_job(self._job) for sent in offsets if sent.offsets]
         # For each topic its oldest schema, because the dict keeps the last one.
         schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
         refusal = self._coordinator.find_deleted(schemas)

@@ -74,6 +74,7 @@ class ProducerConfig(_ActorConfig):
     delivery_timeout_ms: int
     inline_max_bytes: int
     compression_type: str
+    allow_mixed_groups: bool
 
     def _check(self) -> None:
         if self.transaction_timeout_ms > self.transaction_max_timeout_ms:
@@ -96,6 +97,7 @@ class ConsumerConfig(_ActorConfig):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
+    allow_mixed_groups: bool
     isolation_level: IsolationLevel
     auto_offset_reset: str
     enable_auto_commit: bool

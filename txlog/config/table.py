@@ -34,6 +34,7 @@ _ACTORS: frozenset[Scope] = frozenset({"client", "producer", "consumer"})
 _CALLERS: frozenset[Scope] = frozenset({"client", "consumer"})
 _PRODUCER: frozenset[Scope] = frozenset({"producer"})
 _CONSUMER: frozenset[Scope] = frozenset({"consumer"})
+_GROUPS: frozenset[Scope] = frozenset({"producer", "consumer"})
 _TOPIC: frozenset[Scope] = frozenset({"topic"})
 _ROWS: frozenset[Scope] = frozenset({"producer", "topic"})
 _STORE: frozenset[Scope] = frozenset({"store"})
@@ -88,6 +89,9 @@ KEYS: dict[str, ConfigKey] = _table(
         kafka_default="3000: a heartbeat is a request that the store bills"),
     ConfigKey("max.poll.interval.ms", "int", _CONSUMER, 5 * MINUTE_MS, minimum=1, maximum=INT32_MAX,
         doc="A member that does not poll for this long leaves its group."),
+    ConfigKey("allow.mixed.groups", "bool", _GROUPS, False,
+        doc="Whether members that share partitions, and a job that reads all of its partitions itself, such as a "
+            "Spark query, may commit offsets of one group. They then read the same rows."),
     ConfigKey("isolation.level", "choice", _CONSUMER, DEFAULT_ISOLATION, choices=get_args(IsolationLevel),
         doc="Whether rows of open and aborted transactions are hidden or shown.",
         kafka_default="read_uncommitted: users of a transactional log expect only committed rows"),

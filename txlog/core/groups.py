@@ -1,7 +1,7 @@
 """May this group commit these offsets now, and what has it committed?
 
 The functions judge on the fold of a `__consumer_offsets` partition up to the slot that the commit would take
-(PROTOCOL.md, W34, W35).
+(PROTOCOL.md, W34, W35, W57).
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from txlog.core.members import check_member
+from txlog.core.members import check_member, is_over
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import GroupEntry, GroupValue, OffsetEntry, OffsetValue
 from txlog.core.state import PartitionState
 from txlog.errors import CommitFailedError, ConcurrentTransactionsError, TxlogError, UnstableOffsetCommitError
+
+JOB_MARK = "txlog-job: "
+"""Begins the metadata of offsets that a job has committed. The rest names the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,8 @@ class OffsetsCondition:
     member_id: str = ""
     expected: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     """Committed offset that each partition must still have; None: no offset was committed."""
+    job: str = ""
+    """Names a job that reads its partitions without membership. Then the group must have no live member (W57)."""
 
 
 def offsets_partition(group: str, partitions: int) -> TopicPartition:
@@ -52,13 +57,15 @@ def check_commit(
     producer_id: int | None,
     now_ms: int = -1,
 ) -> TxlogError | None:
-    """Return None if the commit may be appended next, otherwise the error (W34, W35, W55).
+    """Return None if the commit may be appended next, otherwise the error (W34, W35, W55, W57).
 
     A plain (non-transactional) commit has no `producer_id`. `now_ms` is the time of the record.
     """
     entries = tuple(entries)
     partitions = [TopicPartition(entry.topic, entry.partition) for entry in entries]
     if (wrong := _check_generation(state, group, condition, partitions, now_ms)) is not None:
+        return wrong
+    if condition is not None and condition.job and (wrong := _check_alone(state, group, condition.job, now_ms)):
         return wrong
     expected = condition.expected if condition is not None else {}
     for entry in entries:
@@ -104,6 +111,16 @@ def fetch_offset(
     return row.entry.value if row is not None else None
 
 
+def find_job(state: PartitionState, group: str) -> str:
+    """Return the job that has committed, or is about to commit, offsets of the group; empty if there is none (W57)."""
+    for rows in (state.committed, *state.pending.values()):
+        for row in rows.values():
+            value = row.entry.value
+            if row.entry.group == group and value is not None and value.metadata.startswith(JOB_MARK):
+                return value.metadata.removeprefix(JOB_MARK)
+    return ""
+
+
 def judge_join(
     state: PartitionState, *, group: str, member_id: str, client_id: str, topics: tuple[str, ...], now_ms: int
 ) -> GroupEntry:
@@ -115,6 +132,20 @@ def judge_join(
         value=GroupValue(
             generation=generation, member_id=member_id, client_id=client_id, topics=topics, updated_at=now_ms
         ),
+    )
+
+
+def _check_alone(state: PartitionState, group: str, job: str, now_ms: int) -> CommitFailedError | None:
+    row = state.groups.get(group)
+    value = row.entry.value if row is not None else None
+    if row is None or value is None:
+        return None
+    living = [member.member_id for member in value.members if not is_over(row, member, now_ms)]
+    if not living:
+        return None
+    return CommitFailedError(
+        f"group {group!r}: {job} may not commit its offsets, because member {living[0]!r} shares the partitions of this group. hint: "
+        "name a group.id of its own, or set allow.mixed.groups=true"
     )
 
 

@@ -1,4 +1,4 @@
-"""How do members join and leave a group, share its partitions, and show that they live (W51 to W54)?
+"""How do members join and leave a group, share its partitions, and show that they live (W51 to W54, W57)?
 
 Each call is one record, and a compare-and-set on the row of the group: the judgement is made again at each slot.
 """
@@ -11,38 +11,48 @@ from typing import TypeAlias
 from txlog.core import members as rules
 from txlog.core.append_rules import BatchDraft, next_record
 from txlog.core.effects import NewId, Program
+from txlog.core.groups import find_job
 from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, Entry, GroupMember, GroupRow
 from txlog.core.state import PartitionState
-from txlog.errors import TxlogError
+from txlog.errors import InvalidRequestError, TxlogError
 from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.groups import home_of
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Stop, append_slot
 
-Judge: TypeAlias = Callable[[GroupRow | None, int], tuple[Entry, ...] | TxlogError | None]
-"""(the group's row, the time of the record) -> the entries to append, an error, or None: there is nothing to write."""
+Judge: TypeAlias = Callable[[PartitionState, int], tuple[Entry, ...] | TxlogError | None]
+"""(the fold, the time of the record) -> the entries to append, an error, or None: there is nothing to write."""
 
 
 def join(
-    ctx: Context, views: Views, group: str, joining: GroupMember, partitions: Mapping[str, int]
+    ctx: Context,
+    views: Views,
+    group: str,
+    joining: GroupMember,
+    partitions: Mapping[str, int],
+    *,
+    beside_jobs: bool = False,
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Join a group, and return its row. Sessions that are over end. A bearer of the same `instance_id` is replaced.
 
     `partitions` are the numbers of partitions of the subscribed topics. Raises InvalidRequestError if no assignor is
-    common to all members. A call of unknown outcome is repeated with the same member id.
+    common to all members, or if a job commits offsets of the group and `beside_jobs` is false (W57). A call of unknown
+    outcome is repeated with the same member id.
     """
-    return (
-        yield from _change(
-            ctx,
-            views,
-            group,
-            lambda row, now_ms: rules.judge_join(
-                row, group=group, joining=joining, partitions=partitions, now_ms=now_ms
-            ),
-        )
-    )
+
+    def judge(state: PartitionState, now_ms: int) -> tuple[Entry, ...] | TxlogError:
+        job = "" if beside_jobs else find_job(state, group)
+        if job:
+            return InvalidRequestError(
+                f"group {group!r}: {joining.member_id!r} may not become a member, because {job} has committed offsets of this group and "
+                "reads its partitions alone. hint: name another group.id, or set allow.mixed.groups=true"
+            )
+        row = state.groups.get(group)
+        return rules.judge_join(row, group=group, joining=joining, partitions=partitions, now_ms=now_ms)
+
+    return (yield from _change(ctx, views, group, judge))
 
 
 def sync(
@@ -63,8 +73,13 @@ def sync(
             ctx,
             views,
             group,
-            lambda row, now_ms: rules.judge_sync(
-                row, group=group, member_id=member_id, held=held, partitions=partitions, now_ms=now_ms
+            lambda state, now_ms: rules.judge_sync(
+                state.groups.get(group),
+                group=group,
+                member_id=member_id,
+                held=held,
+                partitions=partitions,
+                now_ms=now_ms,
             ),
         )
     )
@@ -77,7 +92,9 @@ def heartbeat(ctx: Context, views: Views, group: str, member_id: str) -> Program
             ctx,
             views,
             group,
-            lambda row, now_ms: rules.judge_heartbeat(row, group=group, member_id=member_id, now_ms=now_ms),
+            lambda state, now_ms: rules.judge_heartbeat(
+                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms
+            ),
         )
     )
 
@@ -89,7 +106,9 @@ def leave(ctx: Context, views: Views, group: str, member_id: str) -> Program[tup
             ctx,
             views,
             group,
-            lambda row, now_ms: rules.judge_leave(row, group=group, member_id=member_id, now_ms=now_ms),
+            lambda state, now_ms: rules.judge_leave(
+                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms
+            ),
         )
     )
 
@@ -104,7 +123,7 @@ def _change(ctx: Context, views: Views, group: str, judge: Judge) -> Program[tup
     write_id = yield NewId()
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        found = judge(state.groups.get(group), max(now_ms, state.last_timestamp))
+        found = judge(state, max(now_ms, state.last_timestamp))
         if isinstance(found, TxlogError):
             return Stop(found, refused=True)
         if found is None:

@@ -33,6 +33,8 @@ class ReadOptions(Options):
 
     isolation_level: IsolationLevel
     group_id: str | None
+    allow_mixed_groups: bool
+    """Whether members of the group may share partitions beside this query (`allow.mixed.groups`)."""
     missing_start: Missing
     """Where a read begins in a partition that has no row at or after the given time, or no committed offset."""
 
@@ -124,6 +126,7 @@ def settled(options: Options, settings: Settings) -> ReadOptions:
         values=options.values,
         isolation_level=config.isolation_level,
         group_id=config.group_id,
+        allow_mixed_groups=config.allow_mixed_groups,
         missing_start=at_time if by_time else _RESETS[config.auto_offset_reset],
     )
 

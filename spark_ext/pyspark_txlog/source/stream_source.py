@@ -151,7 +151,9 @@ class StreamSource:
         if group is None or not raised:
             return
         try:
-            raise_committed(self._session, group, raised)
+            topics = ", ".join(sorted({tp.topic for tp in ends}))
+            job = "" if self._read.allow_mixed_groups else f"the streaming query over {topics}"
+            raise_committed(self._session, group, raised, job)
         except (UnstableOffsetCommitError, ConcurrentTransactionsError):
             # A transaction that is not decided yet holds offsets of this group. The next call, with later offsets, sees
             # its outcome. The group may be behind, but it must not block the query.
