@@ -403,7 +403,7 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
 def member(worker: Worker, *, until_idle: bool = False) -> None:
     """A pipeline whose group has several members. A member leaves after some transactions, and another one is started.
 
-    Each process has a transactional.id of its own. So no epoch fences a member that lost its partitions, except a static
+    Each process has another transactional.id. So no epoch fences a member that lost its partitions, except a static
     one: the group's generation does (KIP-447).
     """
     is_static = worker.name in plan.STATIC
@@ -421,7 +421,8 @@ def member(worker: Worker, *, until_idle: bool = False) -> None:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_poll_records=200,
-            config=plan.SHARED_CONFIG,
+            # The recovery has no time limit: on a busy machine, short sessions would end again and again.
+            config=plan.SHARED_CONFIG if not until_idle else {},
         ) as consumer,
     ):
 

@@ -1,4 +1,4 @@
-"""Consumers of one group share its partitions (PROTOCOL.md, W51 to W57: W52, W54 and W57 by the client)."""
+"""Consumers of one group share its partitions (PROTOCOL.md, W51 to W57: W52, W54, W56 and W57 by the client)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from txlog.client.members import LOOK_MS
 from txlog.client.offsets import raise_committed
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
+from txlog.core.groups import offsets_partition
 from txlog.core.records import OffsetValue
 from txlog.errors import CommitFailedError, IllegalStateError, InvalidConfigurationError, InvalidRequestError
 
@@ -437,3 +438,56 @@ def test_offsets_of_a_job_keep_their_metadata(world):
     txn.commit(offsets=[GroupOffsets(group="g", offsets=offsets)])
     found = world.open().consumer(group_id="g").committed(*FOUR[:2])
     assert [each.metadata for each in found.values()] == ["mine", "txlog-job: transactional.id 'nightly'"]
+
+
+# -- clocks that are wrong --------------------------------------------------------------------------------------------
+
+
+def a_record_from_ahead(world: World, ms: int) -> None:
+    """Let a process whose clock is ahead commit for another group in the partition of "g"."""
+    home = offsets_partition("g", 50)
+    neighbour = next(name for name in map(str, range(10_000)) if offsets_partition(name, 50) == home)
+    world.clock.step_wall_ms(ms)
+    world.open().consumer(group_id=neighbour).commit({FOUR[0]: 0})
+    world.clock.step_wall_ms(-ms)
+
+
+def test_a_record_from_ahead_ends_a_session_and_the_next_look_joins_again(world):
+    """The session is judged by the time of the records: a member must not go on by its own clock, and commit in vain."""
+    a = Member(world, "a")
+    a_record_from_ahead(world, SESSION_MS + 1_000)
+    with pytest.raises(CommitFailedError, match=r"session\.timeout\.ms"):
+        a.consumer.commit({FOUR[0]: 0})
+    assert a.consumer.poll(0) is None
+    assert a.told == [("assign", [0, 1, 2, 3]), ("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])]
+    a.consumer.commit({FOUR[0]: 0})
+
+
+def test_a_heartbeat_that_was_refused_does_not_count(world):
+    """The last heartbeat is in the future, because the clock was ahead: that is no sign that the next one was written."""
+    world.clock.step_wall_ms(60_000)
+    a = Member(world, "a")
+    world.clock.step_wall_ms(-60_000)
+    a_record_from_ahead(world, 60_000 + SESSION_MS + 1_000)
+    alive_at = a.membership._alive_at
+    world.clock.advance_ms(15_000)
+    a.membership.tick()
+    assert a.membership._alive_at == alive_at
+    assert a.consumer.poll(0) is None
+    assert a.told[1:] == [("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])]
+    a.consumer.commit({FOUR[0]: 0})
+
+
+def test_a_sync_that_is_refused_is_no_sign_of_life(world):
+    a = Member(world, "a")
+    b = Member(world, "b")
+    a_record_from_ahead(world, SESSION_MS + 1_000)
+    world.clock.advance_ms(LOOK_MS)
+    assert a.consumer.poll(0) is None
+    assert a.told[-2:] == [("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])], (
+        "it joins again, and removes the other one"
+    )
+    assert b.consumer.poll(0) is None
+    settle(a, b)
+    assert sorted([*a.held, *b.held]) == [0, 1, 2, 3]
+    assert len(a.held) == 2

@@ -14,7 +14,12 @@ from txlog.core.groups import JOB_MARK, OffsetsCondition, offsets_partition
 from txlog.core.members import find_member, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
-from txlog.errors import CommitFailedError, InvalidRequestError
+from txlog.errors import (
+    CommitFailedError,
+    ConcurrentTransactionsError,
+    InvalidRequestError,
+    UnstableOffsetCommitError,
+)
 from txlog.protocol import group_admin, groups, members
 
 G = offsets_partition("g", CONSTANTS.consumer_offsets_partitions)
@@ -416,3 +421,95 @@ def test_a_member_may_join_after_an_operator_has_set_the_offsets(cluster: Cluste
     cluster.run(group_admin.reset_offsets(context(), {}, "g", {tp(0): OffsetValue(offset=1)}))
     cluster.run(join("p"))
     assert owned(cluster) == {"p": [0, 1]}
+
+
+# -- zombies ----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_that_are_pending_while_the_partition_moves(cluster: Cluster) -> None:
+    """The new owner cannot pass them. It begins where the transaction ends, whoever ends it."""
+    process, other = started(cluster), started(cluster, "y")
+    cluster.run(join("p"))
+    p = condition(cluster, "p")
+    process.do(process.send_offsets({0: 3}, condition=p))
+    cluster.pass_ms(SESSION_MS + 1)
+    cluster.run(join("q"))
+    assert owned(cluster) == {"q": [0, 1]}
+    with pytest.raises(UnstableOffsetCommitError):
+        cluster.run(groups.fetch_offsets(context(), {}, "g", [tp(0)]))
+    with pytest.raises(ConcurrentTransactionsError):
+        other.do(other.commit_offsets({0: 1}, condition=condition(cluster, "q")))
+    with pytest.raises(CommitFailedError, match="does not have this member"):
+        process.do(process.send_offsets({0: 5}, condition=p))
+    for commits in (True, False):
+        copy = cluster.copy()
+        zombie = Process(copy, "x")
+        zombie.txn, zombie.pid, zombie.epoch = process.txn, process.pid, process.epoch
+        zombie.do(zombie.commit() if commits else zombie.abort())
+        _, found = copy.run(groups.fetch_offsets(context(), {}, "g", [tp(0)]))
+        assert (found[tp(0)].offset if found[tp(0)] else None) == (3 if commits else None)
+        copy.check()
+
+
+@pytest.mark.parametrize("lands", ["before the join", "after the join"])
+def test_a_commit_that_lands_after_its_process_died(cluster: Cluster, lands: str) -> None:
+    """The commit and the join want one slot. The commit counts only if it was first."""
+    cluster.run(join("p"))
+    commit = groups.commit_offsets(
+        context(), {}, "g", {tp(0): OffsetValue(offset=3), tp(1): OffsetValue(offset=3)}, condition(cluster, "p")
+    )
+    with pytest.raises(Died):
+        cluster.run(commit, nth_put(1, "crash in flight"))
+    cluster.pass_ms(SESSION_MS + 1)
+    if lands == "before the join":
+        cluster.land()
+    cluster.run(join("q"))
+    cluster.land()
+    if lands == "before the join":
+        # The commit is a heartbeat of the time at which it was made, so the session is over all the same.
+        assert cluster.committed() == {0: 3, 1: 3}
+    else:
+        assert cluster.committed() == {}
+    assert owned(cluster) == {"q": [0, 1]}
+    cluster.check()
+
+
+def test_the_bearer_before_cannot_commit_and_the_new_one_begins_at_its_offsets(cluster: Cluster) -> None:
+    process = started(cluster)
+    cluster.run(join("p", "one"))
+    p = condition(cluster, "p")
+    process.do(process.send_offsets({0: 3}, condition=p))
+    cluster.run(join("q", "one"))
+    q = condition(cluster, "q")
+    assert (q.generation, owned(cluster)) == (p.generation, {"q": [0, 1]})
+    for records in (3, 4):
+        with pytest.raises(CommitFailedError, match=r"another process has its group\.instance\.id"):
+            process.do(process.send_offsets({0: records}, condition=p))
+    process.do(process.commit())
+    process.do(process.commit_offsets({0: 5}, condition=q))
+    assert cluster.committed() == {0: 5}
+    cluster.run(members.leave(context(), {}, "g", "p"))
+    cluster.run(sync("p", [0, 1]))
+    cluster.run(members.heartbeat(context(), {}, "g", "p"))
+    assert owned(cluster) == {"q": [0, 1]}
+
+
+def test_a_clock_ahead_ends_sessions_once_and_never_gives_two_owners(cluster: Cluster) -> None:
+    """A joining process whose clock is ahead removes live members. Its records keep the time of the partition ahead."""
+    process = started(cluster)
+    cluster.run(join("p"))
+    p = condition(cluster, "p")
+    cluster.now_ms += SESSION_MS + 1
+    cluster.run(join("q"))
+    cluster.now_ms -= SESSION_MS + 1
+    with pytest.raises(CommitFailedError):
+        process.do(process.commit_offsets({0: 1}, condition=p))
+    cluster.run(join("r"))
+    cluster.run(sync("q", [0]))
+    cluster.run(sync("r", []))
+    assert owned(cluster) == {"q": [0], "r": [1]}
+    beats = {beat.member_id: beat.timestamp for beat in row(cluster).beats}
+    assert beats["r"] == beats["q"] > cluster.now_ms, "the time of a partition does not go back"
+    cluster.pass_ms(SESSION_MS)
+    cluster.run(members.heartbeat(context(), {}, "g", "r"))
+    assert {each.member_id for each in value(cluster).members} == {"q", "r"}, "a dead member stays longer"

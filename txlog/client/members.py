@@ -19,7 +19,7 @@ from txlog.client.groups import commit_offsets
 from txlog.client.session import Session
 from txlog.config import ConsumerConfig
 from txlog.core.ages import ClockReading
-from txlog.core.groups import OffsetsCondition
+from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.members import find_member, is_over, needs_change, needs_sync, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
@@ -212,8 +212,7 @@ class SharedMembership:
                 if self._listener.on_revoke is not None:
                     self._listener.on_revoke(tuple(sorted(revoked)))
                 self._hold(self._held - revoked)
-            now_ms = self._session.clock.now_ms()
-            is_behind = needs_sync(value, member, self._held) or needs_change(row, self._counts, now_ms)
+            is_behind = needs_sync(value, member, self._held) or needs_change(row, self._counts, self._time_ms())
             if not is_behind and partitions_of(member.owned) == self._held:
                 return
             if is_behind:
@@ -242,7 +241,7 @@ class SharedMembership:
         """Return the group and this member in it, as `row` shows them; note if it is not in it any more."""
         value, instance_id = row.entry.value if row is not None else None, self._config.group_instance_id
         found = find_member(value, self.member_id)
-        if row is None or value is None or found is None or is_over(row, found, self._session.clock.now_ms()):
+        if row is None or value is None or found is None or is_over(row, found, self._time_ms()):
             self._gone = "its session is over" if found is not None else "it was removed from the group"
             if found is None and value is not None and any(each.instance_id == instance_id for each in value.members):
                 self._gone = f"another consumer has its group.instance.id {instance_id!r}"
@@ -310,6 +309,12 @@ class SharedMembership:
             self._gone = "its session is over: it wrote nothing for session.timeout.ms"
         return bool(self._gone)
 
+    def _time_ms(self) -> int:
+        """Return the time at which a record would judge sessions now: it is never below that of the last record (W11)."""
+        partitions = self._session.runtime.constants.consumer_offsets_partitions
+        view = self._session.views.get(offsets_partition(self._group, partitions))
+        return max(self._session.clock.now_ms(), view.state.last_timestamp if view is not None else -1)
+
     def _age_ms(self) -> int:
         return self._session.runtime.read_clocks().ms_since(self._alive_at)
 
@@ -343,8 +348,10 @@ class SharedMembership:
             settles=False,
             limit_ms=self._config.session_timeout_ms,
         )
-        beats = {beat.member_id: beat.timestamp for beat in row.beats} if row is not None else {}
-        if beats.get(member.member_id, -1) >= began.wall_ms:
+        value = row.entry.value if row is not None else None
+        found = find_member(value, member.member_id)
+        # A time alone does not show that the heartbeat was written: another clock may have been ahead (W54).
+        if row is not None and found is not None and not is_over(row, found, self._time_ms()):
             self._wrote(member.member_id, began)
         elif self.member_id == member.member_id:
             # The next poll looks, and finds out why.
