@@ -216,6 +216,32 @@ def test_an_idle_member_costs_what_the_documentation_says(world):
     assert verbs["get"] <= 1440 + 300
 
 
+def test_a_lone_member_joins_with_one_record_and_leaves_with_one(world):
+    for _ in range(2):
+        with world.counting.counting() as cost:
+            a = Member(world, "a")
+        assert appends(cost) == 1
+        assert a.told == [("assign", [0, 1, 2, 3])]
+        with world.counting.counting() as cost:
+            a.consumer.close()
+        assert appends(cost) == 1
+
+
+def test_a_sync_of_unknown_outcome_is_not_repeated(world):
+    a, b = Member(world, "a"), Member(world, "b")
+    world.clock.advance_ms(LOOK_MS)
+    a.consumer.poll(0)
+    assert (a.held, b.held) == ([0, 1], [])
+    # The record is in the log, but the member did not get the answer.
+    b.membership._sync(b.membership.member_id)
+    assert b.held == []
+    world.clock.advance_ms(LOOK_MS)
+    with world.counting.counting() as cost:
+        b.consumer.poll(0)
+    assert appends(cost) == 0
+    assert b.told == [("assign", [2, 3])]
+
+
 def test_a_member_that_stops_polling_leaves(world):
     a, b = Member(world, "a", max_poll_interval_ms=20_000), Member(world, "b")
     settle(a, b)

@@ -212,7 +212,11 @@ class SharedMembership:
                 if self._listener.on_revoke is not None:
                     self._listener.on_revoke(tuple(sorted(revoked)))
                 self._hold(self._held - revoked)
-            is_behind = needs_sync(value, member, self._held) or needs_change(row, self._counts, self._time_ms())
+            # This member's own record gave it what it owns and does not hold yet. It need not write that again.
+            given = partitions_of(member.owned) & partitions_of(member.assigned)
+            is_behind = needs_sync(value, member, self._held | given) or needs_change(
+                row, self._counts, self._time_ms()
+            )
             if not is_behind and partitions_of(member.owned) == self._held:
                 return
             if is_behind:
