@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -106,6 +109,80 @@ def test_sticky_with_different_subscriptions() -> None:
     assert found == {"a": "q0 r0", "b": "p0 r1", "c": "p1 t0", "d": "s0 t1"}
 
 
+def assert_even(found: Assignment, members: Iterable[Subscriber]) -> None:
+    """Assert what Kafka's verifyValidityAndBalance does: no partition can move to a share that is smaller by two or more."""
+    topics = {each.member_id: each.topics for each in members}
+    for more, less in permutations(found, 2):
+        movable = any(tp.topic in topics[less] for tp in found[more])
+        assert len(found[more]) - len(found[less]) <= 1 or not movable, (more, less)
+
+
+def assert_sticky(before: Assignment, after: Assignment) -> None:
+    """Assert what Kafka's isSticky does: no two members give each other partitions of one topic."""
+    was = {tp: member_id for member_id, tps in before.items() for tp in tps}
+    pairs = {
+        (tp.topic, was[tp], member_id)
+        for member_id, tps in after.items()
+        for tp in tps
+        if was.get(tp, member_id) != member_id
+    }
+    assert not {(topic, to, source) for topic, source, to in pairs} & pairs
+
+
+def again(members: Iterable[Subscriber], given: Assignment) -> list[Subscriber]:
+    """Return the members as they are at the next rebalance."""
+    return [replace(each, owned=frozenset(given.get(each.member_id, ()))) for each in members]
+
+
+# The cases of Kafka's AbstractStickyAssignorTest with different subscriptions that check only evenness and stickiness.
+
+
+def test_sticky_after_one_of_many_members_left() -> None:
+    counts = {f"t{number:02}": number for number in range(1, 20)}
+    members = [member(f"m{number:02}", *list(counts)[:number]) for number in range(1, 20)]
+    first = assign_sticky(members, counts)
+    assert_even(first, members)
+    left = [each for each in again(members, first) if each.member_id != "m10"]
+    second = assign_sticky(left, counts)
+    assert_even(second, left)
+    assert_sticky({name: tps for name, tps in first.items() if name != "m10"}, second)
+
+
+def test_sticky_when_a_member_subscribes_to_one_more_topic() -> None:
+    counts = {f"t{number}": 1 for number in range(1, 5)}
+    members = [member("a", "t0"), member("b", "t1"), member("c", "t2", "t3", "t4")]
+    first = assign_sticky(members, counts)
+    more = [replace(each, topics=(*each.topics, "t1")) if each.member_id == "a" else each for each in members]
+    second = assign_sticky(again(more, first), counts)
+    assert_even(second, more)
+    assert_sticky(first, second)
+
+
+def test_sticky_moves_what_makes_shares_more_even() -> None:
+    members = [
+        member("a", "p", "q", owned="p0"),
+        member("b", "p", "q", "r", "s", owned="q0 r0"),
+        member("c", "q", "r", "s", "t", "u", owned="s0 t0 u0"),
+    ]
+    found = assign_sticky(members, dict.fromkeys("pqrstu", 1))
+    assert_even(found, members)
+    assert_sticky({each.member_id: tuple(each.owned) for each in members}, found)
+
+
+def test_sticky_with_random_subscriptions_and_members_that_leave() -> None:
+    for seed in range(20):
+        drawn = random.Random(seed)
+        counts = {f"t{number}": drawn.randrange(1, 11) for number in range(12)}
+        members = [
+            member(f"m{number:02}", *drawn.sample(sorted(counts), drawn.randrange(1, 8))) for number in range(30)
+        ]
+        first = assign_sticky(members, counts)
+        assert_even(first, members)
+        left = drawn.sample(again(members, first), 22)
+        second = assign_sticky(left, counts)
+        assert_even(second, left)
+
+
 def test_each_name_of_the_setting_has_an_assignor() -> None:
     assert tuple(ASSIGNORS) == ASSIGNOR_NAMES
 
@@ -131,9 +208,6 @@ def test_every_partition_has_one_reader(
     assert sorted(given_out) == [TopicPartition(t, n) for t in sorted(counts) if t in read for n in range(counts[t])]
     assert all(tp.topic in after[each] for each, tps in found.items() for tp in tps)
     if name == "cooperative-sticky":
-        for one, two in combinations(found, 2):
-            more, less = (one, two) if len(found[one]) > len(found[two]) else (two, one)
-            movable = any(tp.topic in after[less] for tp in found[more])
-            assert len(found[more]) - len(found[less]) <= 1 or not movable
+        assert_even(found, members)
         if before == after:
             assert {each: set(tps) for each, tps in found.items()} == {each: set(tps) for each, tps in first.items()}

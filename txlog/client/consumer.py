@@ -103,11 +103,11 @@ class Consumer:
         """Share the partitions of `topics` with the other members of the group.
 
         `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost` with
-        those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too.
-
-        In a store that was made without the feature `group-members` a group has one member, which reads all partitions.
-        Reading begins at the group's committed offsets, or else at `auto.offset.reset`. Raises IllegalStateError
-        without group.id, UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no assignor in common).
+        those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading begins
+        at the group's committed offsets, or else at `auto.offset.reset`. A consumer that was killed keeps its partitions
+        until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id` it reads on at once.
+        In a store without the feature `group-members` a group has one member. Raises IllegalStateError without group.id,
+        UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no assignor in common).
         """
         self._check_open()
         group = self._require_group("subscribe")
