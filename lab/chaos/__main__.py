@@ -13,6 +13,7 @@ from typing import Any
 from lab.chaos.settings import Settings, parse_options
 from lab.chaos.show import Show
 from lab.chaos.supervisor import chaos
+from txlog.errors import TxlogTimeoutError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,6 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
         proof = chaos(settings, Show())
         keep = keep or not proof.holds
         return 0 if proof.holds else 1
+    except TxlogTimeoutError:
+        # The recovery did not end: the store shows why.
+        keep = True
+        raise
     finally:
         if keep:
             print(f"store and histories stay in {folder}", file=sys.stderr)

@@ -38,6 +38,8 @@ STATIC = frozenset({"member-c", "member-d"})
 """Members with a `group.instance.id`. A second instance replaces the first. One of another member is added to the group."""
 TRANSACTION_TIMEOUT_MS = 6000
 """How long a dead producer's transaction may hold readers back before others end it."""
+RECOVERY_MS = 180_000
+"""How long the recovery after a storm may take, on a busy machine too. Groups whose members are dead must not block it."""
 INSTANCE_BITS = 40
 """A row's id is its writer's instance and a count: unique in the whole history."""
 JOB_ROWS = 12

@@ -72,10 +72,11 @@ class Proof:
 def recover(place: Place, instance: int, seed: int) -> None:
     """Run one maintenance pass after all open transactions are overdue, an ordinary run of both groups, and the last reads.
 
-    The sessions of dead members are shorter than the transactions.
+    The sessions of dead members are shorter than the transactions. Raises TxlogTimeoutError if a group cannot go on.
     """
     assignment = Assignment(place=place, role="pipeline", name="pipeline", instance=instance, seed=seed)
     worker = Worker(assignment)
+    worker.deadline_ms = worker.clock.monotonic_ms() + plan.RECOVERY_MS
     with closing(worker):
         worker.clock.sleep_ms(plan.TRANSACTION_TIMEOUT_MS + 100)
         worker.store.admin().expire()

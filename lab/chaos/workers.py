@@ -105,6 +105,8 @@ class Worker:
             config={"transaction.timeout.ms": plan.TRANSACTION_TIMEOUT_MS, "linger.ms": 0},
         )
         self.stopping = False
+        self.deadline_ms: int | None = None
+        """The end of the recovery. A storm has an end of its own."""
         self._next_id = assignment.instance << plan.INSTANCE_BITS
         self._transactions = 0
 
@@ -142,6 +144,11 @@ class Worker:
             self.store.close()
         finally:
             self.recorder.close()
+
+    def check_deadline(self, what: str) -> None:
+        """Raise TxlogTimeoutError if the recovery takes too long. Otherwise it would hang, and say nothing."""
+        if self.deadline_ms is not None and self.clock.monotonic_ms() > self.deadline_ms:
+            raise TxlogTimeoutError(f"{self.process}: the recovery did not end within {plan.RECOVERY_MS} ms: {what}")
 
     def pause(self, most_ms: int) -> None:
         """Pause for a random time."""
@@ -366,6 +373,7 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
         done = _find_positions(worker, consumer)
         label = worker.label()
         while not worker.stopping:
+            worker.check_deadline(f"group {plan.PIPELINE_GROUP!r} is at {done}")
             found = [worker.poll(consumer, label) for _ in range(worker.random.randrange(1, 4))]
             taken = [each for each in found if each is not None]
             if not taken:
@@ -438,6 +446,7 @@ def member(worker: Worker, *, until_idle: bool = False) -> None:
         worker.init(producer)
         consumer.subscribe(inputs, on_assign=begin_at, on_revoke=drop, on_lost=drop)
         while not worker.stopping and (remaining or until_idle):
+            worker.check_deadline(f"group {plan.SHARED_GROUP!r} is at {done}, and owns {consumer.assignment()}")
             label = worker.label()
             drop(tuple(taken))
             for _ in range(worker.random.randrange(1, 4)):
@@ -672,8 +681,8 @@ def _find_positions(worker: Worker, consumer: Consumer, tps: Sequence[TopicParti
         try:
             worker.recorder.call(worker.process, asked, attempt)
             break
-        except UnstableOffsetCommitError:
-            continue
+        except UnstableOffsetCommitError as error:
+            worker.check_deadline(str(error))
     for tp in tps:
         worker.recorder.single(worker.process, Assign(topic=tp.topic, partition=tp.partition))
     return found

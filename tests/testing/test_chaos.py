@@ -28,7 +28,7 @@ from lab.chaos.workers import Worker, clocks_wrong_by
 from lab.histories.events import Begin, End, Poll, Row, Send
 from lab.histories.recorder import read_history
 from txlog.clock import SystemClock
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidRequestError, TxlogTimeoutError
 
 STORM_S = 15
 
@@ -207,6 +207,17 @@ def test_a_lie_is_found(place: Place, monkeypatch: pytest.MonkeyPatch, lie: str)
     proof = judged(place, monkeypatch)
     assert proof.columns[column], (proof.columns, proof.details)
     assert not proof.holds
+
+
+def test_a_recovery_that_cannot_end_fails(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "TRANSACTION_TIMEOUT_MS", 10)
+    monkeypatch.setattr(plan, "RECOVERY_MS", 1000)
+    with txlog.open(place.url) as store, store.consumer(group_id=plan.SHARED_GROUP) as alive:
+        alive.subscribe(ORDERS)
+        with pytest.raises(
+            TxlogTimeoutError, match=r"did not end within 1000 ms: group 'shared' is at .* owns .*audit"
+        ):
+            recover(place, LAST_INSTANCE, 1)
 
 
 # -- processes --------------------------------------------------------------------------------------------------------
