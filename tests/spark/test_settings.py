@@ -20,7 +20,7 @@ import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.option_table import OPTIONS
-from pyspark_txlog.sink.batch_writer import TxlogWriter, write_parts
+from pyspark_txlog.sink.batch_writer import TxlogWriter, producer_config, write_parts
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.stream_source import StreamSource
@@ -85,7 +85,8 @@ def write_stream(url: str, given: Given) -> dict[str, object]:
     assert made._txn is not None
     runtime = made._options.open()
     parts = write_parts(runtime, made._options, FRAME, made._txn, 0, iter(ROWS.to_batches()))
-    return _written(url, made._txn, parts)
+    config = runtime.settings.producer_config(producer_config(made._options))
+    return {**_written(url, made._txn, parts), "allow.mixed.groups": config.allow_mixed_groups}
 
 
 def transaction(url: str, given: Given) -> dict[str, object]:
@@ -127,6 +128,7 @@ SETTINGS: tuple[tuple[str, Scope, object, object, tuple[Road, ...]], ...] = (
     ("isolation.level", "consumer", "read_uncommitted", "read_committed", READS),
     ("group.id", "consumer", "night", "day", READS),
     ("allow.mixed.groups", "consumer", True, False, (consumer, read_stream)),
+    ("allow.mixed.groups", "producer", True, False, (write_stream,)),
     ("auto.offset.reset", "consumer", "latest", "earliest", READS),
     ("metadata.max.age.ms", "consumer", 77, 78, (consumer, read_stream)),
     # The sink's default depends on the checkpoint: with one id for all queries, only one of them could run.
@@ -168,7 +170,8 @@ def test_a_setting_is_the_same_on_all_roads(
 ) -> None:
     # The timeout is above the default maximum. An option may use any value that the file allows.
     text = "[producer]\n'transaction.max.timeout.ms' = 3600000\n"
-    text += f"'{name}' = {of_file!r}\n" if scope == "producer" else f"[{scope}]\n'{name}' = {json.dumps(of_file)}\n"
+    line = f"'{name}' = {json.dumps(of_file)}\n"
+    text += line if scope == "producer" else f"[{scope}]\n{line}"
     (tmp_path / "txlog.toml").write_text(text)
     monkeypatch.setenv("TXLOG_CONFIG", str(tmp_path / "txlog.toml"))
     assert road(url, {})[name] == of_file

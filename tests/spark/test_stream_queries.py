@@ -109,6 +109,29 @@ def test_available_now_reads_the_backlog_in_batches_and_goes_on_after_a_restart(
     assert [("start" in each["txlog:source"]) for each in kept] == [True, False, False, False]
 
 
+def test_a_query_that_meets_members_of_its_group_names_both(sink: Sink) -> None:
+    log = sink.log
+    with log.store.consumer(group_id="audit", client_id="python", enable_auto_commit=False) as member:
+        member.subscribe("orders")
+        send(log, 0, 5)
+        query = sink.start(group_id="audit")
+        try:
+            with pytest.raises(StreamingQueryException) as raised:
+                query.awaitTermination(WAIT_S)
+        finally:
+            query.stop()
+        said = str(raised.value)
+        assert "CommitFailedError: group 'audit': the streaming query over orders may not commit" in said
+        assert "member 'python-" in said
+        query = sink.start(group_id="audit", allow_mixed_groups="true")
+        try:
+            send(log, 5, 5)
+            wait_for(lambda: sink.ids[-1:] == [9], query)
+            wait_for(lambda: [each and each.offset for each in member.committed().values()] == [10, 0], query)
+        finally:
+            query.stop()
+
+
 def test_a_running_query_takes_new_rows_partitions_and_topics_and_reports_its_lag(sink: Sink) -> None:
     log = sink.log
     query = sink.start(subscribePattern="orders.*", group_id="audit", metadata_max_age_ms=0)

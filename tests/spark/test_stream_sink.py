@@ -343,6 +343,25 @@ def test_two_queries_of_one_group_cannot_both_take_a_range(log: Log, tmp_path: P
     assert committed(log, "shared") == {number: end for number, (end, _) in enumerate(log.ends())}
 
 
+def test_a_query_commits_beside_members_only_if_it_is_told_so(log: Log, checkpoint: Path) -> None:
+    fill(log)
+    frame = orders(log, startingOffsets="earliest", group_id="shared")
+    mixed = {"allow_mixed_groups": "true"}
+    with log.store.consumer(group_id="shared", client_id="python", enable_auto_commit=False) as member:
+        member.subscribe("orders")
+        said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+        assert "CommitFailedError: group 'shared': transactional.id 'cleaner' may not commit" in said
+        assert "member 'python-" in said
+        assert log.ids("clean", isolation_level="read_uncommitted") == []
+        assert set(committed(log, "shared").values()) <= {None}
+        frame = orders(log, startingOffsets="earliest", group_id="shared", **mixed)
+        run(log, frame, checkpoint, topic="clean", transactional_id="cleaner", **mixed)
+        assert log.ids("clean") == list(range(100))
+        ends = {number: end for number, (end, _) in enumerate(log.ends())}
+        assert {tp.partition: member.position(tp) for tp in member.assignment()} == ends
+    assert committed(log, "shared") == ends
+
+
 def test_offsets_moved_under_a_running_query_end_it(log: Log, checkpoint: Path) -> None:
     fill(log)
     frame = orders(log, startingOffsets="earliest")

@@ -214,8 +214,8 @@ def check_begun_here(runtime: Runtime, store_id: str) -> None:
 
 def producer_config(options: Options) -> dict[str, object]:
     """Return the options of the transaction's producer; the store's settings decide the rest."""
-    timeout_ms = options[table.TRANSACTION_TIMEOUT_MS]
-    return {} if timeout_ms is None else {"transaction.timeout.ms": timeout_ms}
+    given = {option.name: options[option] for option in (table.TRANSACTION_TIMEOUT_MS, table.ALLOW_MIXED_GROUPS)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def write_parts(
