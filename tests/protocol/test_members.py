@@ -401,9 +401,7 @@ def test_a_member_cannot_join_the_group_of_a_job(cluster: Cluster, pending: bool
     marked = {tp(0): OffsetValue(offset=1, metadata=f"{JOB_MARK}the query")}
     if pending:
         process.do(process.send_offsets({1: 1}))
-        cluster.run(
-            groups.send_offsets(context(), process.views, process.identity, "g", marked, of_job(p0=None))
-        )
+        cluster.run(groups.send_offsets(context(), process.views, process.identity, "g", marked, of_job(p0=None)))
     else:
         cluster.run(groups.commit_offsets(context(), {}, "g", marked, of_job()))
     with pytest.raises(InvalidRequestError, match=r"'g': 'p' may not become a member, because the query has committed"):

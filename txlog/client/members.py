@@ -141,7 +141,7 @@ class SharedMembership:
         if member is None:
             if self._topics:
                 raise CommitFailedError(
-                    f"{self._session.who}: it is no member of its group now; the next poll() joins it again"
+                    f"{self._session.who}: it is not a member of its group now; the next poll() joins again"
                 )
             commit_offsets(self._session, group, values, None)
             return
