@@ -454,6 +454,8 @@ def test_a_job_and_members_share_a_group_only_if_both_are_told_so(world):
     assert committed(world) == [1, None, None, None]
     commit(2, allow_mixed_groups=True)
     assert committed(world) == [2, None, None, None]
+    with pytest.raises(InvalidRequestError, match=r"'b-.*' may not become a member, because transactional"):
+        Member(world, "b")
     a.consumer.commit()
     assert Member(world, "b").held == [], "the member has replaced the offsets of the job"
 

@@ -67,12 +67,16 @@ class GroupOffsets:
     offsets: Mapping[TopicPartition, OffsetValue]
     condition: OffsetsCondition | None = None
 
-    def of_job(self, job: str) -> GroupOffsets:
-        """Return these offsets as those of a job that reads without membership, or unchanged if they are a member's."""
+    def of_job(self, job: str, *, beside_members: bool) -> GroupOffsets:
+        """Return these offsets as those of a job that reads without membership, or unchanged if they are a member's.
+
+        Unless the job may be `beside_members`, their commit is refused while the group has members (W57).
+        """
         condition = self.condition or OffsetsCondition()
-        if not job or condition.generation is not None:
+        if condition.generation is not None:
             return self
-        return replace(self, offsets=marked(self.offsets, job), condition=replace(condition, job=job))
+        named = replace(self, offsets=marked(self.offsets, job))
+        return named if beside_members else replace(named, condition=replace(condition, job=job))
 
 
 def marked(offsets: Mapping[TopicPartition, OffsetValue], job: str) -> dict[TopicPartition, OffsetValue]:

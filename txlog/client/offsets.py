@@ -336,12 +336,21 @@ def removed_offsets(session: Session, view: PartitionView, start: int) -> int:
     return max(end - start, 0)
 
 
-def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartition, int], job: str = "") -> None:
+def raise_committed(
+    session: Session,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    job: str = "",
+    *,
+    beside_members: bool = False,
+) -> None:
     """Commit those of `offsets` that are above the group's committed offset. It never moves an offset back.
+
+    `job` names the job that commits. It stands in the metadata, so that no member joins the group unasked (W57).
 
     The condition is checked where the record is appended. Raises UnstableOffsetCommitError or
     ConcurrentTransactionsError while an undecided transaction holds other offsets, CommitFailedError if others
-    committed first MAX_RAISES times in a row, or if the group has members and `job` names the job that commits (W57).
+    committed first MAX_RAISES times in a row, or if the group has members and the job may not be `beside_members` (W57).
     """
     check_group(group)
     for attempt in range(MAX_RAISES):
@@ -352,7 +361,7 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
             return
         session.runtime.ensure_writable()
         values = marked({tp: OffsetValue(offset=offset) for tp, offset in ahead.items()}, job)
-        condition = OffsetsCondition(expected={tp: stand[tp] for tp in ahead}, job=job)
+        condition = OffsetsCondition(expected={tp: stand[tp] for tp in ahead}, job="" if beside_members else job)
         try:
             # Not `settles`, because the next look shows what an earlier try has done.
             commit_offsets(session, group, values, condition, wait=False, settles=False)

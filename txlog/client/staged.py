@@ -44,8 +44,8 @@ class StagedTransaction:
         self._coordinator = coordinator
         self.drawn = drawn
         """Whether the id was drawn for this job alone."""
-        self._job = "" if beside_members else f"transactional.id {coordinator.transactional_id!r}"
-        """The name of the job, if its groups must have no members (W57)."""
+        self._beside_members = beside_members
+        """Whether its groups may have members (W57)."""
         self._attempted = False
         self._turns = Turns(f"transactional.id {coordinator.transactional_id!r}", "transaction")
 
@@ -170,7 +170,8 @@ class StagedTransaction:
             raise InvalidRequestError(
                 f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
             )
-        given = [sent.of_job(self._job) for sent in offsets if sent.offsets]
+        job = f"transactional.id {self.transactional_id!r}"
+        given = [sent.of_job(job, beside_members=self._beside_members) for sent in offsets if sent.offsets]
         # For each topic its oldest schema, because the dict keeps the last one.
         schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
         refusal = self._coordinator.find_deleted(schemas)

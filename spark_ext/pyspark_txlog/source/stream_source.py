@@ -152,8 +152,8 @@ class StreamSource:
             return
         try:
             topics = ", ".join(sorted({tp.topic for tp in ends}))
-            job = "" if self._read.allow_mixed_groups else f"the streaming query over {topics}"
-            raise_committed(self._session, group, raised, job)
+            job = f"the streaming query over {topics}"
+            raise_committed(self._session, group, raised, job, beside_members=self._read.allow_mixed_groups)
         except (UnstableOffsetCommitError, ConcurrentTransactionsError):
             # A transaction that is not decided yet holds offsets of this group. The next call, with later offsets, sees
             # its outcome. The group may be behind, but it must not block the query.
