@@ -1,7 +1,8 @@
 """Which calls does Spark make on `format("txlog")`?
 
 Spark makes a data source from its options to learn the schema, to plan a read, and to begin a write. Each time it uses
-a separate Python process beside the driver. So an instance holds only its options. The rooms `source` and `sink`
+a separate Python process beside the driver. It sends the instance that told the schema to the process that plans. So an
+instance holds its options, and the topics that its schema came from: a frame keeps its columns if they are renamed. The rooms `source` and `sink`
 do the work, and are imported where they are used, because the process that looks data sources up needs neither txlog nor pyarrow.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark_txlog.source.batch_reader import TxlogReader
     from pyspark_txlog.source.metadata_tables import MetadataReader
     from pyspark_txlog.source.stream_reader import TxlogStreamReader
+    from txlog.engine.schemas import TopicMetadata
 
 
 class TxlogDataSource(DataSource):
@@ -32,6 +34,7 @@ class TxlogDataSource(DataSource):
         check_spark()
         super().__init__(options)
         self._made_here = True
+        self._known: dict[str, TopicMetadata] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -46,7 +49,8 @@ class TxlogDataSource(DataSource):
         refuse_catalog(self.options)
         if "metadata" in self.options:
             return TABLES[options.parse_metadata_options(self.options)[0]].schema
-        return batch_reader.schema_of(options.parse_schema_options(self.options))
+        schema, self._known = batch_reader.schema_and_topics(options.parse_schema_options(self.options))
+        return schema
 
     def reader(self, schema: StructType) -> TxlogReader | MetadataReader:
         """Return a batch reader. `schema` is the user's if one was given, and selects columns."""
@@ -56,7 +60,7 @@ class TxlogDataSource(DataSource):
             from pyspark_txlog.source import metadata_tables
 
             return metadata_tables.MetadataReader.begin(self.options, schema)
-        return batch_reader.TxlogReader(options.parse_read_options(self.options), schema)
+        return batch_reader.TxlogReader(options.parse_read_options(self.options), schema, self._known)
 
     def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
         """Begin a batch write: one staged transaction, which starts here, before any task runs."""
@@ -69,7 +73,7 @@ class TxlogDataSource(DataSource):
         wrong options."""
         from pyspark_txlog.source import stream_reader
 
-        return stream_reader.TxlogStreamReader(self.options, schema)
+        return stream_reader.TxlogStreamReader(self.options, schema, self._known)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
         """Return a streaming query's sink. Spark asks for one to begin each micro-batch, and again to commit or abort it."""

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.world import World
-from txlog.core import features
-from txlog.maintenance.fsck import store_check
+from tests.evolution.log import open_gate
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    known = features.KNOWN_FEATURES | {features.SCHEMA_EVOLUTION}
-    monkeypatch.setattr(features, "KNOWN_FEATURES", known)
-    monkeypatch.setattr(store_check, "KNOWN_FEATURES", known)
+    open_gate(monkeypatch)
     made = World()
     yield made
     made.close()

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_txlog.source.batch_reader import read_input, schema_of
+from pyspark_txlog.source.batch_reader import read_input, schema_and_topics
 from pyspark_txlog.source.options import parse_schema_options, parse_stream_options
 from pyspark_txlog.source.stream_source import StreamSource
 from txlog.client.runtime import Runtime
@@ -47,11 +47,14 @@ class Query:
         if "subscribePattern" not in given and "assign" not in given:
             given.setdefault("subscribe", "orders")
         self.options = parse_stream_options(given)
-        self.schema = schema or schema_of(parse_schema_options(given))
+        known = None
+        if schema is None:
+            schema, known = schema_and_topics(parse_schema_options(given))
+        self.schema = schema
         self.runtime = Runtime.open(
             store.runtime.url, storage_options={"fsync": False}, object_store=object_store, clock=clock
         )
-        self.source = StreamSource(self.runtime, self.options, self.schema)
+        self.source = StreamSource(self.runtime, self.options, self.schema, known)
         self.checkpoint = checkpoint or Checkpoint()
 
     def next(self, *, limited: bool = True) -> bool:

@@ -231,7 +231,7 @@ def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, nativ
     options = scan_options(native.runtime, ["orders"], {"columns": "order_id,_offset,_timestamp"})
     topics = subscribed_topics(native.runtime, options)
     (plan,) = plan_topics(native.runtime, options, topics)
-    (task,) = read_tasks(native.runtime, [plan], ["order_id", "_offset", "_timestamp"], options)
+    (task,) = read_tasks(native.runtime, [plan], ["order_id", "_offset", "_timestamp"], options, {})
     piece, _ = task.pieces
     assert isinstance(piece, FilePiece)
     assert piece.offset_column
@@ -390,7 +390,7 @@ def session_settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator
 def planned(native: TxLog) -> list[FilePiece]:
     options = scan_options(native.runtime, ["orders"], {})
     topics = subscribed_topics(native.runtime, options)
-    tasks = read_tasks(native.runtime, plan_topics(native.runtime, options, topics), ["amount"], options)
+    tasks = read_tasks(native.runtime, plan_topics(native.runtime, options, topics), ["amount"], options, topics)
     return [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)]
 
 

@@ -183,6 +183,17 @@ def tasks(
     return tuple(made)
 
 
+def columns_as_known(topic: TopicMetadata, known: TopicMetadata | None) -> TopicMetadata:
+    """Return `topic` with the columns of `known`, the version that a reader began with, if columns were changed by id.
+
+    Otherwise return it unchanged: if columns were only added, the newest ones include the known ones. A topic that was
+    created again under the name has only columns of its own.
+    """
+    if known is None or known.topic_id != topic.topic_id or topic.last_field_id is msgspec.UNSET:
+        return topic
+    return msgspec.structs.replace(topic, schema=known.schema)
+
+
 def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
     """Take one cut over all partitions of `topics`, in which every transaction is whole (PROTOCOL.md, "Reading").
 

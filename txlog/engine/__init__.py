@@ -23,7 +23,17 @@ from __future__ import annotations
 
 from txlog.client.coordinator import look_up, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, group_offsets
-from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks, topic_for
+from txlog.client.reading import (
+    ReadTask,
+    columns_as_known,
+    piece_rows,
+    plan_reads,
+    read_session,
+    read_task,
+    take_cut,
+    tasks,
+    topic_for,
+)
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import Settings, call_layer
@@ -73,6 +83,7 @@ __all__ = [
     "backend_of",
     "call_layer",
     "check_version",
+    "columns_as_known",
     "end_offset",
     "group_offsets",
     "is_repeated",

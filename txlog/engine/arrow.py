@@ -7,6 +7,7 @@ from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles, read_staged_folder
 from txlog.core.compaction import value_columns
 from txlog.core.names import staged_folder
+from txlog.storage.arrow_evolution import columns_to_read
 from txlog.storage.conform import conform
 from txlog.storage.keys import NO_KEY, partition_table
 
@@ -15,6 +16,7 @@ __all__ = [
     "NO_KEY",
     "StagedFiles",
     "check_keys",
+    "columns_to_read",
     "conform",
     "key_columns_of",
     "partition_table",

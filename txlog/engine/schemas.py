@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txlog.core.evolution import WrittenSchema, has_default
 from txlog.core.names import check_topic_name, is_topic_name
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
@@ -22,10 +23,12 @@ __all__ = [
     "TOPIC_COLUMN",
     "SchemaField",
     "TopicMetadata",
+    "WrittenSchema",
     "assign_ids",
     "check_topic_name",
     "decimal_type",
     "describe",
+    "has_default",
     "is_topic_name",
     "parse_decimal",
 ]

@@ -93,7 +93,7 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | N
         parts = []
         for name in topics:
             own = [plan for plan in plans if plan.topic_partition.topic == name]
-            tasks = read_tasks(runtime, own, schema.names, wanted)
+            tasks = read_tasks(runtime, own, schema.names, wanted, topics)
             parts.append(frame_of(spark, runtime, name, schema, tasks, exact=True))
     frame = reduce(DataFrame.union, parts)
     # Over Spark Connect this is also the first look at the files.

@@ -12,9 +12,9 @@ Spark's own. A frame keeps the plan that was made with it: it does not grow, and
                                 other files the offset is the file's first offset plus the row's position, and the
                                 time is the batch's.
 
-A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. A topic's columns are
-never renamed or dropped, and no two differ only in case. So a name finds the same column as its id (PROTOCOL.md,
-"Types"). For floats, push-down is restricted so that no row is lost that Spark's own filter keeps (FLOAT_OPTIONS,
+A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. Within one version of a
+topic no two columns differ only in case, so a name finds the same column as its id (PROTOCOL.md, "Types"). If columns were
+renamed, dropped or widened, the files of each version are a scan of their own (`pyspark_txlog.native.columns`). For floats, push-down is restricted so that no row is lost that Spark's own filter keeps (FLOAT_OPTIONS,
 ODD_FLOAT_OPTIONS). Spark checks pages against their checksums, but not the footers' digests (PROTOCOL.md, R13). All
 columns are nullable, as in any file scan of Spark.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -36,6 +36,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
+from pyspark_txlog.native.columns import converted_columns, physical_schema, strict_schema
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import ReadOptions
@@ -52,9 +53,10 @@ from txlog.engine import (
     TopicPartition,
     read_task,
 )
+from txlog.engine.arrow import columns_to_read
 from txlog.engine.conditions import Predicate
-from txlog.engine.schemas import SchemaField
-from txlog.errors import InvalidRequestError
+from txlog.engine.schemas import SchemaField, WrittenSchema
+from txlog.errors import InvalidRequestError, SchemaMismatchError
 
 SCAN_OPTIONS: Mapping[str, str] = {
     # Off by default (PROTOCOL.md, "Integrity").
@@ -102,7 +104,7 @@ def scan(spark: SparkSession, runtime: Runtime, options: ReadOptions) -> dict[st
     for name, topic in topics.items():
         schema = schemas.select({name: topic.schema}, options[table.COLUMNS])
         own = [plan for plan in plans if plan.topic_partition.topic == name]
-        made[name] = frame_of(spark, runtime, name, schema, read_tasks(runtime, own, schema.names, options))
+        made[name] = frame_of(spark, runtime, name, schema, read_tasks(runtime, own, schema.names, options, topics))
     return made
 
 
@@ -140,6 +142,8 @@ class _ScannedFile:
     """Whether it has `_offset` and `_timestamp` columns."""
     odd: bool = False
     """Whether its floats may be NaN."""
+    written: WrittenSchema | None = None
+    """The columns of the version that its rows name, if they are not the frame's."""
     ranges: list[_Range] = field(default_factory=list)
 
     @property
@@ -175,8 +179,7 @@ class _TopicScan:
         """Return the rows of `tasks`, all of one topic, with the columns of `schema`."""
         if not tasks:
             return self._spark.createDataFrame([], schema)
-        # Partitions are planned one after another, so only the newest schema has all columns.
-        newest = max(tasks, key=lambda task: len(task.fields))
+        newest, written = _newest(tasks, self._topic)
         fields = newest.fields
         read = [*(newest.columns or ()), *newest.metadata_columns]
         own = schemas.to_spark(fields)
@@ -187,7 +190,7 @@ class _TopicScan:
         parts = [
             self._files(group, fields, wanted)
             for group in _grouped(
-                [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)], fields
+                [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)], fields, written
             )
         ]
         if inline := self._inline(tasks, fields, wanted):
@@ -199,28 +202,30 @@ class _TopicScan:
         return frame if wanted.names == schema.names else frame.select(*(quoted(name) for name in schema.names))
 
     def _files(self, files: Sequence[_ScannedFile], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame:
-        """Scan files of one kind: all whole or all in part, all with or all without stored offsets, all or none with
-        possible NaN."""
-        stored, whole = files[0].stored, files[0].whole
-        physical = StructType([StructField(each.name, each.dataType) for each in schemas.to_spark(fields)])
+        """Scan files of one kind: all of the same columns, all whole or all in part, all with or all without stored
+        offsets, all or none with possible NaN. `fields` are the frame's."""
+        stored, whole, written = files[0].stored, files[0].whole, files[0].written
+        own = fields if written is None else written.fields
+        physical = physical_schema(own)
         if stored:
-            places = (StructField("_offset", LongType()), StructField("_timestamp", TimestampType()))
+            more = (StructField("_offset", LongType()), StructField("_timestamp", TimestampType()))
             # To know which rows of a part count, Spark needs both.
-            physical = StructType([*physical, *(each for each in places if not whole or each.name in wanted.names)])
-        options = {**SCAN_OPTIONS, **(FLOAT_OPTIONS if any(_floats(fields)) else {})}
+            physical = StructType([*physical, *(each for each in more if not whole or each.name in wanted.names)])
+        options = {**SCAN_OPTIONS, **(FLOAT_OPTIONS if any(_floats(own)) else {})}
         if files[0].odd:
             options.update(ODD_FLOAT_OPTIONS)
         paths = [escape_glob(f"{self._folder}/{each.file.path}") for each in files]
         with _listed_at_once(self._spark, len(paths)):
             frame = self._spark.read.schema(physical).options(**options).parquet(*paths)
         if self._exact:
-            frame = _with_schema(
-                frame, StructType([wanted[each.name] if each.name in wanted.names else each for each in physical])
-            )
-        if whole and physical.names == wanted.names:
+            frame = _with_schema(frame, strict_schema(physical, own, wanted, fields))
+        if whole and physical.names == wanted.names and written is None:
             # Expressions would cost 30 calls into Java for each column.
             return frame
         columns = {name: functions.col(quoted(name)) for name in physical.names}
+        if written is not None:
+            places = {name: columns[name] for name in physical.names[len(own) :]}
+            columns = converted_columns(written, [field for field in fields if field.name in wanted.names]) | places
         place = _Place(frame, files, self._topic, stored=stored, whole=whole, wanted=wanted.names)
         if "_topic" in wanted.names:
             columns["_topic"] = functions.lit(self._topic)
@@ -408,10 +413,33 @@ def _floats(fields: Sequence[SchemaField], *, nested: bool = False) -> Iterator[
             yield each, nested
 
 
-def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list[list[_ScannedFile]]:
-    """Return the files of `pieces`, each once, grouped by kind."""
-    floats = list(_floats(fields))
+def _newest(tasks: Sequence[ReadTask], topic: str) -> tuple[ReadTask, dict[int, WrittenSchema]]:
+    """Return a task that has the columns of all tasks, and the columns of each version that their rows name.
+
+    Raises SchemaMismatchError if rows can have values that these columns cannot hold, or if the columns changed while the
+    tasks were planned.
+    """
+    changed = [task for task in tasks if task.written]
+    # Partitions are planned one after another. If columns were only added, the newest schema has the most columns.
+    newest = max(changed or tasks, key=lambda task: len(task.fields))
+    if any(task.fields != newest.fields for task in changed):
+        raise SchemaMismatchError(
+            f"topic {topic!r}: its columns changed while this read was planned. hint: restart the query or the reader"
+        )
+    written = {number: own for task in changed for number, own in task.written.items()}
+    wanted = [field for field in newest.fields if newest.columns is None or field.name in newest.columns]
+    for own in written.values():
+        columns_to_read(own, wanted, f"topic {topic!r}")
+    return newest, {number: own for number, own in written.items() if own.fields != newest.fields}
+
+
+def _grouped(
+    pieces: Sequence[FilePiece], fields: Sequence[SchemaField], written: Mapping[int, WrittenSchema] | None = None
+) -> list[list[_ScannedFile]]:
+    """Return the files of `pieces`, each once, grouped by kind. `written` has the versions with other columns than `fields`."""
     found: dict[str, _ScannedFile] = {}
+    floats = {number: list(_floats(own.fields)) for number, own in (written or {}).items()}
+    newest = list(_floats(fields))
     for piece in pieces:
         scanned = found.setdefault(
             piece.file.path,
@@ -420,16 +448,22 @@ def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list
                 file=piece.file,
                 stored=piece.offset_column,
                 # The log has bounds only for top-level columns, and none for a column with NaN or infinity.
-                odd=any(nested or str(each.id) not in piece.file.statistics for each, nested in floats),
+                odd=any(
+                    nested or str(each.id) not in piece.file.statistics
+                    for each, nested in floats.get(piece.schema_id, newest)
+                ),
+                written=(written or {}).get(piece.schema_id),
             ),
         )
         covers_file = piece.covers_file
         scanned.ranges += [
             _Range(rows=each, start=piece.start, end=piece.end, covers_file=covers_file) for each in piece.ranges
         ]
-    groups: dict[tuple[bool, bool, bool], list[_ScannedFile]] = {}
+    groups: dict[Hashable, list[_ScannedFile]] = {}
     for scanned in found.values():
-        groups.setdefault((scanned.stored, scanned.whole, scanned.odd), []).append(scanned)
+        # Versions with the same columns and another last_field_id need other defaults.
+        own = scanned.written and (scanned.written.fields, scanned.written.last_field_id)
+        groups.setdefault((own, scanned.stored, scanned.whole, scanned.odd), []).append(scanned)
     return list(groups.values())
 
 

@@ -100,6 +100,7 @@ class Snapshot:
             list(plans.values()),
             columns=[name for name in schema.names if name not in schemas.METADATA.names],
             metadata_columns=[name for name in schema.names if name in schemas.METADATA.names],
+            fields=topic.schema,
         )
 
 

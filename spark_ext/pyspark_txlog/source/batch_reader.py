@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 class TxlogReader(DataSourceReader):
     """A batch read. Driver side: `partitions`. Executor side: `read`."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType, known: Mapping[str, TopicMetadata] | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._known = known
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Return the read as runs of pieces. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
         with closing(self._options.open()) as runtime:
             options = settled(self._options, runtime.settings)
-            return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema)]
+            return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema, self._known)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition, in the order of offsets within each topic partition."""
@@ -63,9 +64,14 @@ def read_input(partition: InputPartition, schema: StructType, options: Options) 
     return spark_batches(batches, schema)
 
 
-@plain_errors
 def schema_of(options: Options) -> StructType:
     """Return the columns of a read if the user gave no schema."""
+    return schema_and_topics(options)[0]
+
+
+@plain_errors
+def schema_and_topics(options: Options) -> tuple[StructType, dict[str, TopicMetadata]]:
+    """Return the columns of a read if the user gave no schema, and the topics that they come from."""
     with closing(options.open()) as runtime:
         # Report wrong options at load(), not at the first use of the frame.
         settled(options, runtime.settings)
@@ -73,14 +79,21 @@ def schema_of(options: Options) -> StructType:
     if (condition := options[table.WHERE]) is not None:
         for name, topic in topics.items():
             bind(condition, topic.schema, name)
-    return schemas.select({name: topic.schema for name, topic in topics.items()}, options[table.COLUMNS])
+    return schemas.select({name: topic.schema for name, topic in topics.items()}, options[table.COLUMNS]), topics
 
 
-def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> list[tuple[engine.ReadTask, ...]]:
-    """Return what each input partition reads; none of them is empty."""
+def plan_input(
+    runtime: Runtime, options: ReadOptions, schema: StructType, known: Mapping[str, TopicMetadata] | None = None
+) -> list[tuple[engine.ReadTask, ...]]:
+    """Return what each input partition reads; none of them is empty.
+
+    `known` are the topics as they were when `schema` was made from them. Names in `schema` and in `where` are theirs, also
+    if columns were renamed since. None: the user gave `schema`, and its names are the newest.
+    """
     topics = subscribed_topics(runtime, options)
-    check_schema(schema, topics, options)
-    return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options)
+    known = {**topics, **(known or {})}
+    check_schema(schema, {name: engine.columns_as_known(topic, known[name]) for name, topic in topics.items()}, options)
+    return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options, known)
 
 
 def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
@@ -94,23 +107,34 @@ def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, Top
 
 
 def pack_plans(
-    runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: ReadOptions
+    runtime: Runtime,
+    plans: Iterable[ReadPlan],
+    schema: StructType,
+    options: ReadOptions,
+    known: Mapping[str, TopicMetadata],
 ) -> list[tuple[engine.ReadTask, ...]]:
-    """Return what each input partition reads of `plans`; none of them is empty."""
-    return engine.pack_tasks(read_tasks(runtime, plans, schema.names, options), options[table.MIN_PARTITIONS])
+    """Return what each input partition reads of `plans`; none of them is empty. `known` as in `read_tasks`."""
+    return engine.pack_tasks(read_tasks(runtime, plans, schema.names, options, known), options[table.MIN_PARTITIONS])
 
 
 def read_tasks(
-    runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: ReadOptions
+    runtime: Runtime,
+    plans: Iterable[ReadPlan],
+    names: Sequence[str],
+    options: ReadOptions,
+    known: Mapping[str, TopicMetadata],
 ) -> list[engine.ReadTask]:
-    """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching rows."""
+    """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching rows.
+
+    `known` are the topics whose columns these names mean.
+    """
     made = []
     condition = options[table.WHERE]
     for plan in plans:
         predicate = None
         wanted = list(names)
+        topic = engine.columns_as_known(engine.topic_for(runtime, plan), known.get(plan.topic_partition.topic))
         if condition is not None:
-            topic = engine.topic_for(runtime, plan)
             predicate = bind(condition, topic.schema, topic.topic)
             wanted += [name for name in predicate.columns if name not in names]
         (task,) = engine.tasks(
@@ -118,6 +142,7 @@ def read_tasks(
             [plan],
             columns=[name for name in wanted if name not in schemas.METADATA.names],
             metadata_columns=[name for name in wanted if name in schemas.METADATA.names],
+            fields=topic.schema,
         )
         if predicate is not None:
             pieces = tuple(piece for piece in task.pieces if predicate.may_match(piece))

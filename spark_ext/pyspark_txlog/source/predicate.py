@@ -29,13 +29,13 @@ def filter_column(node: Node) -> Column:
     if isinstance(node, Known):
         return functions.when(column.isNotNull(), functions.lit(node.truth))
     if isinstance(node, OneOf):
-        found = column.isin([_literal(value, node.field) for value in node.values])
+        found = column.isin([literal(value, node.field) for value in node.values])
         return ~found if node.negated else found
-    compared: Column = _COMPARE[node.operator](column, _literal(node.value, node.field))
+    compared: Column = _COMPARE[node.operator](column, literal(node.value, node.field))
     return compared
 
 
-def _literal(value: Value, field: SchemaField) -> Column:
+def literal(value: Value, field: SchemaField) -> Column:
     """Return a literal of exactly the column's type, independent of the session's time zone and calendar."""
     kind = to_spark([field])[0].dataType
     if field.type == "date":

@@ -31,13 +31,18 @@ from pyspark_txlog.stream_offsets import StreamOffset
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txlog.engine.schemas import TopicMetadata
+
 
 class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. `read` runs on the executors, everything else on the driver's side."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, known: Mapping[str, TopicMetadata] | None = None
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._known = known
         self._opened: StreamSource | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
@@ -97,7 +102,7 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = parse_stream_options(self._options)
             runtime = options.open()
             try:
-                self._opened = StreamSource(runtime, options, self._schema)
+                self._opened = StreamSource(runtime, options, self._schema, self._known)
             except BaseException:
                 runtime.close()
                 raise

@@ -53,10 +53,18 @@ MAX_PLANS = 3
 class StreamSource:
     """Answers what `spark.readStream.format("txlog")` asks. Not thread-safe: Spark makes one call at a time."""
 
-    def __init__(self, runtime: Runtime, options: Options, schema: StructType) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: Options,
+        schema: StructType,
+        known: Mapping[str, TopicMetadata] | None = None,
+    ) -> None:
+        """`known` are the topics as they were when `schema` was made from them. None: the user gave `schema`."""
         self._runtime = runtime
         self._read = settled(options, runtime.settings)
         self._schema = schema
+        self._known = dict(known or {})
         self._store_id = runtime.require_store().store_id
         self._session = engine.read_session(runtime, options.settings)
         self._target: Offsets | None = None
@@ -138,11 +146,11 @@ class StreamSource:
                 f"failOnDataLoss=false, {tp}: {count} offsets from {wanted[tp][0]} on were removed before this query read them; "
                 f"the query continues after them{self._so_far()}"
             )
-        topics = {tp.topic: self._topic(tp.topic) for tp in plans}
+        topics = {tp.topic: self._as_known(self._topic(tp.topic)) for tp in plans}
         check_schema(self._schema, topics, self._read)
         for tp, plan in plans.items():
             self._indexes[tp] = {name: read for name, read in plan.indexes.items() if name.end_offset > plan.end}
-        return pack_plans(self._runtime, plans.values(), self._schema, self._read)
+        return pack_plans(self._runtime, plans.values(), self._schema, self._read, self._known)
 
     def commit(self, ends: Offsets) -> None:
         """Raise the committed offsets of `group.id`, if the query has one, to `ends`: everything before them is processed."""
@@ -211,6 +219,13 @@ class StreamSource:
         except UnknownTopicOrPartitionError:
             # The topic was deleted, but perhaps created again since. The runtime has dropped its cached metadata.
             return self._runtime.topic(name, 0)
+
+    def _as_known(self, topic: TopicMetadata) -> TopicMetadata:
+        """Return a topic with the columns that the query knows: each batch reads the columns of the first one."""
+        held = self._known.get(topic.topic)
+        if held is None or held.topic_id != topic.topic_id:
+            self._known[topic.topic] = held = topic
+        return engine.columns_as_known(topic, held)
 
     def _look(self, partitions: list[TopicPartition], begins: Offsets) -> None:
         for tp, view in self._session.fresh_views(partitions, "looking for new rows").items():
