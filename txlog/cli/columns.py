@@ -7,8 +7,10 @@ A column is `name:type` or `name:type:not-null`. A type is written as tables sho
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +51,18 @@ _ELSEWHERE = {
 """Names that SQL, Spark and others give to types, and txlog's names for them. Similar spelling alone would mislead."""
 
 
+_DEFAULTS: Mapping[str, Callable[[str], object]] = {
+    "bool": {"true": True, "false": False}.__getitem__,
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), int),
+    **dict.fromkeys(("float32", "float64"), float),
+    "decimal": Decimal,
+    "string": str,
+    "binary": bytes.fromhex,
+    "date": datetime.date.fromisoformat,
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), datetime.datetime.fromisoformat),
+}
+
+
 class _Column(msgspec.Struct, frozen=True, kw_only=True):
     """A column in a schema file. Further members, such as ids, are ignored."""
 
@@ -73,6 +87,36 @@ def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[Sch
     fields = assign_ids([_parse_column(text) for text in given])
     check_fields(fields, "--column")
     return fields
+
+
+def parse_added(given: Sequence[str]) -> tuple[tuple[SchemaField, ...], dict[str, object]]:
+    """Return the new columns of `--add-column NAME:TYPE[=DEFAULT]`, and the defaults by name. Raises SchemaMismatchError."""
+    fields = []
+    defaults: dict[str, object] = {}
+    for text in given:
+        # No type contains "=", and a name that contains it cannot be given here.
+        column, found, default = text.partition("=")
+        field = _parse_column(column)
+        fields.append(field)
+        if found:
+            defaults[field.name] = _parse_default(field, default)
+    made = assign_ids(fields)
+    if made:
+        check_fields(made, "--add-column")
+    return made, defaults
+
+
+def _parse_default(field: SchemaField, text: str) -> object:
+    read = _DEFAULTS.get("decimal" if parse_decimal(field.type) else field.type)
+    try:
+        if read is None:
+            raise ValueError("a column of this type cannot have a default")
+        return read(text)
+    except (ValueError, ArithmeticError, KeyError) as error:
+        why = f": {error}" if isinstance(error, ValueError) else ""
+        raise SchemaMismatchError(
+            f"--add-column {field.name!r}: {text!r} is not a default for {field.type}{why}"
+        ) from None
 
 
 def columns_of_file(name: str) -> tuple[SchemaField, ...]:

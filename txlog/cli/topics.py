@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from txlog.cli.columns import columns_of_file, parse_columns, to_schema
+from txlog.cli.columns import columns_of_file, parse_added, parse_columns, to_schema
 from txlog.cli.documents import DeletionDocument, PartitionEnds, SchemaVersion, TopicDocument, TopicSummary, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.options import (
@@ -23,11 +23,11 @@ from txlog.cli.options import (
 )
 from txlog.cli.output import Output
 from txlog.config import keys_of
-from txlog.core.evolution import describe_changes
+from txlog.core.evolution import describe_changes, find_path
 from txlog.core.names import TopicPartition
 from txlog.core.schema import describe as describe_type
 from txlog.core.schema import evolve
-from txlog.errors import CorruptLogError, InvalidRequestError, TopicExistsError
+from txlog.errors import CorruptLogError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
@@ -180,6 +180,28 @@ def alter(
     ] = None,
     column: _Columns = None,
     schema: _Schema = None,
+    add_column: Annotated[
+        list[str] | None,
+        option(
+            "--add-column NAME:TYPE[=DEFAULT]",
+            "A new nullable column; may be repeated. Older rows have the default. NAME may be like address.city.",
+        ),
+    ] = None,
+    rename_column: Annotated[
+        list[str] | None,
+        option("--rename-column OLD=NEW", "A column to rename; may be repeated. OLD may be like address.city."),
+    ] = None,
+    drop_column: Annotated[list[str] | None, option("--drop-column NAME", "A column to drop; may be repeated.")] = None,
+    set_type: Annotated[
+        list[str] | None,
+        option("--set-type COLUMN=TYPE", "A wider type, as in qty=int64 or price=decimal(20,2); may be repeated."),
+    ] = None,
+    nullable: Annotated[
+        list[str] | None, option("--nullable COLUMN", "A column that may be null from now on; may be repeated.")
+    ] = None,
+    column_order: Annotated[
+        str | None, option("--column-order A,B,C", "The columns that come first, in this order.")
+    ] = None,
     settings: _Set = None,
     unset: Annotated[list[str] | None, option("--unset KEY", "A setting to remove; may be repeated.")] = None,
     allow_key_movement: Annotated[
@@ -190,17 +212,28 @@ def alter(
         ),
     ] = False,
 ) -> None:
-    """Change a topic: its settings, more partitions, further nullable columns.
+    """Change a topic: its settings, more partitions, its columns.
 
-    --schema may also name the topic's existing columns, as `describe` prints them. The new ones are added.
+    --schema may also name the topic's existing columns, as `describe` prints them. The new ones are added. --rename-column,
+    --drop-column, --set-type, --nullable, --column-order and a default need a store with the feature schema-evolution. No
+    row is rewritten, and columns are named as they are before the command.
     """
     name = one_of(topic, topic_option, "topic")
     config = parse_pairs(settings, "--set")
     fields = parse_columns(column, schema)
-    if partitions is None and fields is None and not config and not unset:
-        raise InvalidRequestError("nothing to alter; give --set, --unset, --partitions, --column or --schema")
+    added, defaults = parse_added(add_column or ())
+    if added and fields is not None:
+        raise InvalidRequestError("--add-column and --column or --schema are given; name the new columns in one way")
+    by_id = (rename_column, drop_column, set_type, nullable, column_order, added)
+    if partitions is None and fields is None and not config and not unset and not any(by_id):
+        raise InvalidRequestError(
+            "nothing to alter; give --set, --unset, --partitions, --add-column, --rename-column, --drop-column, --set-type, --nullable or --schema"
+        )
     store = session.store
     before = store.topic(name)
+    inside = _by_struct(before.fields, added, f"topic {name!r}")
+    if added:
+        fields = inside.pop("", ())
     if fields is not None and schema is not None:
         fields = evolve(before.fields, fields, f"topic {name!r}")[len(before.fields) :]
     changed = store.alter_topic(
@@ -210,6 +243,13 @@ def alter(
         partitions=partitions,
         add_columns=to_schema(fields) if fields else None,
         allow_key_movement=allow_key_movement,
+        rename_columns=parse_pairs(rename_column, "--rename-column"),
+        drop_columns=drop_column or (),
+        set_types=parse_pairs(set_type, "--set-type"),
+        nullable_columns=nullable or (),
+        add_fields={above: to_schema(new) for above, new in inside.items()},
+        column_defaults=defaults,
+        column_order=tuple(filter(None, (column_order or "").split(","))),
     )
     done = (
         f"Topic {name!r} is as asked for already; nothing was changed."
@@ -238,6 +278,21 @@ def delete(
         DeletionDocument(kind="topic", name=name, executed=execute),
         lambda out: out.line(f"Deleted {what}." if execute else f"Would delete {what}. Add --execute to do it."),
     )
+
+
+def _by_struct(
+    fields: Sequence[SchemaField], added: Sequence[SchemaField], where: str
+) -> dict[str, tuple[SchemaField, ...]]:
+    """Return new columns by the struct that they are added to. A name like `address.city` is a column if there is no `address`."""
+    found: dict[str, tuple[SchemaField, ...]] = {}
+    for new in added:
+        above, _, name = new.name.rpartition(".")
+        try:
+            find_path(fields, above, where)
+        except SchemaMismatchError:
+            above, name = "", new.name
+        found[above] = (*found.get(above, ()), msgspec.structs.replace(new, name=name))
+    return found
 
 
 def _document(session: Session, topic: TopicDescription, damaged: list[CorruptLogError] | None = None) -> TopicDocument:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from txlog.client.admin import Admin
+from txlog.client.column_changes import ColumnChanges, alter_columns
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
@@ -28,7 +29,13 @@ from txlog.core.effects import Program
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.core.schema import describe as describe_type
-from txlog.errors import CorruptLogError, IllegalStateError, SchemaMismatchError, TopicExistsError
+from txlog.errors import (
+    CorruptLogError,
+    IllegalStateError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    TopicExistsError,
+)
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
 from txlog.protocol.topics import schema_versions
@@ -227,21 +234,60 @@ class Store:
         partitions: int | None = None,
         add_columns: object = None,
         allow_key_movement: bool = False,
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
+        set_types: Mapping[str, str | pa.DataType] | None = None,
+        nullable_columns: Sequence[str] = (),
+        add_fields: Mapping[str, pa.Schema] | None = None,
+        column_defaults: Mapping[str, object] | None = None,
+        column_order: Sequence[str] = (),
     ) -> TopicDescription:
         """Change settings, add partitions (never fewer), append nullable columns (a pyarrow.Schema of them).
+
+        The arguments from `rename_columns` on change columns by their ids, in a call without settings and partitions. This
+        needs a store with the feature `schema-evolution`. Older rows are not rewritten. A field in a struct is named like
+        `address.city`, and the children of lists and maps are `element` and `value`. Columns are named as they are before
+        the call, except in `add_fields` and `column_order`.
+
+        * `rename_columns` maps names to new ones. Two columns can swap their names.
+        * `set_types` maps columns to wider types: `{"qty": "int64"}`.
+        * `add_fields` maps structs to a pyarrow.Schema of their new fields.
+        * `column_defaults` maps new columns to the value that older rows have; otherwise it is null.
+        * `column_order` names the columns that come first, in that order.
 
         Two changes move keys: more partitions for a topic with `key.columns`, and other `key.columns` for a topic with
         rows in several partitions. New rows of a key are then in another partition than its older ones. Both changes
         are refused unless `allow_key_movement` is given, and always for a topic with cleanup.policy=compact. That
         policy is refused too if keys have moved before.
 
-        Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError.
+        Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError,
+        UnsupportedStoreError.
         """
         self._check_open()
         added: tuple[SchemaField, ...] = ()
         if add_columns is not None:
             added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
         runtime = self.runtime
+        wanted = ColumnChanges(
+            rename=rename_columns or {},
+            drop=drop_columns,
+            set_types=set_types or {},
+            allow_nulls=nullable_columns,
+            add=added,
+            add_fields={
+                above: to_fields(_schema(fields, name), where=f"topic {name!r}: added fields")
+                for above, fields in (add_fields or {}).items()
+            },
+            defaults=column_defaults or {},
+            order=column_order,
+        )
+        if wanted.need_ids:
+            if config or remove_config or partitions is not None:
+                raise InvalidRequestError(
+                    f"topic {name!r}: one call changes columns by id, another one settings and partitions; make two calls"
+                )
+            runtime.ensure_writable()
+            return self._remember(alter_columns(runtime, name, wanted))
         topic_id = runtime.topic(name, 0).topic_id
         runtime.ensure_writable()
         changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
