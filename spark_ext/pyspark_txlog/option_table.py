@@ -363,6 +363,14 @@ COMPRESSION_TYPE: Option[str] = _setting(
     otherwise="the topic's, else {}",
     doc="How the pages of the Parquet files are compressed.",
 )
+MERGE_SCHEMA = Always(
+    "mergeSchema",
+    _WRITES,
+    values.BOOLEAN,
+    default="false",
+    doc="Adds the frame's columns that the topic lacks, as nullable ones at its end, before the first row is written. They stay if the write fails. "
+    "Needs the option `topic`.",
+)
 CHECKPOINT_LOCATION = Always(
     "checkpointLocation",
     _SINK,

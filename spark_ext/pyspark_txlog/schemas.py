@@ -2,7 +2,7 @@
 
 A topic's types and Spark's are the same list with different names (PROTOCOL.md, "Types"). A read shows the topic's
 columns unchanged. It shows `_topic`, `_partition`, `_offset`, `_timestamp` only if the option `columns` or the schema
-of `spark.read.schema(...)` names them. A write may widen numbers, but never narrow them.
+of `spark.read.schema(...)` names them. A write may widen numbers. It narrows an integer column if every value fits.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _SCALARS: Mapping[str, spark.DataType] = {
     "timestamp_ntz": spark.TimestampNTZType(),
 }
 _INTEGERS = ("int8", "int16", "int32", "int64")
+INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
+    name: (-(1 << bits - 1), (1 << bits - 1) - 1) for name, bits in zip(_INTEGERS, (8, 16, 32, 64), strict=True)
+}
 # The widest integer whose every value the float holds exactly.
 _WIDENED_TO_FLOAT = {"float32": ("int8", "int16"), "float64": ("int8", "int16", "int32", "float32")}
 METADATA = spark.StructType(
@@ -102,8 +105,9 @@ def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: 
     """Raise SchemaMismatchError with column, expected and found, unless rows of `schema` fit the topic.
 
     Columns match by name, in any order. A nullable column may be missing. Integers, floats and decimals may be narrower
-    than the topic's. A nullable column is accepted for one that is not nullable, because most of Spark's are nullable;
-    the write then refuses each null.
+    than the topic's. An integer column may also be wider: the write refuses each value that does not fit. A nullable
+    column is accepted for one that is not nullable, because most of Spark's are nullable; the write then refuses each
+    null.
     """
     columns = {column.name: column for column in schema.fields}
     if len(columns) != len(schema.fields):
@@ -117,7 +121,7 @@ def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: 
                 f"topic {topic!r}: the topic has no column {column.name!r}, which the DataFrame has.{nearest(column.name, known)} "
                 f"The columns are {', '.join(known)}{_reserved_hint(column.name)}"
             )
-        if not _fits(column.dataType, _spark_type(field), field):
+        if not _fits(column.dataType, _spark_type(field), field) and not needs_range_check(column.dataType, field):
             raise SchemaMismatchError(
                 f"topic {topic!r}: column {column.name!r}: expected {_spark_type(field).simpleString()}, found {column.dataType.simpleString()}"
                 f"{_cast_hint(column, field)}"
@@ -127,6 +131,12 @@ def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: 
             raise SchemaMismatchError(
                 f"topic {topic!r}: column {field.name!r} ({log_schema.describe(field)}) is missing from the DataFrame"
             )
+
+
+def needs_range_check(found: spark.DataType, field: SchemaField) -> bool:
+    """Return whether `found` is an integer type with values that the integer column `field` cannot hold."""
+    name = _NAMES.get(type(found))
+    return name in _INTEGERS and field.type in _INTEGERS and _INTEGERS.index(name) > _INTEGERS.index(field.type)
 
 
 def _spark_type(field: SchemaField) -> spark.DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txlog.client.column_changes import add_columns
 from txlog.client.row_writer import check_keys, key_columns_of
 from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles, read_staged_folder
@@ -15,6 +16,7 @@ __all__ = [
     "MAX_INLINE_BYTES",
     "NO_KEY",
     "StagedFiles",
+    "add_columns",
     "check_keys",
     "columns_to_read",
     "conform",

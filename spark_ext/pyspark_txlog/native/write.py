@@ -276,6 +276,8 @@ def _prepared(frame: DataFrame, route: TopicRoute, first: int | None) -> DataFra
             if bad is not None:
                 refusal = _raise(SchemaMismatchError, f"topic {topic.topic!r}: column {field.name!r} {what}")
                 column = F.when(bad, refusal).otherwise(column)
+        if field.name in route.narrowed:
+            column = _narrowed(route, field, column)
         columns.append(column.alias(field.name))
     partition: list[spark.StructField] = []
     if first is not None:
@@ -288,6 +290,19 @@ def _prepared(frame: DataFrame, route: TopicRoute, first: int | None) -> DataFra
     return typed.select(
         *(_quoted(each.name).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in target)
     )
+
+
+def _narrowed(route: TopicRoute, field: SchemaField, column: Column) -> Column:
+    """Return a column of integers that fails the task for a value that the topic's column cannot hold."""
+    low, high = schemas.INTEGER_RANGES[field.type]
+    keys = [name for name in route.key if name in route.columns]
+    # The message is that of the driver's road, with two values that only the task knows.
+    before, between = route.out_of_range(field, "\0", "\0" if keys else "").split("\0")[:2]
+    shown = [F.coalesce(_quoted(name).cast("string"), F.lit("None")) for name in keys]
+    key = F.concat_ws(", ", *(F.concat(F.lit(f"{name}="), value) for name, value in zip(keys, shown, strict=True)))
+    text = F.concat(F.lit(before), _quoted(field.name).cast("string"), F.lit(between), key)
+    refusal = F.raise_error(F.concat(F.lit(f"{_REFUSED}SchemaMismatchError: "), text, F.lit(".")))
+    return F.when((_quoted(field.name) < low) | (_quoted(field.name) > high), refusal).otherwise(column)
 
 
 def _target(field: SchemaField, *, ids: bool) -> spark.StructField:
@@ -366,7 +381,7 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
     if present:
         types = {field.name: schemas.to_spark([field])[0].dataType for field in topic.schema}
         keys = [
-            _quoted(name).cast(types[name]) if name in route.columns else F.lit(None).cast(types[name])
+            _key_column(route, name, types[name]) if name in route.columns else F.lit(None).cast(types[name])
             for name in route.key
         ]
         candidates.append(_key_hash(topic.partitions)(*keys))
@@ -381,6 +396,11 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
         message = f"topic {topic.topic!r} is compacted: a row has no key ({', '.join(route.compacted_by)} is null); expected a key in every row"
         chosen = F.when(keyless, _raise(SchemaMismatchError, message)).otherwise(chosen)
     return chosen.cast("int")
+
+
+def _key_column(route: TopicRoute, name: str, kind: spark.DataType) -> Column:
+    # A value that does not fit is refused with its column, and with a better message.
+    return _quoted(name).try_cast(kind) if name in route.narrowed else _quoted(name).cast(kind)
 
 
 def _key_hash(partitions: int) -> Any:

@@ -45,6 +45,8 @@ from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txlog.engine.schemas import TopicMetadata
+
 NativeWrite: TypeAlias = Callable[[Runtime, Options, TransactionMetadata], Sequence[StagedPart]]
 """Stores the rows of a write or of a micro-batch in files of a transaction, without tasks of a Python sink."""
 
@@ -60,9 +62,17 @@ class TxlogWriter(DataSourceArrowWriter):
     """One write: one staged transaction."""
 
     def __init__(
-        self, options: Options, schema: StructType, txn: TransactionMetadata, *, drawn: bool, store_id: str = ""
+        self,
+        options: Options,
+        schema: StructType,
+        txn: TransactionMetadata,
+        *,
+        drawn: bool,
+        store_id: str = "",
+        topic: TopicMetadata | None = None,
     ) -> None:
         self._store_id = store_id
+        self._topic = topic
         self._options = options
         self._schema = schema
         self._txn = txn
@@ -90,13 +100,13 @@ class TxlogWriter(DataSourceArrowWriter):
     def begin_in(cls, runtime: Runtime, options: Options, schema: StructType) -> tuple[Self, StagedTransaction]:
         """Do the work of `begin` in an open store, and return the transaction too."""
         # Imported here and in `write_parts`, because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import TopicRoute, check_routing
+        from pyspark_txlog.sink.routing import TopicRoute, check_routing, merged_topic
 
         check_routing(options, schema)
         version = version_of(options)
         options = settled_write(options, runtime.settings)
-        if (topic := options[table.TOPIC]) is not None:
-            TopicRoute(runtime, schema, runtime.topic(topic, 0), options[table.KEY])
+        if (topic := merged_topic(runtime, options, schema)) is not None:
+            TopicRoute(runtime, schema, topic, options[table.KEY])
         transaction = StagedTransaction.begin(
             runtime,
             options[table.TRANSACTIONAL_ID],
@@ -105,7 +115,8 @@ class TxlogWriter(DataSourceArrowWriter):
             check=None if version is None else lambda current: check_version(current, version),
         )
         store_id = runtime.require_store().store_id
-        return cls(options, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id), transaction
+        writer = cls(options, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id, topic=topic)
+        return writer, transaction
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
@@ -116,7 +127,8 @@ class TxlogWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
         with closing(self._options.open()) as runtime:
-            return TaskFiles(parts=write_parts(runtime, self._options, self._schema, self._txn, task, iterator))
+            parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self._topic)
+            return TaskFiles(parts=parts)
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -225,9 +237,10 @@ def write_parts(
     txn: TransactionMetadata,
     task: int,
     batches: Iterator[pa.RecordBatch],
+    topic: TopicMetadata | None = None,
 ) -> tuple[StagedPart, ...]:
     """Write the rows of one task attempt to files of the transaction `txn`. Rows without a key go to partition `task`,
-    modulo the number of partitions.
+    modulo the number of partitions. `topic` is the one of the options, as the write's begin has seen it.
 
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
     """
@@ -235,9 +248,9 @@ def write_parts(
     from pyspark_txlog.sink.routing import Router
     from txlog.engine.arrow import StagedFiles
 
-    router = Router(runtime, options, schema, task)
+    router = Router(runtime, options, schema, task, topic)
     files = StagedFiles(runtime, txn, compression=options[table.COMPRESSION_TYPE])
     for batch in batches:
-        for topic, rows, partitions in router.route(batch):
-            files.add(topic, rows, partitions)
+        for found, rows, partitions in router.route(batch):
+            files.add(found, rows, partitions)
     return files.finish()

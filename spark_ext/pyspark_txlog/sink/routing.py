@@ -10,6 +10,7 @@ option `key`, or the topic's `key.columns`, or `key` in a topic of Kafka's recor
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +22,8 @@ from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.options import Options
 from txlog.engine import Runtime
-from txlog.engine.arrow import check_keys, conform, key_columns_of, partition_table
-from txlog.engine.schemas import TopicMetadata, check_topic_name
+from txlog.engine.arrow import add_columns, check_keys, conform, key_columns_of, partition_table
+from txlog.engine.schemas import SchemaField, TopicMetadata, check_topic_name
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.text import count_text
 
@@ -42,6 +43,31 @@ def check_routing(options: Options, schema: spark.StructType) -> None:
         raise SchemaMismatchError(
             f"column 'topic': expected string, found {schema[TOPIC].dataType.simpleString()}; it names each row's topic"
         )
+
+
+def merged_topic(runtime: Runtime, options: Options, schema: spark.StructType) -> TopicMetadata | None:
+    """Return the topic that the option `topic` names, after `mergeSchema=true` has added the frame's columns that it lacks.
+
+    None without that option. Nothing is added if another column does not fit. Raises InvalidRequestError for `mergeSchema`
+    without a topic, SchemaMismatchError, UnknownTopicOrPartitionError.
+    """
+    name = options[table.TOPIC]
+    if name is None:
+        if options[table.MERGE_SCHEMA]:
+            raise InvalidRequestError(
+                "option 'mergeSchema': the rows name their topics, and it needs one topic for all rows. hint: set the option 'topic'"
+            )
+        return None
+    topic = runtime.topic(name, 0)
+    # `partition` routes the rows, as `TopicRoute` says. It refuses the columns that the log itself sets.
+    known = {*(field.name for field in topic.schema), *schemas.METADATA.names, PARTITION}
+    missing = [column for column in schema.fields if column.name not in known]
+    if not options[table.MERGE_SCHEMA] or not missing:
+        return topic
+    rest = spark.StructType([column for column in schema.fields if column not in missing])
+    TopicRoute(runtime, rest, topic, options[table.KEY])
+    nullable = spark.StructType([spark.StructField(each.name, each.dataType) for each in missing])
+    return add_columns(runtime, topic, schemas.to_fields(nullable, f"topic {name!r}: mergeSchema"))
 
 
 class TopicRoute:
@@ -71,6 +97,13 @@ class TopicRoute:
                     f"topic {topic.topic!r}: column 'partition': expected an integer, found "
                     f"{schema[PARTITION].dataType.simpleString()}; it chooses each row's partition"
                 )
+        self.narrowed = {
+            column.name: field
+            for column in schema.fields
+            for field in topic.schema
+            if field.name == column.name and schemas.needs_range_check(column.dataType, field)
+        }
+        """Columns whose values must be checked, because the topic's integers are narrower than the frame's."""
         self.columns = [name for name in schema.names if name in columns or name not in routing]
         stored = spark.StructType([field for field in schema.fields if field.name in self.columns])
         schemas.check_frame(stored, topic.schema, topic.topic)
@@ -95,7 +128,7 @@ class TopicRoute:
         Raises SchemaMismatchError for a null in a column that is not nullable, UnknownTopicOrPartitionError for a
         partition that does not exist.
         """
-        stored = conform(rows.select(self.columns), self.topic.schema, topic=self.topic.topic)
+        stored = conform(self._in_range(rows).select(self.columns), self.topic.schema, topic=self.topic.topic)
         if self.compacted_by:
             check_keys(stored, self.topic, self.compacted_by)
         found = partition_table(stored, self.key, self.topic.partitions)
@@ -112,12 +145,42 @@ class TopicRoute:
             found = np.where(present, chosen, found).astype(np.int32)
         return stored, np.where(found < 0, task % self.topic.partitions, found).astype(np.int32)
 
+    def _in_range(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with the topic's integers. Raises SchemaMismatchError with a value that does not fit, and its key."""
+        for name, field in self.narrowed.items():
+            values: Any = rows.column(name)
+            low, high = (pa.scalar(each, values.type) for each in schemas.INTEGER_RANGES[field.type])
+            outside: Any = pc.or_(pc.less(values, low), pc.greater(values, high))
+            bad = pc.indices_nonzero(outside.fill_null(False))
+            if len(bad):
+                row = bad[0].as_py()
+                shown = [f"{key}={rows.column(key)[row].as_py()}" for key in self.key if key in rows.column_names]
+                raise SchemaMismatchError(self.out_of_range(field, str(values[row].as_py()), ", ".join(shown)))
+            at = rows.column_names.index(name)
+            rows = rows.set_column(at, name, values.cast(field.type))
+        return rows
+
+    def out_of_range(self, field: SchemaField, value: str, key: str) -> str:
+        """Return the error text for a value that a column cannot hold; `key` is that of the row, if it has one."""
+        low, high = schemas.INTEGER_RANGES[field.type]
+        row = f", in the row with the key {key}" if key else ""
+        return f"topic {self.topic.topic!r}: column {field.name!r} is {field.type} ({low} to {high}), and a value is {value}{row}"
+
 
 class Router:
     """Splits the batches of one Spark task by topic."""
 
-    def __init__(self, runtime: Runtime, options: Options, schema: spark.StructType, task: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: Options,
+        schema: spark.StructType,
+        task: int,
+        topic: TopicMetadata | None = None,
+    ) -> None:
+        """`topic` is the one of all rows, as it was when the write began, so that all tasks mean the same columns."""
         self._runtime = runtime
+        self._begun = topic
         self._topic = options[table.TOPIC]
         self._key = options[table.KEY]
         self._schema = schema
@@ -136,7 +199,7 @@ class Router:
             yield route.topic, *route.take(rows, self._task)
 
     def _open(self, name: str) -> TopicRoute:
-        topic = self._runtime.topic(check_topic_name(name))
+        topic = self._begun or self._runtime.topic(check_topic_name(name))
         return TopicRoute(self._runtime, self._schema, topic, self._key, by_topic=self._topic is None)
 
     def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

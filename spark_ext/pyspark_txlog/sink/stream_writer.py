@@ -62,6 +62,8 @@ from txlog.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txlog.engine.schemas import TopicMetadata
+
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 _SKIPPED: Counter[str] = Counter()
@@ -90,8 +92,14 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     """One query's sink; on the driver's side Spark makes a new one for each call."""
 
     def __init__(
-        self, options: Options, schema: StructType, txn: TransactionMetadata | None, store_id: str = ""
+        self,
+        options: Options,
+        schema: StructType,
+        txn: TransactionMetadata | None,
+        store_id: str = "",
+        topic: TopicMetadata | None = None,
     ) -> None:
+        self._topic = topic
         self._options = options
         self._schema = schema
         self._txn = txn
@@ -132,7 +140,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         last: TransactionMetadata | None = None,
     ) -> tuple[Self, TransactionMetadata]:
         # Imported here because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import TopicRoute
+        from pyspark_txlog.sink.routing import TopicRoute, merged_topic
 
         def check(current: TransactionMetadata | None) -> None:
             if query_id is not None:
@@ -140,8 +148,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
         runtime = session.runtime
         _check_without_offsets(options, session)
-        if (topic := options[table.TOPIC]) is not None:
-            TopicRoute(runtime, schema, runtime.topic(topic, 0), options[table.KEY])
+        if (topic := merged_topic(runtime, options, schema)) is not None:
+            TopicRoute(runtime, schema, topic, options[table.KEY])
         transaction = StagedTransaction.begin(
             runtime,
             options[table.TRANSACTIONAL_ID],
@@ -151,7 +159,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             last=last,
         )
         txn = transaction.txn
-        return cls(options, schema, txn, runtime.require_store().store_id), txn
+        return cls(options, schema, txn, runtime.require_store().store_id, topic), txn
 
     @classmethod
     @plain_errors
@@ -176,7 +184,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
             with closing(self._options.open()) as runtime:
                 task = task_of_batch(context.partitionId(), int(batch_id))
-                parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator)
+                parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self._topic)
         return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
 
     @plain_errors
