@@ -9,18 +9,36 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.native import scan as native_scan
 from pyspark_txlog.native.format import load
+from pyspark_txlog.schemas import to_spark
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import parse_read_options, settled
-from tests.evolution.log import CONFIG, SCHEMA, Model, change, merge, open_gate, topic_of, try_change, with_feature
+from tests.evolution.cases import CASES, ROW, expected, second_row
+from tests.evolution.cases import SCHEMA as CASE_SCHEMA
+from tests.evolution.log import (
+    CONFIG,
+    LARGE,
+    SCHEMA,
+    Model,
+    change,
+    merge,
+    open_gate,
+    topic_of,
+    try_change,
+    with_feature,
+)
 from tests.spark.conftest import Log
+from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.evolution import AddColumn, AllowNulls, DropColumn, RenameColumn, SetType
+from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
+from txlog.maintenance.merge import merge_partition
 
 pytestmark = [pytest.mark.spark, pytest.mark.python_source]
 
@@ -222,3 +240,50 @@ def test_a_planned_frame_keeps_its_columns_or_says_restart(evolving: Log) -> Non
         other = replace(tasks[0], fields=topic_of(store).schema)
         with pytest.raises(SchemaMismatchError, match="changed while this read was planned"):
             native_scan.frame_of(spark, native.runtime, "orders", before.schema, [*tasks, other])
+
+
+@pytest.mark.parametrize("stored", ["inline", "files", "spark", "merged"])
+def test_a_native_scan_shows_each_change(log: Log, monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
+    """The rows of the table of `tests/evolution/cases.py`: all changes, for each form of stored rows."""
+    open_gate(monkeypatch)
+    # As in the table of the client: a merge joins a segment of each version.
+    before, after = (2, 3) if stored == "merged" else (1, 1)
+    for number, (name, case) in enumerate(CASES.items()):
+        topic = f"t{number}"
+        log.create(topic, CASE_SCHEMA, 1, segment_batches="2", inline_max_bytes="10000" if stored == "inline" else "1")
+        if not number:
+            with_feature(log.store.runtime.store)
+        with TxLog(log.spark, log.url) as native:
+            for _ in range(before):
+                put(log, native, topic, ROW, stored)
+            for each in case.changes:
+                change(log.store, each, topic=topic)
+        with TxLog(log.spark, log.url) as native:
+            for _ in range(after):
+                put(log, native, topic, second_row(case), stored)
+            if stored == "merged":
+                read = reading.read_session(log.store.runtime)
+                merge_partition(log.store.runtime, read, TopicPartition(topic, 0), LARGE)
+            old, new = expected(case)
+            wanted = [old] * before + [new] * after
+            frame = native.table(topic).to_df(columns=["*", "_offset"])
+            found = frame.orderBy("_offset").drop("_offset").toArrow().to_pylist()
+            assert found == wanted, name
+            assert frame.columns[: len(case.first)] == list(case.first), name
+            last = list(old)[-1]
+            one = native.table(topic).to_df(columns=[last, "_offset"]).orderBy("_offset").toArrow().to_pylist()
+            assert [row[last] for row in one] == [row[last] for row in wanted], name
+            if case.where:
+                assert native.table(topic).to_df(where=case.where).count() == before, name
+                assert frame.where(case.where).count() == before, name
+
+
+def put(log: Log, native: TxLog, topic: str, row: dict[str, Any], stored: str) -> None:
+    if stored == "spark":
+        fields = log.store.runtime.topic(topic, 0).schema
+        given = {name: dict(value) if name == "m" and value else value for name, value in row.items()}
+        schema = StructType([field for field in to_spark(fields) if field.name in row])
+        native.table(topic).append(log.spark.createDataFrame([given], schema), road="executors")
+        return
+    with log.store.producer() as producer:
+        producer.send(topic, [row], partition=0).result()

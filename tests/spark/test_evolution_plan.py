@@ -135,3 +135,14 @@ def test_each_batch_of_a_query_has_the_columns_of_its_first(store: Store, has_sc
         again.read(again.plan())
     third = Query(store, query.checkpoint, metadata_max_age_ms="0")
     assert rows_of_batch(third) == [{"id": 2**40, "b": "A", "z": "Z"}]
+
+
+def test_all_tasks_of_a_write_mean_the_columns_of_its_begin(store: Store) -> None:
+    """The names are swapped after the write began and before its task runs."""
+    _, schema = loaded(store)
+    sink = TxlogDataSource({"path": store.runtime.url, "topic": "orders", "storage.fsync": "false"})
+    writer = pickle.loads(pickle.dumps(sink.writer(schema, False)))
+    change(store, *SWAP)
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "a": "A", "b": "B"}], schema=AB)
+    writer.commit([writer.write(iter([rows]))])
+    assert store.table("orders").to_arrow(columns=["id", "a", "b"]).to_pylist() == [{"id": 1, "a": "B", "b": "A"}]
