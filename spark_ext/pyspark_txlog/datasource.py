@@ -8,6 +8,7 @@ do the work, and are imported where they are used, because the process that look
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -35,6 +36,7 @@ class TxlogDataSource(DataSource):
         super().__init__(options)
         self._made_here = True
         self._known: dict[str, TopicMetadata] = {}
+        self._begun: dict[str, int] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -81,9 +83,18 @@ class TxlogDataSource(DataSource):
 
         if self._made_here:
             return TxlogStreamWriter.begin(self.options, schema, overwrite=overwrite)
-        return TxlogStreamWriter.settling(self.options, schema)
+        return TxlogStreamWriter.settling(self.options, schema, self._begun)
 
     def __getstate__(self) -> dict[str, object]:
         # Spark does not tell why it wants a stream's writer. To begin a batch it makes a data source from the options in
-        # the same process. To commit or abort a batch it sends the instance that it keeps for the query.
-        return {**self.__dict__, "_made_here": False}
+        # the same process. To commit or abort a batch it sends the instance that it keeps for the query. So the kept
+        # instance also knows with which columns the query began.
+        begun = self._begun
+        if self._made_here and any(name.lower() == "checkpointlocation" for name in self.options):
+            from pyspark_txlog.sink.stream_writer import begun_columns
+
+            # The query itself reports what is wrong. If only this look failed, names count from each topic's first version.
+            begun = {}
+            with suppress(Exception):
+                begun = begun_columns(self.options)
+        return {**self.__dict__, "_made_here": False, "_begun": begun}

@@ -93,7 +93,10 @@ ROW = '{"id": 1, "item": "x"}\n'
             "columns 'x' and 'X' differ in case only",
         ),
         (("topics", "describe", "order"), "topic 'order' does not exist. Did you mean 'orders'?"),
-        (("topics", "alter", "orders"), "nothing to alter; give --set, --unset, --partitions, --column or --schema"),
+        (
+            ("topics", "alter", "orders"),
+            "nothing to alter; give --set, --unset, --partitions, --add-column, --rename-column, --drop-column",
+        ),
         (("topics", "alter", "orders", "--partitions", 1), "topic 'orders'"),
         (("topics", "alter", "orders", "--column", "n:string:not-null"), "new column 'n' must be nullable"),
         (("topics", "delete", "nope"), "topic 'nope' does not exist"),

@@ -1,4 +1,4 @@
-"""A world whose store has the feature `schema-evolution`, which this version cannot make yet."""
+"""A world for topics whose columns change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.world import World
-from tests.evolution.log import open_gate
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    open_gate(monkeypatch)
+def world() -> Iterator[World]:
     made = World()
     yield made
     made.close()

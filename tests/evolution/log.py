@@ -9,12 +9,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 
 from tests.client.world import World
 from txlog.client import reading
 from txlog.client.store import Store
-from txlog.core import envelope, features
 from txlog.core.cleaning import MergePolicy
 from txlog.core.evolution import (
     AddColumn,
@@ -27,14 +25,12 @@ from txlog.core.evolution import (
     has_default,
     last_field_id,
 )
-from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
-from txlog.core.records import SchemaField, StoreDescriptor, TopicMetadata
+from txlog.core.names import TopicPartition
+from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import InvalidConfigurationError, SchemaMismatchError
-from txlog.maintenance.fsck import check_store, store_check
+from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
 from txlog.protocol.column_changes import change_columns
-from txlog.storage.object_store import ObjectStore
-from txlog.testing.damage import overwrite
 
 TP = TopicPartition("orders", 0)
 LARGE = MergePolicy(target_bytes=2**30)
@@ -51,29 +47,12 @@ CONFIG = {"segment.batches": 4, "inline.max.bytes": 3000, "key.columns": "id"}
 NAMES = ["name", "price", "title", "cost", "a", "b"]
 
 
-def open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process know the feature, which no released version does yet."""
-    known = features.KNOWN_FEATURES | {features.SCHEMA_EVOLUTION}
-    monkeypatch.setattr(features, "KNOWN_FEATURES", known)
-    monkeypatch.setattr(store_check, "KNOWN_FEATURES", known)
-
-
-def with_feature(store: ObjectStore) -> None:
-    """Let a store have the feature."""
-    data = store.get(STORE_DESCRIPTOR)
-    assert data is not None
-    descriptor, _ = envelope.decode(data, StoreDescriptor, STORE_DESCRIPTOR)
-    more = tuple(sorted({*descriptor.features, features.SCHEMA_EVOLUTION}))
-    overwrite(store, STORE_DESCRIPTOR, envelope.encode(msgspec.structs.replace(descriptor, features=more)))
-
-
 def made(world: World, schema: pa.Schema = SCHEMA, **config: Any) -> Store:
     """Return a store with the topic `orders`, one partition."""
     store = world.open()
     own = {key.replace("_", "."): value for key, value in config.items()}
     settings = {key: value for key, value in {**CONFIG, **own}.items() if value is not None}
     store.create_topic("orders", schema, config=settings)
-    with_feature(world.memory)
     return store
 
 

@@ -1,4 +1,4 @@
-"""`Store.alter_topic` and `txlog topics alter` change columns by id, behind the gate of the feature `schema-evolution`."""
+"""`Store.alter_topic` and `txlog topics alter` change columns by id."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import pytest
 import txlog
 from tests.cli.support import FAST, Cli
 from tests.client.world import World
-from tests.evolution.log import SCHEMA, made, open_gate, topic_of, with_feature
+from tests.evolution.log import SCHEMA, made, topic_of
 from txlog.client.column_changes import stored_default
 from txlog.client.store import Store
 from txlog.core.evolution import contradictions
+from txlog.core.features import SCHEMA_EVOLUTION, STORE_FEATURES
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, SchemaMismatchError, UnsupportedStoreError
+from txlog.protocol.stores import create_store
 
 
 def columns(store: Store) -> list[tuple[int, str, str]]:
@@ -28,7 +30,6 @@ def columns(store: Store) -> list[tuple[int, str, str]]:
 
 
 def opened(world: World) -> Store:
-    """Return a store that has the topic `orders`, and knows that it has the feature."""
     made(world)
     return world.open()
 
@@ -112,20 +113,13 @@ def test_columns_and_settings_are_two_calls(world: World) -> None:
 
 def test_a_store_without_the_feature_refuses_and_can_still_add_columns(world: World) -> None:
     store = world.open()
+    features = tuple(each for each in STORE_FEATURES if each != SCHEMA_EVOLUTION)
+    store.runtime.run(create_store(store.runtime.constants, features=features))
     store.create_topic("orders", SCHEMA)
     with pytest.raises(UnsupportedStoreError, match=r"was made without the feature schema-evolution.*copy the rows"):
         store.alter_topic("orders", drop_columns=["tags"])
     assert store.alter_topic("orders", add_columns=pa.schema([pa.field("new", pa.int8())])).version == 1
     assert topic_of(store).last_field_id is msgspec.UNSET
-
-
-def test_the_gate_is_closed() -> None:
-    world = World()
-    store = world.open()
-    store.create_topic("orders", SCHEMA)
-    with pytest.raises(UnsupportedStoreError, match="topic 'orders': the store needs schema-evolution"):
-        store.alter_topic("orders", nullable_columns=["id"])
-    world.close()
 
 
 @pytest.mark.parametrize(
@@ -164,8 +158,7 @@ def test_other_defaults_are_refused(kind: str, value: object) -> None:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    open_gate(monkeypatch)
+def cli(tmp_path: Path) -> Cli:
     made = Cli(tmp_path / "store")
     made(
         "topics",
@@ -178,10 +171,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         "--column",
         "at:struct<x float32>",
     )
-    with txlog.open(str(made.root), storage_options=FAST) as store:
-        with_feature(store.runtime.store)
-        with store.producer() as producer:
-            producer.send("orders", [{"id": 1, "name": "n", "at": {"x": 0.5}}]).result()
+    with txlog.open(str(made.root), storage_options=FAST) as store, store.producer() as producer:
+        producer.send("orders", [{"id": 1, "name": "n", "at": {"x": 0.5}}]).result()
     return made
 
 

@@ -26,10 +26,8 @@ from tests.evolution.log import (
     Model,
     change,
     merge,
-    open_gate,
     topic_of,
     try_change,
-    with_feature,
 )
 from tests.spark.conftest import Log
 from txlog.client import reading
@@ -44,11 +42,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.python_source]
 
 
 @pytest.fixture
-def evolving(log: Log, monkeypatch: pytest.MonkeyPatch) -> Log:
-    """Return a log whose store has the feature."""
-    open_gate(monkeypatch)
+def evolving(log: Log) -> Log:
     log.create(schema=SCHEMA, partitions=1, **{key.replace(".", "_"): str(value) for key, value in CONFIG.items()})
-    with_feature(log.store.runtime.store)
     return log
 
 
@@ -128,10 +123,8 @@ NESTED = pa.schema(
 )
 
 
-def test_fields_inside_of_lists_and_maps_and_every_default(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_gate(monkeypatch)
+def test_fields_inside_of_lists_and_maps_and_every_default(log: Log) -> None:
     log.create(schema=NESTED, partitions=1, inline_max_bytes="1")
-    with_feature(log.store.runtime.store)
     store = log.store
     with store.producer() as producer:
         row = {
@@ -243,16 +236,13 @@ def test_a_planned_frame_keeps_its_columns_or_says_restart(evolving: Log) -> Non
 
 
 @pytest.mark.parametrize("stored", ["inline", "files", "spark", "merged"])
-def test_a_native_scan_shows_each_change(log: Log, monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
+def test_a_native_scan_shows_each_change(log: Log, stored: str) -> None:
     """The rows of the table of `tests/evolution/cases.py`: all changes, for each form of stored rows."""
-    open_gate(monkeypatch)
     # As in the table of the client: a merge joins a segment of each version.
     before, after = (2, 3) if stored == "merged" else (1, 1)
     for number, (name, case) in enumerate(CASES.items()):
         topic = f"t{number}"
         log.create(topic, CASE_SCHEMA, 1, segment_batches="2", inline_max_bytes="10000" if stored == "inline" else "1")
-        if not number:
-            with_feature(log.store.runtime.store)
         with TxLog(log.spark, log.url) as native:
             for _ in range(before):
                 put(log, native, topic, ROW, stored)

@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import txlog
 from pyspark_txlog.datasource import TxlogDataSource
-from tests.evolution.log import change, open_gate, with_feature
+from tests.evolution.log import change
 from tests.spark.streaming import Query
 from txlog.client.store import Store
 from txlog.core.evolution import AddColumn, Change, DropColumn, RenameColumn, SetType
@@ -25,11 +25,9 @@ SWAP: list[Change] = [RenameColumn(("a",), "c"), RenameColumn(("b",), "a"), Rena
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    open_gate(monkeypatch)
+def store(tmp_path: Path) -> Iterator[Store]:
     with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as made:
         made.create_topic("orders", AB)
-        with_feature(made.runtime.store)
         yield made
 
 

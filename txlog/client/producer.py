@@ -15,6 +15,7 @@ from typing import NoReturn, Self
 
 from txlog.client import at_exit
 from txlog.client.batches import Batch, OnDelivery, RecordMetadata, Send, fail_all, tell
+from txlog.client.column_names import ColumnNames
 from txlog.client.coordinator import check_transactional_id, txn_version
 from txlog.client.delivery_errors import no_room_error
 from txlog.client.groups import ConsumerGroupMetadata, Offsets
@@ -40,7 +41,6 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.transactions import EndResult
-from txlog.storage.conform import conform, single_row
 from txlog.storage.one_row import Rows
 from txlog.text import count_text
 
@@ -78,7 +78,7 @@ class Producer:
         self._who = who if config.transactional_id is None else f"{who} (transactional.id {config.transactional_id!r})"
         self._session = Session(runtime, config, self._who)
         self._state = ProducerState(self._who)
-        self._row_writer = row_writer = RowWriter(runtime, call)
+        self._row_writer = row_writer = RowWriter(runtime, call, ColumnNames("this producer", "make a new producer"))
         self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
         self._transactions = TransactionManager(self._session, self._sender, self._state, config)
         self._lock = self._sender.lock
@@ -394,12 +394,7 @@ class Producer:
     def _split(
         self, topic: TopicMetadata, data: object, key: str | Sequence[str] | None, partition: int | None
     ) -> list[tuple[TopicPartition, Rows]]:
-        row = single_row(data)
-        rows: Rows = (
-            conform(data, topic.schema, topic=topic.topic)
-            if row is None
-            else self._row_writer.settings(topic).form.take(row)
-        )
+        rows = self._row_writer.rows(topic, data)
         with self._lock:
             parts = self._partitioner.split(rows, topic, key, partition)
             return [(tp, part) for tp, part in parts if part.num_rows]

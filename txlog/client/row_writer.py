@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from txlog.client.column_names import ColumnNames
 from txlog.client.runtime import Runtime, check_columns, check_partition
 from txlog.client.settings import Settings
 from txlog.config import Layer
@@ -18,6 +19,7 @@ from txlog.core.partitioning import partition_for
 from txlog.core.records import DataFile, TopicMetadata
 from txlog.core.schema import kafka_key
 from txlog.errors import SchemaMismatchError
+from txlog.storage.conform import conform, single_row
 from txlog.storage.inline_rows import compressed, encode_ipc
 from txlog.storage.keys import NO_KEY, partition_table
 from txlog.storage.one_row import OneRow, RowForm, Rows, table_of
@@ -41,9 +43,11 @@ class TopicSettings:
 class RowWriter:
     """Write rows inline or to a file. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, call: Layer) -> None:
+    def __init__(self, runtime: Runtime, call: Layer, names: ColumnNames | None = None) -> None:
+        """`names` are what the writer's columns meant until now; None for rows that already have the topic's columns."""
         self._runtime = runtime
         self._call = call
+        self._names = names
         self._settings: dict[tuple[str, int], TopicSettings] = {}
 
     def settings(self, topic: TopicMetadata) -> TopicSettings:
@@ -61,6 +65,16 @@ class RowWriter:
                 form=RowForm(topic.schema, topic.topic),
             )
         return found
+
+    def rows(self, topic: TopicMetadata, data: object) -> Rows:
+        """Return rows that a program gives with the columns of this version of the topic.
+
+        Raises SchemaMismatchError, also for a column whose name has meant another one before.
+        """
+        if self._names is not None:
+            self._names.check_rows(topic, data)
+        row = single_row(data)
+        return conform(data, topic.schema, topic=topic.topic) if row is None else self.settings(topic).form.take(row)
 
     def inline(self, table: pa.Table, topic: TopicMetadata) -> bytes | None:
         """Return the rows in the form for the commit record, or None if they are too large for that."""

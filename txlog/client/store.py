@@ -10,13 +10,13 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
 from txlog.client.admin import Admin
 from txlog.client.column_changes import ColumnChanges, alter_columns
+from txlog.client.column_names import topic_versions
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
@@ -38,7 +38,6 @@ from txlog.errors import (
 )
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
-from txlog.protocol.topics import schema_versions
 from txlog.storage.arrow_schema import to_arrow, to_fields
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
@@ -213,8 +212,7 @@ class Store:
         """
         self._check_open()
         topic = self.runtime.topic(name, 0).topic
-        found = self.runtime.patiently(f"reading versions of topic {topic!r}", partial(schema_versions, topic))
-        return tuple(map(TopicDescription.of, found))
+        return tuple(map(TopicDescription.of, topic_versions(self.runtime, topic)))
 
     def topics(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[TopicDescription, ...]:
         """Return all topics, by name. Raises NotAStoreError while the location is empty: only a topic makes a store.

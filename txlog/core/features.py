@@ -31,13 +31,13 @@ INLINE_ZSTD = "inline-zstd"
 """Inline rows may be compressed as a whole. A store made without this feature has none that are."""
 
 SCHEMA_EVOLUTION = "schema-evolution"
-"""Columns may be renamed, dropped, moved and widened, and may have a default. No store has it yet, because not every
-reader finds the columns of such rows by the version that they name."""
+"""Columns may be renamed, dropped, moved and widened, and may have a default. In a store made without this feature
+columns can only be added, as nullable ones at the end."""
 
 GROUP_MEMBERS = "group-members"
 """A group may have many members, which write heartbeats. In a store made without this feature a group has one member."""
 
-STORE_FEATURES = (GROUP_MEMBERS, INLINE_ZSTD, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
+STORE_FEATURES = (GROUP_MEMBERS, INLINE_ZSTD, SCHEMA_EVOLUTION, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
 """The features of a new store, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txlog.client.column_changes import add_columns
+from txlog.client.column_names import ColumnNames, topic_versions
 from txlog.client.row_writer import check_keys, key_columns_of
 from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles, read_staged_folder
@@ -15,6 +16,7 @@ from txlog.storage.keys import NO_KEY, partition_table
 __all__ = [
     "MAX_INLINE_BYTES",
     "NO_KEY",
+    "ColumnNames",
     "StagedFiles",
     "add_columns",
     "check_keys",
@@ -24,5 +26,6 @@ __all__ = [
     "partition_table",
     "read_staged_folder",
     "staged_folder",
+    "topic_versions",
     "value_columns",
 ]

@@ -19,6 +19,7 @@ from pyspark_txlog.native.scan import scan
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
 from pyspark_txlog.sink.checkpoint import Checkpoint
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.sink.stream_writer import query_names
 from pyspark_txlog.source.predicate import quoted
 from txlog.engine import EndResult, Layer, TransactionMetadata, TxnVersion, call_layer, producer_session
 from txlog.engine.schemas import TopicMetadata, check_topic_name
@@ -56,6 +57,7 @@ class TopicTable:
         road: Road = "auto",
         small_rows: int = SMALL_ROWS,
         compression_type: str | None = None,
+        merge_schema: bool = False,
         config: Layer | None = None,
     ) -> EndResult:
         """Append all rows of the frame or none, as one transaction; return when they are visible.
@@ -64,7 +66,13 @@ class TopicTable:
         `skipped` means that this version was committed before and nothing was computed. A frame that does not fit the
         topic is refused before any instance is fenced.
         """
-        how = How(key=key, road=road, small_rows=small_rows, compression_type=compression_type)
+        how = How(
+            key=key,
+            road=road,
+            small_rows=small_rows,
+            compression_type=compression_type,
+            merge_schema=merge_schema,
+        )
         check_write(self.log.runtime, frame, self.name, how)
         with self.log.transaction(transactional_id, version, scope=scope, config=config) as txn:
             txn.write(frame, self.name, **how)
@@ -81,6 +89,7 @@ class TopicTable:
         road: Road = "auto",
         small_rows: int = SMALL_ROWS,
         compression_type: str | None = None,
+        merge_schema: bool = False,
         commit_source_offsets: bool = True,
         query_name: str | None = None,
         trigger: Mapping[str, Any] | None = None,
@@ -95,6 +104,8 @@ class TopicTable:
         Each transaction includes the end offsets of the batch's sources, as in the sink of `writeStream`
         (`committed_offsets`). A query whose checkpoint was lost continues there. `commit_source_offsets=False` never reads
         the checkpoint.
+
+        The query fails with SchemaMismatchError if a name means another column of the topic than when it began.
 
         Raises InvalidRequestError, also over Spark Connect, where the batches run in another process. Raises
         UnsupportedStoreError for a checkpoint that txlog cannot read, and what `StagedTransaction.begin` raises. Raises
@@ -112,7 +123,13 @@ class TopicTable:
                 f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) made in '
                 "the function"
             )
-        how = How(key=key, road=road, small_rows=small_rows, compression_type=compression_type)
+        how = How(
+            key=key,
+            road=road,
+            small_rows=small_rows,
+            compression_type=compression_type,
+            merge_schema=merge_schema,
+        )
         check_write(self.log.runtime, frame, self.name, how)
         runtime = self.log.runtime
         checkpoint = (
@@ -121,6 +138,8 @@ class TopicTable:
             else None
         )
         settings = call_layer(config, {})
+        names = query_names()
+        names.check(self.topic(), frame.schema.names)
         if checkpoint is None:
             parsed = runtime.settings.producer_config(settings)
             session = producer_session(runtime, parsed, f"transactional.id {transactional_id!r}")
@@ -138,6 +157,7 @@ class TopicTable:
             check_query = partial(check_scope, query_id=query)
             try:
                 with self.log._transactions.begin(transactional_id, version, settings, check_query) as txn:
+                    txn.keep_columns(names)
                     txn.carry_sources(MicroBatch(query_id=query, number=batch_id, checkpoint=checkpoint))
                     txn.write(batch, self.name, **how)
             except CommitFailedError as error:

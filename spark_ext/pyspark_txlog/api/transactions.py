@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_txlog.messages import say
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch
-from pyspark_txlog.sink.routing import TopicRoute
+from pyspark_txlog.sink.routing import TopicRoute, topic_for
 from txlog.engine import (
     ConsumerGroupMetadata,
     EndResult,
@@ -36,6 +36,7 @@ from txlog.engine import (
     look_up,
     txn_version,
 )
+from txlog.engine.arrow import ColumnNames
 from txlog.engine.offsets import Offsets, parse_offsets
 from txlog.engine.schemas import check_topic_name
 from txlog.errors import IllegalStateError, InvalidRequestError, StoreChangedError, TxlogError
@@ -54,6 +55,7 @@ class Transaction:
         self._offsets: list[GroupOffsets] = []
         self._topics: set[str] = set()
         self._failed: BaseException | None = None
+        self._names: ColumnNames | None = None
         self._open = True
         self.version = version
         self.repeated = False
@@ -69,6 +71,10 @@ class Transaction:
     @property
     def transactional_id(self) -> str:
         return self._staged.transactional_id
+
+    def keep_columns(self, names: ColumnNames) -> None:
+        """Let `write` fail if a column's name means another column than in the query's earlier micro-batches."""
+        self._names = names
 
     def carry_sources(self, batch: MicroBatch) -> None:
         """Include the end offsets of a micro-batch's sources in the transaction. If it was committed before, check that
@@ -94,10 +100,12 @@ class Transaction:
         road: Road = "auto",
         small_rows: int = SMALL_ROWS,
         compression_type: str | None = None,
+        merge_schema: bool = False,
     ) -> None:
         """Compute the frame and store its rows beside the log. They become visible when the transaction commits.
 
-        Columns are matched by name, as in `df.write.format("txlog")`. `key` (columns), a column `partition` or the
+        Columns are matched by name, as in `df.write.format("txlog")`. `merge_schema` first adds the frame's columns that
+        the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (columns), a column `partition` or the
         topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows` rows; Spark's own
         Parquet writer writes larger frames. `road` ("driver", "executors") chooses without testing the size.
 
@@ -114,7 +122,9 @@ class Transaction:
         self._check_open("write")
         try:
             # Also checked if the transaction is repeated: a wrong program must fail the second time too.
-            route = _route(self._runtime, frame, topic, key)
+            route = _route(self._runtime, frame, topic, key, merge=merge_schema)
+            if self._names is not None:
+                self._names.check(route.topic, frame.schema.names)
             self._topics.add(topic)
             if self.repeated and self.version is not None:
                 check_version(self._staged.txn, replace(self.version, topics=frozenset({topic})))
@@ -313,6 +323,7 @@ class How(TypedDict):
     road: Road
     small_rows: int
     compression_type: str | None
+    merge_schema: bool
 
 
 def check_write(runtime: Runtime, frame: DataFrame, topic: str, how: How) -> None:
@@ -327,8 +338,9 @@ def check_write(runtime: Runtime, frame: DataFrame, topic: str, how: How) -> Non
     try:
         _route(runtime, frame, topic, how["key"], max_age_ms=None)
     except TxlogError:
-        # The frame may have a column that is newer than the cached topic.
-        _route(runtime, frame, topic, how["key"])
+        # The frame may have a column that is newer than the cached topic, or that the write will add.
+        key = (how["key"],) if isinstance(how["key"], str) else how["key"]
+        topic_for(runtime, check_topic_name(topic), frame.schema, key, merge=how["merge_schema"], only_check=True)
 
 
 def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str | None) -> TxnVersion | None:
@@ -353,10 +365,20 @@ def query_id(spark: SparkSession) -> str | None:
 
 
 def _route(
-    runtime: Runtime, frame: DataFrame, topic: str, key: str | Sequence[str] | None, max_age_ms: int | None = 0
+    runtime: Runtime,
+    frame: DataFrame,
+    topic: str,
+    key: str | Sequence[str] | None,
+    max_age_ms: int | None = 0,
+    *,
+    merge: bool = False,
 ) -> TopicRoute:
-    found = runtime.topic(check_topic_name(topic), max_age_ms)
-    return TopicRoute(runtime, frame.schema, found, (key,) if isinstance(key, str) else key)
+    keys = (key,) if isinstance(key, str) else key
+    if merge:
+        found = topic_for(runtime, check_topic_name(topic), frame.schema, keys, merge=True)
+    else:
+        found = runtime.topic(check_topic_name(topic), max_age_ms)
+    return TopicRoute(runtime, frame.schema, found, keys)
 
 
 def _abort_beside(txn: Transaction, error: BaseException) -> None:

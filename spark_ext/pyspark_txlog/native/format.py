@@ -56,12 +56,14 @@ from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY
 from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.sink.routing import TopicRoute
-from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
+from pyspark_txlog.sink.stream_writer import TxlogStreamWriter, query_names
 from pyspark_txlog.source.batch_reader import check_schema, plan_topics, read_tasks
 from pyspark_txlog.source.options import parse_read_options, settled
 from pyspark_txlog.source.subscription import subscribed_topics
 from pyspark_txlog.spark_ui import described
 from txlog.engine import Runtime, StagedPart, TransactionMetadata
+from txlog.engine.arrow import ColumnNames
+from txlog.engine.schemas import TopicMetadata
 
 _DESCRIPTOR = "txlog.json"
 _READABLE: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
@@ -133,22 +135,29 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
     parsed = parse_stream_write_options(options)
     _check_folders(frame.sparkSession, parsed[table.PATH], parsed[table.CHECKPOINT_LOCATION])
     with closing(parsed.open()) as runtime:
-        _check_topic(runtime, parsed)
+        topic = _check_topic(runtime, parsed)
         _check_access(frame.sparkSession, runtime)
+    names = query_names()
+    names.check(topic, frame.schema.names)
 
     def run(batch: DataFrame, number: int) -> None:
         session: Any = batch.sparkSession
         query_id = session._sc.getLocalProperty(QUERY_ID_PROPERTY)
-        TxlogStreamWriter.run(parsed, batch.schema, _writing(batch, number), query_id, number)
+        TxlogStreamWriter.run(parsed, batch.schema, _writing(batch, number, names), query_id, number)
 
     return run
 
 
-def _writing(frame: DataFrame, batch: int | None = None) -> NativeWrite:
-    def write(runtime: Runtime, options: Options, txn: TransactionMetadata) -> tuple[StagedPart, ...]:
-        topic = options[table.TOPIC]
+def _writing(frame: DataFrame, batch: int | None = None, names: ColumnNames | None = None) -> NativeWrite:
+    """`names` are what the columns' names meant when the query began."""
+
+    def write(
+        runtime: Runtime, options: Options, txn: TransactionMetadata, topic: TopicMetadata | None
+    ) -> tuple[StagedPart, ...]:
         assert topic is not None
-        route = TopicRoute(runtime, frame.schema, runtime.topic(topic), options[table.KEY])
+        if names is not None:
+            names.check(topic, frame.schema.names)
+        route = TopicRoute(runtime, frame.schema, topic, options[table.KEY])
         codec = options[table.COMPRESSION_TYPE]
         # The next micro-batch takes the next partition, so a small one need not use several. The numbers of the tasks, more
         # files and more markers would make it slower.
@@ -157,14 +166,16 @@ def _writing(frame: DataFrame, batch: int | None = None) -> NativeWrite:
     return write
 
 
-def _check_topic(runtime: Runtime, options: Options) -> None:
-    topic = options[table.TOPIC]
-    if topic is None:
+def _check_topic(runtime: Runtime, options: Options) -> TopicMetadata:
+    name = options[table.TOPIC]
+    if name is None:
         raise NotNativeError("there is no option 'topic': the rows name their topics")
-    if "compact" in runtime.settings.topic_config(runtime.topic(topic, 0)).cleanup_policy:
+    topic = runtime.topic(name, 0)
+    if "compact" in runtime.settings.topic_config(topic).cleanup_policy:
         raise NotNativeError(
-            f"topic {topic!r} is compacted, and Spark's own writer may change the order of the rows of a key"
+            f"topic {name!r} is compacted, and Spark's own writer may change the order of the rows of a key"
         )
+    return topic
 
 
 def _check_folders(spark: SparkSession, *locations: str) -> None:

@@ -47,8 +47,11 @@ if TYPE_CHECKING:
 
     from txlog.engine.schemas import TopicMetadata
 
-NativeWrite: TypeAlias = Callable[[Runtime, Options, TransactionMetadata], Sequence[StagedPart]]
-"""Stores the rows of a write or of a micro-batch in files of a transaction, without tasks of a Python sink."""
+NativeWrite: TypeAlias = "Callable[[Runtime, Options, TransactionMetadata, TopicMetadata | None], Sequence[StagedPart]]"
+"""Stores the rows of a write or of a micro-batch in files of a transaction, without tasks of a Python sink.
+
+The topic is as the write's begin has seen it, so that a name means the same column in all of its steps.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,8 @@ class TxlogWriter(DataSourceArrowWriter):
         topic: TopicMetadata | None = None,
     ) -> None:
         self._store_id = store_id
-        self._topic = topic
+        self.topic = topic
+        """The topic of the option, as it was when the write began. All its rows have these columns."""
         self._options = options
         self._schema = schema
         self._txn = txn
@@ -127,7 +131,7 @@ class TxlogWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
         with closing(self._options.open()) as runtime:
-            parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self._topic)
+            parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self.topic)
             return TaskFiles(parts=parts)
 
     @plain_errors
@@ -135,10 +139,13 @@ class TxlogWriter(DataSourceArrowWriter):
         """Driver side: publish what the successful attempts wrote, in one decision.
 
         Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError, InvalidRequestError
-        (the version was committed for other topics). Spark then calls `abort`.
+        (the version was committed for other topics), SchemaMismatchError (tasks found different columns by one name).
+        Spark then calls `abort`.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
         with closing(self._options.open()) as runtime:
+            if self.topic is None:
+                self._check_columns(runtime, parts)
             self._commit(self._resume(runtime, attempted=False), parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -171,10 +178,20 @@ class TxlogWriter(DataSourceArrowWriter):
         Raises what `write` and `commit` raise, after `abort`.
         """
         try:
-            self._commit(transaction, () if self._is_repeated else write(runtime, self._options, self._txn))
+            self._commit(transaction, () if self._is_repeated else write(runtime, self._options, self._txn, self.topic))
         except BaseException:
             self.abort(())
             raise
+
+    def _check_columns(self, runtime: Runtime, parts: Sequence[StagedPart]) -> None:
+        if len({(part.topic, part.schema_id) for part in parts}) == len({part.topic for part in parts}):
+            return
+        # Imported here because a commit seldom needs it.
+        from pyspark_txlog.sink.routing import check_columns_kept
+        from txlog.engine.arrow import ColumnNames
+
+        names = ColumnNames("the first task of this write", "write again")
+        check_columns_kept(runtime, parts, self._schema.names, names)
 
     def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
         result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))

@@ -9,7 +9,7 @@ option `key`, or the topic's `key.columns`, or `key` in a topic of Kafka's recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,16 @@ from pyspark.sql import types as spark
 from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.options import Options
-from txlog.engine import Runtime
-from txlog.engine.arrow import add_columns, check_keys, conform, key_columns_of, partition_table
+from txlog.engine import Runtime, StagedPart
+from txlog.engine.arrow import (
+    ColumnNames,
+    add_columns,
+    check_keys,
+    conform,
+    key_columns_of,
+    partition_table,
+    topic_versions,
+)
 from txlog.engine.schemas import SchemaField, TopicMetadata, check_topic_name
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.text import count_text
@@ -52,22 +60,66 @@ def merged_topic(runtime: Runtime, options: Options, schema: spark.StructType) -
     without a topic, SchemaMismatchError, UnknownTopicOrPartitionError.
     """
     name = options[table.TOPIC]
-    if name is None:
-        if options[table.MERGE_SCHEMA]:
-            raise InvalidRequestError(
-                "option 'mergeSchema': the rows name their topics, and it needs one topic for all rows. hint: set the option 'topic'"
-            )
-        return None
+    if name is not None:
+        return topic_for(runtime, name, schema, options[table.KEY], merge=options[table.MERGE_SCHEMA])
+    if options[table.MERGE_SCHEMA]:
+        raise InvalidRequestError(
+            "option 'mergeSchema': the rows name their topics, and it needs one topic for all rows. hint: set the option 'topic'"
+        )
+    return None
+
+
+def topic_for(
+    runtime: Runtime,
+    name: str,
+    schema: spark.StructType,
+    key: Sequence[str] | None,
+    *,
+    merge: bool,
+    only_check: bool = False,
+) -> TopicMetadata:
+    """Return the newest version of the topic. With `merge`, first add the columns of `schema` that it lacks.
+
+    `only_check` raises what this would raise, and adds nothing. Nothing is added if another column does not fit. Raises
+    SchemaMismatchError, UnknownTopicOrPartitionError.
+    """
     topic = runtime.topic(name, 0)
     # `partition` routes the rows, as `TopicRoute` says. It refuses the columns that the log itself sets.
     known = {*(field.name for field in topic.schema), *schemas.METADATA.names, PARTITION}
     missing = [column for column in schema.fields if column.name not in known]
-    if not options[table.MERGE_SCHEMA] or not missing:
+    if not merge or not missing:
+        if only_check:
+            TopicRoute(runtime, schema, topic, key)
         return topic
     rest = spark.StructType([column for column in schema.fields if column not in missing])
-    TopicRoute(runtime, rest, topic, options[table.KEY])
+    TopicRoute(runtime, rest, topic, key)
     nullable = spark.StructType([spark.StructField(each.name, each.dataType) for each in missing])
-    return add_columns(runtime, topic, schemas.to_fields(nullable, f"topic {name!r}: mergeSchema"))
+    fields = schemas.to_fields(nullable, f"topic {name!r}: mergeSchema")
+    return topic if only_check else add_columns(runtime, topic, fields)
+
+
+def check_columns_kept(
+    runtime: Runtime,
+    parts: Sequence[StagedPart],
+    columns: Sequence[str],
+    names: ColumnNames,
+    begun: Mapping[str, int] | None = None,
+) -> None:
+    """Raise SchemaMismatchError if a name in `columns` meant different fields for the rows of `parts`.
+
+    `begun` has the version of each topic's columns with which the query began; None for a batch write. Tasks find the
+    topics of their rows by themselves, at different times. Costs no request if the versions are the same.
+    """
+    used: dict[str, set[int]] = {}
+    for part in parts:
+        used.setdefault(part.topic, set()).add(part.schema_id)
+    for name, numbers in used.items():
+        # A topic that did not exist then keeps the columns that it was created with.
+        seen = numbers if begun is None else {*numbers, begun.get(name, 0)}
+        if len(seen) > 1:
+            for version in topic_versions(runtime, name):
+                if min(seen) <= version.number <= max(seen):
+                    names.check(version, columns)
 
 
 class TopicRoute:

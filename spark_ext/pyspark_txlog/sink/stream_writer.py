@@ -62,6 +62,8 @@ from txlog.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txlog.engine import Runtime
+    from txlog.engine.arrow import ColumnNames
     from txlog.engine.schemas import TopicMetadata
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
@@ -98,8 +100,11 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         txn: TransactionMetadata | None,
         store_id: str = "",
         topic: TopicMetadata | None = None,
+        begun: Mapping[str, int] | None = None,
     ) -> None:
-        self._topic = topic
+        self.topic = topic
+        """The topic of the option, as it was when the micro-batch began. All its rows have these columns."""
+        self._begun = begun
         self._options = options
         self._schema = schema
         self._txn = txn
@@ -163,9 +168,12 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     @plain_errors
-    def settling(cls, options: Mapping[str, str], schema: StructType) -> Self:
-        """Return a writer for `commit` and `abort` of a micro-batch that `begin` has begun in another process."""
-        return cls(parse_stream_write_options(options), schema, None)
+    def settling(cls, options: Mapping[str, str], schema: StructType, begun: Mapping[str, int] | None = None) -> Self:
+        """Return a writer for `commit` and `abort` of a micro-batch that `begin` has begun in another process.
+
+        `begun` are the versions of `begun_columns`, with which the query began.
+        """
+        return cls(parse_stream_write_options(options), schema, None, begun=begun)
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:  # type: ignore[override]  # as pyspark's own
@@ -184,7 +192,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
             with closing(self._options.open()) as runtime:
                 task = task_of_batch(context.partitionId(), int(batch_id))
-                parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self._topic)
+                parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self.topic)
         return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
 
     @plain_errors
@@ -192,8 +200,9 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         """Driver side: publish what the successful attempts wrote and the sources' offsets, in one decision.
 
         Raises ProducerFencedError (another run of the query took over), StoreChangedError, CommitFailedError (the
-        sources' rows are already committed), TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError. Spark then
-        calls `abort`, and the query ends.
+        sources' rows are already committed), TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError,
+        SchemaMismatchError (a name means another column than when the query began). Spark then calls `abort`, and the
+        query ends.
         """
         begun = _begun(messages)
         if begun is None:
@@ -214,6 +223,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             batch.check_replay(session, begun.txn)
             _say_skipped(begun, batch_id)
             return None
+        self._check_columns(session.runtime, parts)
         transaction = self._resume(session, begun, attempted=False)
         try:
             offsets = batch.offsets(session, begun.txn)
@@ -247,7 +257,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             writer, txn = cls._begin_in(session, options, schema, known, _LAST.pop(session, None))
             begun = StreamFiles(parts=(), txn=txn, query_id=query_id, store_id=writer._store_id)
             repeated = is_repeated(txn, TxnVersion(version=batch_id, scope=query_id))
-            parts = () if repeated else write(session.runtime, options, txn)
+            parts = () if repeated else write(session.runtime, options, txn, writer.topic)
             try:
                 last = writer._commit_in(session, begun, parts, batch_id)
             except BaseException:
@@ -281,6 +291,15 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire --execute`, ends it"
             )
 
+    def _check_columns(self, runtime: Runtime, parts: Sequence[StagedPart]) -> None:
+        begun = self._begun
+        if begun is None or all(begun.get(part.topic) == part.schema_id for part in parts):
+            return
+        # Imported here because a commit seldom needs it.
+        from pyspark_txlog.sink.routing import check_columns_kept
+
+        check_columns_kept(runtime, parts, self._schema.names, query_names(), begun)
+
     def _micro_batch(self, query_id: str, number: int) -> MicroBatch:
         checkpoint = checkpoint_of(self._options) if self._options[table.COMMIT_SOURCE_OFFSETS] else None
         return MicroBatch(query_id=query_id, number=number, checkpoint=checkpoint)
@@ -300,6 +319,22 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             config=producer_config(self._options),
             session=session,
         )
+
+
+def query_names() -> ColumnNames:
+    """Return what keeps the meaning of a query's column names."""
+    from txlog.engine.arrow import ColumnNames
+
+    return ColumnNames("this query", "restart the query with the topic's present columns")
+
+
+def begun_columns(options: Mapping[str, str]) -> dict[str, int]:
+    """Return the version of the columns of each topic that the query may write: that of the option, or all. Raises TxlogError."""
+    parsed = parse_stream_write_options(options)
+    with closing(parsed.open()) as runtime:
+        topic = parsed[table.TOPIC]
+        topics = runtime.list_topics() if topic is None else [runtime.topic(topic, 0)]
+        return {each.topic: each.schema_id for each in topics}
 
 
 def _cached_session(options: Options, query_id: str | None) -> AbstractContextManager[Session]:

@@ -1,0 +1,170 @@
+"""A writer that lives longer than the names of the columns: its values stay in the columns that it meant, or it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from tests.client.world import World
+from txlog.client.column_names import ColumnNames
+from txlog.client.store import Store
+from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+
+AB = pa.schema({"id": pa.int32(), "a": pa.string(), "b": pa.string(), "s": pa.struct({"x": pa.int8(), "y": pa.int8()})})
+CHANGED = r"topic 'orders': since version \d+ the name '{}' means another column.*when this producer began.*make a new producer"
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    made = world.open()
+    made.create_topic("orders", AB)
+    return made
+
+
+def rows(store: Store, *columns: str) -> list[dict[str, Any]]:
+    return store.table("orders").to_arrow(columns=list(columns)).to_pylist()
+
+
+def forms() -> dict[str, Any]:
+    """Return rows with the columns `a` and `b` in each form that a producer takes."""
+    made = pa.table({"a": ["A"], "b": ["B"]})
+    return {
+        "row": {"a": "A", "b": "B"},
+        "rows": [{"b": "B"}, {"a": "A", "b": "B"}],
+        "table": made,
+        "batch": made.to_batches()[0],
+        "stream": pd.DataFrame({"a": ["A"], "b": ["B"]}),
+    }
+
+
+@pytest.mark.parametrize("form", forms())
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"rename_columns": {"a": "b", "b": "a"}}],
+        [{"rename_columns": {"a": "c"}}, {"rename_columns": {"b": "a"}}, {"rename_columns": {"c": "b"}}],
+        [{"drop_columns": ["a"]}, {"add_columns": pa.schema({"a": pa.string()})}],
+    ],
+    ids=["swap", "swap in three versions", "drop and add"],
+)
+def test_a_producer_that_sleeps_across_a_change_of_names_is_told(
+    world: World, store: Store, changes: list[dict[str, Any]], form: str
+) -> None:
+    with world.open().producer(metadata_max_age_ms=10) as producer:
+        producer.send("orders", {"a": "A", "b": "B"}).result()
+        for change in changes:
+            store.alter_topic("orders", **change)
+        world.clock.advance_ms(11)
+        with pytest.raises(SchemaMismatchError, match=CHANGED.format("a")):
+            producer.send("orders", forms()[form])
+        # Rows without such a column are as before, and the producer still works.
+        producer.send("orders", [{"id": 1}, {"id": 2, "s": {"x": 1, "y": 2}}]).result()
+    assert [row["id"] for row in rows(store, "id")] == [None, 1, 2]
+    assert store.table("orders").count(where="a = 'B' OR b = 'A'") == ("rename_columns" in changes[0])
+
+
+def test_a_producer_that_knows_an_older_version_writes_the_columns_that_it_means(world: World, store: Store) -> None:
+    with world.open().producer(metadata_max_age_ms=10**9) as producer:
+        producer.send("orders", {"a": "A", "b": "B"}).result()
+        store.alter_topic("orders", rename_columns={"a": "b", "b": "a"})
+        producer.send("orders", {"a": "A", "b": "B"}).result()
+    assert rows(store, "a", "b") == [{"a": "B", "b": "A"}] * 2
+
+
+def test_a_producer_that_learns_new_names_because_a_row_has_them_is_told_too(world: World, store: Store) -> None:
+    with world.open().producer(metadata_max_age_ms=10**9) as producer:
+        producer.send("orders", {"a": "A", "b": "B"}).result()
+        store.alter_topic("orders", rename_columns={"a": "b", "b": "a"}, add_columns=pa.schema({"c": pa.string()}))
+        with pytest.raises(SchemaMismatchError, match=CHANGED.format("a")):
+            producer.send("orders", {"a": "A", "c": "C"})
+        # The producer asked for the newest columns, so from now on it knows them.
+        with pytest.raises(SchemaMismatchError, match=CHANGED.format("b")):
+            producer.send("orders", {"b": "B"})
+        producer.send("orders", {"c": "C"}).result()
+    assert rows(store, "a", "b", "c") == [{"a": "B", "b": "A", "c": None}, {"a": None, "b": None, "c": "C"}]
+
+
+def test_a_transaction_goes_on_after_rows_were_refused(world: World, store: Store) -> None:
+    with world.open().producer("t", metadata_max_age_ms=10) as producer:
+        producer.begin_transaction()
+        producer.send("orders", {"a": "A"})
+        store.alter_topic("orders", rename_columns={"a": "b", "b": "a"})
+        world.clock.advance_ms(11)
+        with pytest.raises(SchemaMismatchError, match=CHANGED.format("a")):
+            producer.send("orders", {"a": "A"})
+        producer.send("orders", {"id": 1})
+        producer.commit_transaction()
+    assert rows(store, "id", "a", "b") == [{"id": None, "a": None, "b": "A"}, {"id": 1, "a": None, "b": None}]
+
+
+@pytest.mark.parametrize(
+    ("change", "row", "found"),
+    [
+        ({"rename_columns": {"a": "title"}}, {"b": "B"}, {"title": None, "b": "B"}),
+        ({"rename_columns": {"a": "title"}}, {"title": "A"}, {"title": "A", "b": None}),
+        ({"drop_columns": ["b"]}, {"a": "A"}, {"a": "A"}),
+        ({"set_types": {"id": "int64"}, "column_order": ["b"]}, {"a": "A", "b": "B"}, {"b": "B", "a": "A"}),
+        ({"add_columns": pa.schema({"c": pa.int8()})}, {"a": "A", "c": 1}, {"a": "A", "b": None, "c": 1}),
+        ({"add_fields": {"s": pa.schema({"z": pa.int8()})}}, {"s": {"z": 1}}, {"s": {"x": None, "y": None, "z": 1}}),
+        ({"rename_columns": {"s.x": "z"}}, {"s": {"z": 1}}, {"s": {"z": 1, "y": None}}),
+    ],
+)
+def test_other_changes_do_not_stop_a_producer(
+    world: World, store: Store, change: dict[str, Any], row: dict[str, Any], found: dict[str, Any]
+) -> None:
+    with world.open().producer(metadata_max_age_ms=10) as producer:
+        producer.send("orders", {"id": 1}).result()
+        store.alter_topic("orders", **change)
+        world.clock.advance_ms(11)
+        producer.send("orders", row).result()
+    assert rows(store, *found)[1] == found
+
+
+def test_a_renamed_column_is_unknown_by_its_old_name(world: World, store: Store) -> None:
+    with world.open().producer(metadata_max_age_ms=10) as producer:
+        producer.send("orders", {"a": "A"}).result()
+        store.alter_topic("orders", rename_columns={"a": "title"})
+        world.clock.advance_ms(11)
+        with pytest.raises(SchemaMismatchError, match="column 'a' is unknown; the topic has id, title, b, s"):
+            producer.send("orders", {"a": "A"})
+
+
+def test_names_inside_of_a_column_count(world: World, store: Store) -> None:
+    with world.open().producer(metadata_max_age_ms=10) as producer:
+        producer.send("orders", {"s": {"x": 1, "y": 2}}).result()
+        store.alter_topic("orders", rename_columns={"s.x": "y", "s.y": "x"})
+        world.clock.advance_ms(11)
+        with pytest.raises(SchemaMismatchError, match=CHANGED.format("s")):
+            producer.send("orders", {"s": {"x": 1, "y": 2}})
+        # Back to the names that the producer knows.
+        store.alter_topic("orders", rename_columns={"s.x": "y", "s.y": "x"})
+        world.clock.advance_ms(11)
+        producer.send("orders", {"s": {"x": 1, "y": 2}}).result()
+    assert rows(store, "s") == [{"s": {"x": 1, "y": 2}}] * 2
+
+
+def test_a_topic_that_is_created_again_has_names_of_its_own(world: World, store: Store) -> None:
+    with world.open().producer(metadata_max_age_ms=10) as producer:
+        producer.send("orders", {"a": "A"}).result()
+        store.delete_topic("orders")
+        store.create_topic("orders", AB)
+        world.clock.advance_ms(11)
+        with pytest.raises(UnknownTopicOrPartitionError, match="was deleted and created again"):
+            producer.send("orders", {"a": "A"})
+        producer.send("orders", {"a": "A"}).result()
+    assert rows(store, "a") == [{"a": "A"}]
+
+
+def test_a_name_that_a_version_in_between_used_otherwise_is_told(world: World, store: Store) -> None:
+    names = ColumnNames("this query", "restart the query")
+    for change in ({"add_columns": pa.schema({"c": pa.string()})}, {"rename_columns": {"c": "d"}}):
+        names.check(store.runtime.topic("orders", 0), ["a", "c"])
+        store.alter_topic("orders", **change)
+    names.check(store.runtime.topic("orders", 0), ["a", "c"])
+    store.alter_topic("orders", add_columns=pa.schema({"c": pa.string()}))
+    names.check(store.runtime.topic("orders", 0), ["a", "d"])
+    with pytest.raises(SchemaMismatchError, match=r"the name 'c' means another column.*this query began.*hint: restart"):
+        names.check(store.runtime.topic("orders", 0), ["a", "c"])

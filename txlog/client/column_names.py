@@ -1,0 +1,109 @@
+"""Does a writer still mean the same columns by the same names?
+
+Rows come with the names of their columns, and a topic's columns are ids (PROTOCOL.md, "Changed columns"). A producer or a
+query runs for a long time. If two columns swap their names meanwhile, or a dropped name is used again, its rows would go
+into other columns than before. So a writer keeps here what its names meant, and fails if a name means another field now.
+A name that does not exist any more is refused where rows are compared with the topic.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from txlog.client.runtime import Runtime
+from txlog.core.evolution import Path
+from txlog.core.records import SchemaField, TopicMetadata
+from txlog.errors import SchemaMismatchError
+from txlog.protocol.topics import schema_versions
+from txlog.storage.conform import single_row
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    topic_id: str
+    schema_id: int
+    ids: Mapping[str, Mapping[Path, int]]
+    """What each column's name has meant first: the ids of the column and of all fields in it."""
+    changed: frozenset[str] = field(default_factory=frozenset)
+    """Columns whose names, or a name inside of them, mean another field in this version."""
+
+
+class ColumnNames:
+    """The names of one writer, for all topics that it writes. Thread-safe."""
+
+    def __init__(self, who: str, remedy: str) -> None:
+        """`who` and `remedy` are for the message: "this query", and "restart the query"."""
+        self._who = who
+        self._remedy = remedy
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Known] = {}
+
+    def changed(self, topic: TopicMetadata) -> frozenset[str]:
+        """Return the columns of this version whose names have meant another field before, for this writer.
+
+        The first version that is seen says what names mean; later versions add what their new names mean. A topic that
+        was deleted and created again has names of its own.
+        """
+        known = self._topics.get(topic.topic)
+        if known is not None and known.schema_id == topic.schema_id and known.topic_id == topic.topic_id:
+            return known.changed
+        with self._lock:
+            known = self._topics.get(topic.topic)
+            before = {} if known is None or known.topic_id != topic.topic_id else known.ids
+            ids: dict[str, Mapping[Path, int]] = dict(before)
+            changed = set()
+            for column in topic.schema:
+                now = dict(_ids(column, ()))
+                first = before.get(column.name, {})
+                if any(first.get(path, number) != number for path, number in now.items()):
+                    changed.add(column.name)
+                else:
+                    ids[column.name] = {**first, **now}
+            self._topics[topic.topic] = known = _Known(topic.topic_id, topic.schema_id, ids, frozenset(changed))
+        return known.changed
+
+    def check(self, topic: TopicMetadata, names: Iterable[str] | None) -> None:
+        """Raise SchemaMismatchError if one of these names has meant another field before. None: any name counts."""
+        changed = self.changed(topic)
+        if changed:
+            found = sorted(changed if names is None else changed & set(names))
+            if found:
+                raise SchemaMismatchError(
+                    f"topic {topic.topic!r}: since version {topic.schema_id} the name {found[0]!r} means another column, or one inside of it does, "
+                    f"than when {self._who} began. Nothing was written. hint: {self._remedy}"
+                )
+
+    def check_rows(self, topic: TopicMetadata, data: object) -> None:
+        """Raise as `check` for rows in a form that a producer takes."""
+        if self.changed(topic):
+            self.check(topic, _names_of(data))
+
+
+def topic_versions(runtime: Runtime, topic: str) -> tuple[TopicMetadata, ...]:
+    """Return the versions of a topic that introduced its columns, oldest first. Raises UnknownTopicOrPartitionError."""
+    return runtime.patiently(f"reading versions of topic {topic!r}", partial(schema_versions, topic))
+
+
+def _ids(field: SchemaField, above: Path) -> Iterator[tuple[Path, int]]:
+    path = (*above, field.name)
+    yield path, field.id
+    for child in field.fields:
+        yield from _ids(child, path)
+
+
+def _names_of(data: Any) -> Collection[str] | None:
+    """Return the names of the columns that rows have; None if they can be read only once."""
+    row = single_row(data)
+    if row is not None:
+        return [str(name) for name in row]
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return data.schema.names
+    if isinstance(data, list):
+        return {str(name) for each in data if isinstance(each, Mapping) for name in each}
+    return None
