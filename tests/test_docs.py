@@ -33,8 +33,8 @@ TUTORIAL = (
     "docs/maintenance.md",
 )
 """Pages with programs, in the order in which a reader runs them in one folder."""
-ELSEWHERE = {"docs/cli.md", "docs/kafka.md", "docs/engine.md", "docs/tables.md"}
-"""Tests below run the programs of cli.md and tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine."""
+ELSEWHERE = {"docs/cli.md", "docs/columns.md", "docs/kafka.md", "docs/engine.md", "docs/tables.md"}
+"""Tests below run the programs of cli.md, columns.md and tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,17 @@ def test_programs_over_tables_print_what_stands_below_them_also_the_second_time(
     shown = programs("docs/tables.md")
     assert len(shown) == 4
     assert python(tmp_path, [*shown, *shown]) == [program.printed.strip() for program in [*shown, *shown]]
+
+
+def test_the_programs_over_changed_columns_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changing, commands = programs("docs/columns.md")
+    assert python(tmp_path, [changing]) == [changing.printed.strip()]
+    monkeypatch.setenv("TXLOG_STORE", str(tmp_path / "another"))
+    columns = ["id:int32", "name:string", "price:float32", "note:string"]
+    command("topics", "create", "goods", *(each for column in columns for each in ("--column", column)))
+    assert "renamed name to title" in typed(commands)
+    with txlog.open(tmp_path / "my-log") as store, txlog.open(tmp_path / "another") as other:
+        assert store.topic("goods").fields == other.topic("goods").fields
 
 
 def test_the_commands_show_what_the_programs_wrote_and_may_be_run_again(

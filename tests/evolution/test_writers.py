@@ -166,5 +166,7 @@ def test_a_name_that_a_version_in_between_used_otherwise_is_told(world: World, s
     names.check(store.runtime.topic("orders", 0), ["a", "c"])
     store.alter_topic("orders", add_columns=pa.schema({"c": pa.string()}))
     names.check(store.runtime.topic("orders", 0), ["a", "d"])
-    with pytest.raises(SchemaMismatchError, match=r"the name 'c' means another column.*this query began.*hint: restart"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"the name 'c' means another column.*this query began.*hint: restart"
+    ):
         names.check(store.runtime.topic("orders", 0), ["a", "c"])
