@@ -86,6 +86,10 @@ def value_of(field: SchemaField, dice: random.Random) -> Any:
         return {child.name: value_of(child, dice) for child in field.fields}
     if field.type == "list":
         return [value_of(field.fields[0], dice) for _ in range(dice.randrange(3))]
+    if field.type == "map":
+        return [(key, value_of(field.fields[1], dice)) for key in dice.sample(["", "k", "l"], dice.randrange(3))]
+    if field.type == "bool":
+        return dice.random() < 0.5
     if field.type == "string":
         return dice.choice(["", "a", "ä", "n" * 40])
     if field.type.startswith("decimal"):
@@ -101,6 +105,8 @@ def by_id(field: SchemaField, value: Any) -> Any:
         return value
     if field.type == "struct":
         return {child.id: by_id(child, value[child.name]) for child in field.fields}
+    if field.type == "map":
+        return [(key, by_id(field.fields[1], each)) for key, each in value]
     return [by_id(field.fields[0], each) for each in value]
 
 
@@ -110,6 +116,8 @@ def shown(field: SchemaField, value: Any, last_id: int) -> Any:
         return value
     if field.type == "struct":
         return {child.name: of_row(child, value, last_id) for child in field.fields}
+    if field.type == "map":
+        return [(key, shown(field.fields[1], each, last_id)) for key, each in value]
     return [shown(field.fields[0], each, last_id) for each in value]
 
 

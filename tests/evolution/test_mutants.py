@@ -11,6 +11,7 @@ import pytest
 
 from tests.client.world import World
 from tests.evolution import test_worlds as worlds
+from tests.evolution import test_writers as writers
 from txlog.client import reading, rows
 from txlog.core import evolution
 from txlog.core.evolution import WrittenSchema
@@ -92,6 +93,10 @@ def take_dropped_ids_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("txlog.protocol.column_changes.last_field_id", lambda version: evolution.max_field_id(version.schema))
 
 
+def write_by_the_newest_names(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("txlog.client.column_names.ColumnNames.check_rows", lambda names, topic, data: None)
+
+
 MUTANTS = [
     use_names,
     use_names_in_sealing,
@@ -121,3 +126,13 @@ def test_a_world_notices(
             finally:
                 another.close()
     pytest.fail("no world noticed it")
+
+
+def test_a_writer_that_takes_the_newest_names_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.open()
+    store.create_topic("orders", writers.AB)
+    write_by_the_newest_names(monkeypatch)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        writers.test_a_producer_that_sleeps_across_a_change_of_names_is_told(
+            world, store, [{"rename_columns": {"a": "b", "b": "a"}}], "row"
+        )

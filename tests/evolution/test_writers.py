@@ -1,4 +1,4 @@
-"""A writer that lives longer than the names of the columns: its values stay in the columns that it meant, or it is told."""
+"""A writer that lives longer than the names of the columns: its values stay in the columns that it meant, or it gets an error."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Decimal
@@ -23,7 +22,9 @@ from txlog.errors import UnsupportedStoreError
 from txlog.inspection.chain import read_rows
 from txlog.maintenance.fsck import check_store, store_check
 from txlog.maintenance.merge import merge_partition
+from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.damage import overwrite
 
 TP = TopicPartition("orders", 0)
 NAMES = ["n", "id", "title", "f", "d", "s", "l", "m", "a", "note", "day"]
@@ -63,14 +64,13 @@ LATEST = [(1, "z7", 1e300), (0, "z8", 1e300), (5, "z9", 0.5)]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    shutil.copytree(FORMAT_FOLDER, tmp_path / "store")
-    with txlog.open(
-        str(tmp_path / "store"),
-        clock=ManualClock(START_MS + 60_000),
-        ids=SeededIds(9),
-        storage_options={"fsync": False},
-    ) as opened:
+def store() -> Iterator[Store]:
+    clock = ManualClock(START_MS + 60_000)
+    memory = MemoryObjectStore(clock=clock)
+    for path in FORMAT_FOLDER.rglob("*"):
+        if path.is_file():
+            overwrite(memory, path.relative_to(FORMAT_FOLDER).as_posix(), path.read_bytes())
+    with txlog.open("memory://", clock=clock, ids=SeededIds(9), object_store=memory) as opened:
         yield opened
 
 
@@ -153,7 +153,7 @@ def test_a_program_without_the_feature_refuses_the_store(store: Store, monkeypat
     monkeypatch.setattr(features, "KNOWN_FEATURES", older)
     monkeypatch.setattr(store_check, "KNOWN_FEATURES", older)
     with pytest.raises(UnsupportedStoreError, match=r"the store needs schema-evolution, and this txlog knows.*upgrade"):
-        txlog.open(store.runtime.url)
+        txlog.open("memory://", object_store=store.runtime.store)
     assert "schema-evolution" in str(check_store(store.runtime.store).findings)
 
 

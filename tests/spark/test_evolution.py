@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import TxLog
@@ -29,6 +31,9 @@ from tests.evolution.log import (
     topic_of,
     try_change,
 )
+from tests.golden.make_evolved import FORMAT_FOLDER
+from tests.golden.test_evolved import LATEST
+from tests.golden.test_evolved import ORDERS as GOLDEN
 from tests.spark.conftest import Log
 from txlog.client import reading
 from txlog.client.store import Store
@@ -277,3 +282,22 @@ def put(log: Log, native: TxLog, topic: str, row: dict[str, Any], stored: str) -
         return
     with log.store.producer() as producer:
         producer.send(topic, [row], partition=0).result()
+
+
+def test_spark_reads_the_golden_store_of_changed_columns(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "v2")
+    shutil.copytree(FORMAT_FOLDER, url)
+    frames = [spark.read.format("txlog").option("subscribe", "orders").load(url)]
+    frames.append(load(spark, {"path": url, "subscribe": "orders"}, None))
+    with TxLog(spark, url) as native:
+        frames.append(native.table("orders").to_df())
+        frames.append(native.snapshot("orders").to_df("orders"))
+        by_id = sorted(GOLDEN, key=lambda row: -1 if row["id"] is None else row["id"])
+        for frame in frames:
+            assert frame.orderBy("id").toArrow().to_pylist() == by_id
+            assert [row.title for row in frame.where("d < 0.6 AND day = DATE'1969-12-31'").orderBy("id").collect()] == [
+                "a1",
+                None,
+            ]
+        latest = native.table("prices").latest()
+        assert sorted((row.zone, row.id, row.price) for row in latest.collect()) == sorted(LATEST)

@@ -215,6 +215,19 @@ def test_append_adds_columns_if_it_is_told_so(log: Log) -> None:
         assert found == [(0, "", "", 5, "x"), (1, "", "", 5, ""), (1, "A", "", 5, "")]
 
 
+def test_the_writes_of_one_transaction_mean_the_same_columns(log: Log) -> None:
+    log.create(schema=AB, partitions=1)
+    frame = log.spark.sql("SELECT 1 AS id, 'A' AS a, 'B' AS b")
+    with TxLog(log.spark, log.url, {"fsync": False}) as native:
+        with pytest.raises(SchemaMismatchError, match="'a' means another column"), native.transaction("t") as txn:
+            txn.write(frame, "orders")
+            log.store.alter_topic("orders", rename_columns=SWAP)
+            txn.write(frame, "orders")
+        with native.transaction("t") as txn:
+            txn.write(frame, "orders")
+    assert rows(log.store) == [(1, "A", "B")]
+
+
 STRICT = pa.schema(
     [
         pa.field("id", pa.int32(), nullable=False),

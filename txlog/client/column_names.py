@@ -47,7 +47,7 @@ class ColumnNames:
     def changed(self, topic: TopicMetadata) -> frozenset[str]:
         """Return the columns of this version whose names have meant another field before, for this writer.
 
-        The first version that is seen says what names mean; later versions add what their new names mean. A topic that
+        A name keeps the meaning that it had in the first version. Later versions add the meaning of their new names. A topic that
         was deleted and created again has names of its own.
         """
         known = self._topics.get(topic.topic)

@@ -204,13 +204,19 @@ class TopicTable:
         # A local import: it loads numpy and pyarrow.
         from txlog.engine.arrow import key_columns_of, value_columns
 
-        topic = self.topic()
-        keys = key_columns_of(self.log.runtime.settings, topic)
-        if not keys:
-            raise InvalidRequestError(
-                f"topic {self.name!r} has no key, so no row of it is newer than another one. hint: set key.columns of the topic"
-            )
-        names = schemas.select({self.name: topic.schema}, columns).names
-        frame = self.to_df(columns=["*", *schemas.METADATA.names], isolation_level="read_committed")
+        frame: DataFrame | None = None
+        while frame is None:
+            topic = self.topic()
+            keys = key_columns_of(self.log.runtime.settings, topic)
+            if not keys:
+                raise InvalidRequestError(
+                    f"topic {self.name!r} has no key, so no row of it is newer than another one. hint: set key.columns of the topic"
+                )
+            names = schemas.select({self.name: topic.schema}, columns).names
+            planned = self.to_df(columns=["*", *schemas.METADATA.names], isolation_level="read_committed")
+            # The plan looked the topic up itself. The columns may have changed since, and the key's names with them.
+            known = self.log.runtime.known_topic(self.name)
+            if known is not None and known.schema_id == topic.schema_id:
+                frame = planned
         kept = newest(frame, keys, value_columns(topic.schema, keys))
         return kept.select(*(quoted(name) for name in names))

@@ -55,7 +55,7 @@ class Transaction:
         self._offsets: list[GroupOffsets] = []
         self._topics: set[str] = set()
         self._failed: BaseException | None = None
-        self._names: ColumnNames | None = None
+        self._names = ColumnNames("this transaction", "run the transaction again")
         self._open = True
         self.version = version
         self.repeated = False
@@ -73,7 +73,10 @@ class Transaction:
         return self._staged.transactional_id
 
     def keep_columns(self, names: ColumnNames) -> None:
-        """Let `write` fail if a column's name means another column than in the query's earlier micro-batches."""
+        """Let `write` fail if a name means another column than in the query's earlier micro-batches.
+
+        Otherwise only names of the same transaction count.
+        """
         self._names = names
 
     def carry_sources(self, batch: MicroBatch) -> None:
@@ -123,8 +126,7 @@ class Transaction:
         try:
             # Also checked if the transaction is repeated: a wrong program must fail the second time too.
             route = _route(self._runtime, frame, topic, key, merge=merge_schema)
-            if self._names is not None:
-                self._names.check(route.topic, frame.schema.names)
+            self._names.check(route.topic, frame.schema.names)
             self._topics.add(topic)
             if self.repeated and self.version is not None:
                 check_version(self._staged.txn, replace(self.version, topics=frozenset({topic})))
