@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Decimal
@@ -158,10 +159,11 @@ def test_a_program_without_the_feature_refuses_the_store(store: Store, monkeypat
 
 
 def test_the_script_still_tells_the_same_story(tmp_path: Path) -> None:
-    """Only the bytes may differ: another pyarrow writes other Parquet files, so their digests differ too."""
+    """Only bytes and drawn ids may differ: another pyarrow writes other Parquet files, so their digests differ too."""
     make(tmp_path / "again")
 
     def paths(folder: Path) -> list[str]:
-        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        return sorted(re.sub(r"/rows/\d+|-[0-9a-f]{32}\.", "", path) for path in found)
 
     assert paths(tmp_path / "again") == paths(FORMAT_FOLDER)
