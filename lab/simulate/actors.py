@@ -15,6 +15,7 @@ vacuum      `txlog vacuum` of all topics, including internal ones: boundaries, s
             objects.
 retention   `txlog retention` by age or by size; or moves the log start to any offset.
 remaker     Deletes a topic that banks and plain producers write to, and creates it again.
+evolver     Adds, renames, moves and drops columns of that topic.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.core.transactions import PREPARED
 from txlog.errors import (
     AbortableError,
+    InvalidConfigurationError,
     InvalidRequestError,
     MissingObjectError,
     OffsetOutOfRangeError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     RetriableError,
+    SchemaMismatchError,
     TopicExistsError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
@@ -504,6 +507,17 @@ def remaker(life: Life) -> Program[None]:
         yield from make_drafts(life)
 
 
+def evolver(life: Life) -> Program[None]:
+    """Change columns of the topic. Another process may have changed them, or deleted the topic."""
+    client, choose = life.client, life.choose
+    for _ in range(choose.randint(1, 4)):
+        yield Sleep(choose.choice([0, 100, 1_000, 10_000]))
+        try:
+            yield from client.change_columns(DRAFTS.topic, choose)
+        except (SchemaMismatchError, InvalidConfigurationError, UnknownTopicOrPartitionError) as error:
+            client.record(Note(text=f"columns of {DRAFTS.topic} stay: {error!r}"[:300]))
+
+
 def make_drafts(life: Life) -> Program[None]:
     """Create the topic, unless another process has just created it."""
     try:
@@ -526,6 +540,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "vacuum": vacuum,
     "retention": retention,
     "remaker": remaker,
+    "evolver": evolver,
 }
 
 

@@ -37,10 +37,19 @@ from txlog.core import names
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, NewId, NewProducerId, Program, ReadClocks, Sleep
+from txlog.core.evolution import AddColumn, DropColumn, MoveColumn, RenameColumn, contradictions
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
-from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, TopicMetadata, TransactionMetadata
+from txlog.core.records import (
+    DataFile,
+    GroupValue,
+    OffsetValue,
+    SchemaField,
+    StagedPart,
+    TopicMetadata,
+    TransactionMetadata,
+)
 from txlog.core.transactions import Skipped
 from txlog.errors import (
     MissingObjectError,
@@ -49,7 +58,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import groups, topic_changes, transactions
+from txlog.protocol import column_changes, groups, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
@@ -362,6 +371,44 @@ class Client:
                 DeleteTopic(topic=topic), call, lambda gone: DeleteTopic(topic=topic, version=gone.number)
             )
         )
+
+    def change_columns(self, topic: str, choose: random.Random) -> Program[TopicMetadata]:
+        """Change columns of the topic as `txlog.client.store` does: all tries are about one version, and one change."""
+        write_id = yield NewId()
+        base = yield from self._patiently(lambda: topic_programs.describe_topic(topic))
+        names = [field.name for field in base.schema]
+        *_, last = names
+        change = choose.choice(
+            [
+                AddColumn(SchemaField(id=1, name=f"c{base.number}", type="int8", default=1)),
+                RenameColumn((last,), f"r{base.number}"),
+                MoveColumn((last,)),
+                DropColumn((last,)),
+            ]
+        )
+        return (
+            yield from self._patiently(
+                lambda: column_changes.change_columns(self.ctx, base, [change], write_id=write_id)
+            )
+        )
+
+    def check_versions(self, topic: str) -> Program[list[str]]:
+        """Return what contradicts itself in the versions of a topic's name. Each write makes one version, and no id comes back."""
+        found = []
+        newest = yield from topic_programs.find_topic(topic)
+        before: TopicMetadata | None = None
+        writers: set[str] = set()
+        for number in range(newest.number + 1 if newest is not None else 0):
+            version = yield from topic_programs.earlier_version(topic, number)
+            if before is not None:
+                found += [
+                    f"version {number}: expected {one}, found {other}" for one, other in contradictions(before, version)
+                ]
+            if version.write_id in writers:
+                found.append(f"version {number}: a second one of write_id {version.write_id}")
+            writers.add(version.write_id)
+            before = version
+        return found
 
     def _append_log_start(self, tp: TopicPartition, version: int) -> Program[object]:
         return append_log_start(self.ctx, {}, tp, None, version)

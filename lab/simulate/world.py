@@ -26,6 +26,7 @@ from lab.histories.recorder import Recorder, encode_history
 from lab.simulate.actors import (
     ACCOUNTS,
     BANKS,
+    DRAFTS,
     EVENTS,
     GROUP,
     PARTITIONS,
@@ -178,6 +179,7 @@ class World:
         self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
         if remakers:
             self._kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
+            self._kinds += ["evolver"] * random.Random(seed).choice([0, 2, 4])
         else:
             # If topics are created again, rows of a snapshot disappear for another reason.
             self._kinds += ["looker"] * random.Random(seed).choice([0, 0, 1, 2])
@@ -194,6 +196,8 @@ class World:
             if self.goes_back:
                 self._go_back(self.steps // 4)
             self._settle()
+            if "remaker" in self._kinds:
+                self._run_alone("versions", self._check_versions)
         except _NoRestError as error:
             self.trouble.append(str(error))
         history = encode_history(self.recorder.events)
@@ -373,6 +377,10 @@ class World:
             self._run_alone("vacuum", lambda life: live("vacuum", life))
         self._recover()
         self._run_alone("final", _read_all)
+
+    def _check_versions(self, life: Life) -> Program[None]:
+        """Check the columns of the topic that is deleted, created again and evolved."""
+        self.trouble += yield from life.client.check_versions(DRAFTS.topic)
 
     def _land_all(self) -> None:
         while self.cluster.in_flight:
