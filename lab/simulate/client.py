@@ -37,7 +37,7 @@ from txlog.core import names
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, NewId, NewProducerId, Program, ReadClocks, Sleep
-from txlog.core.evolution import AddColumn, DropColumn, MoveColumn, RenameColumn, contradictions
+from txlog.core.evolution import AddColumn, Change, DropColumn, MoveColumn, RenameColumn, contradictions
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
@@ -68,6 +68,8 @@ from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import AppendResult
 
 T = TypeVar("T")
+COLUMNS = tuple(SchemaField(id=1, name=name, type="string") for name in ("content", "note"))
+"""Of a topic with metadata. Kafka's columns, which are the default, cannot be renamed."""
 MAX_RELISTS = 5
 TRIES = 8
 """The maximum number of tries of a retriable call."""
@@ -348,7 +350,7 @@ class Client:
         topic_id = yield NewId()
         yield from self._patiently(
             lambda: topic_changes.create_topic(
-                self.ctx, topic, append_log_start=self._append_log_start, topic_id=topic_id
+                self.ctx, topic, fields=COLUMNS, append_log_start=self._append_log_start, topic_id=topic_id
             )
         )
 
@@ -378,7 +380,7 @@ class Client:
         base = yield from self._patiently(lambda: topic_programs.describe_topic(topic))
         names = [field.name for field in base.schema]
         *_, last = names
-        change = choose.choice(
+        change: Change = choose.choice(
             [
                 AddColumn(SchemaField(id=1, name=f"c{base.number}", type="int8", default=1)),
                 RenameColumn((last,), f"r{base.number}"),

@@ -87,5 +87,5 @@ def test_a_damaged_version_is_found_and_no_wrong_column_is_shown(
         found = rows(world)
     except TxlogError as error:
         found = str(error)
-    # The sealed file has all rows in the columns of its own, newest version, so the older ones are seldom needed.
+    # The sealed file has all rows in the columns of the newest version, so the older versions are seldom needed.
     assert found == ROWS or path in str(found)

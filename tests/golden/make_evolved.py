@@ -1,4 +1,4 @@
-"""What does a store look like after its columns changed? This script writes one with each change that is allowed.
+"""How is a store stored after its columns changed? This script writes one with each change that is allowed.
 
     python -m tests.golden.make_evolved [FOLDER]        # default: tests/golden/v2, which must not exist
 
