@@ -380,14 +380,13 @@ class Client:
         base = yield from self._patiently(lambda: topic_programs.describe_topic(topic))
         names = [field.name for field in base.schema]
         *_, last = names
-        change: Change = choose.choice(
-            [
-                AddColumn(SchemaField(id=1, name=f"c{base.number}", type="int8", default=1)),
-                RenameColumn((last,), f"r{base.number}"),
-                MoveColumn((last,)),
-                DropColumn((last,)),
-            ]
-        )
+        changes: list[Change] = [
+            AddColumn(SchemaField(id=1, name=f"c{base.number}", type="int8", default=1)),
+            RenameColumn((last,), f"r{base.number}"),
+            MoveColumn((last,)),
+            DropColumn((last,)),
+        ]
+        change = choose.choice(changes)
         return (
             yield from self._patiently(
                 lambda: column_changes.change_columns(self.ctx, base, [change], write_id=write_id)

@@ -146,7 +146,8 @@ class Producer:
 
         If this call raises, no row was sent. Raises:
 
-        * SchemaMismatchError with the column, the expected and the found type.
+        * SchemaMismatchError with the column, the expected and the found type; also if a name of the topic means another
+          column now than when this producer first wrote to the topic.
         * UnknownTopicOrPartitionError.
         * IllegalStateError, also while another thread ends the transaction.
         * TxlogTimeoutError if too many rows wait already.
