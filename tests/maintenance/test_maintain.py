@@ -195,7 +195,7 @@ def test_groups_are_forgotten_only_where_that_was_asked_for(world: World, store:
             consumer.commit({TopicPartition("orders", 0): 1})
         world.clock.advance_ms(DAY_MS)
     member = world.open().consumer(group_id="member", enable_auto_commit=False)
-    member.subscribe(["orders"])
+    member.subscribe(["orders"], on_lost=lambda _: None)
     member.poll(0)
     world.clock.advance_ms(10_000)
     groups = store.admin().list_groups
@@ -205,8 +205,13 @@ def test_groups_are_forgotten_only_where_that_was_asked_for(world: World, store:
     assert done(Maintainer(world.open().runtime, policy).run(), "groups") == {"forgotten_groups": 1}
     assert {group.group for group in groups()} == {"late", "member"}
     world.clock.advance_ms(30 * DAY_MS)
+    member.poll(0)
     Maintainer(world.open().runtime, policy).run()
     assert {group.group for group in groups()} == {"member"}
+    # A member whose session is over is dead, and keeps no group.
+    world.clock.advance_ms(30 * DAY_MS)
+    Maintainer(world.open().runtime, policy).run()
+    assert not groups()
     member.close()
 
 
