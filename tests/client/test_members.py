@@ -202,18 +202,26 @@ def test_a_heartbeat_is_written_only_if_nothing_else_was(world):
     assert a.told == [("assign", [0, 1, 2, 3])]
 
 
-def test_an_idle_member_costs_what_the_documentation_says(world):
-    a = Member(world, "a")
-    a.consumer.pause(*FOUR)
+@pytest.mark.parametrize("count", [1, 4, 16])
+def test_an_idle_member_costs_what_the_documentation_says(world, count):
+    """Each member reads the heartbeats of all others, but one member alone seals a segment of them."""
+    members = [Member(world, f"m{number}") for number in range(count)]
+    settle(*members)
+    for member in members:
+        member.membership._stop.set()  # its thread goes by real time
+        member.consumer.pause(*member.consumer.assignment())
     with world.counting.counting() as cost:
-        for _ in range(3600):
-            world.clock.advance_ms(1000)
-            a.consumer.poll(0)
-            a.membership.tick()
-    assert appends(cost) <= 240
-    verbs = Counter(verb for verb, _ in cost.calls())
-    assert verbs["put_if_absent"] <= 240 + 30
-    assert verbs["get"] <= 1440 + 300
+        for _ in range(720):
+            world.clock.advance_ms(LOOK_MS)
+            for member in members:
+                member.consumer.poll(0)
+                member.membership.tick()
+    assert appends(cost) <= 240 * count
+    verbs = Counter(verb for verb, path in cost.calls() if path.startswith("__consumer_offsets"))
+    assert verbs["put_if_absent"] <= (240 + 30) * count
+    assert verbs["get"] <= (1440 + 240 * count + 300) * count
+    sealed = [path for verb, path in cost.calls() if verb == "put_if_absent" and path.endswith(".index")]
+    assert len(sealed) == len(set(sealed)) >= 240 * count // 16 - 1
 
 
 def test_a_lone_member_joins_with_one_record_and_leaves_with_one(world):

@@ -41,7 +41,7 @@ from txlog.errors import (
 )
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
-from txlog.protocol.seal import seal_quietly
+from txlog.protocol.seal import seal_in_turn
 from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
@@ -237,7 +237,7 @@ def take_group(
     ]
     value = joined[0] if joined else membership(view.state, group)
     assert value is not None
-    view = yield from seal_quietly(ctx, view)
+    view = yield from seal_in_turn(ctx, view, write_id)
     return with_view(views, view), (value, before)
 
 
@@ -256,7 +256,7 @@ def leave_group(ctx: Context, views: Views, group: str, generation: int, member_
 
     views, view = yield from get_view(ctx, views, tp)
     view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
-    view = yield from seal_quietly(ctx, view)
+    view = yield from seal_in_turn(ctx, view, write_id)
     return with_view(views, view)
 
 
@@ -420,7 +420,7 @@ def append_entries(
         view, outcome = yield from append(views[tp])
     if isinstance(outcome, Stop) and not (change is not None and change.has_won(view)):
         raise outcome.value.error if isinstance(outcome.value, Refuse) else outcome.value
-    view = yield from seal_quietly(ctx, view)
+    view = yield from seal_in_turn(ctx, view, write_id)
     return with_view(views, view)
 
 

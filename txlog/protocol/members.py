@@ -19,7 +19,7 @@ from txlog.errors import InvalidRequestError, TxlogError
 from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.groups import home_of
 from txlog.protocol.load import get_fresh_view, get_view
-from txlog.protocol.seal import seal_quietly
+from txlog.protocol.seal import seal_in_turn
 from txlog.protocol.slot import Stop, append_slot
 
 Judge: TypeAlias = Callable[[PartitionState, int], tuple[Entry, ...] | TxlogError | None]
@@ -135,5 +135,5 @@ def _change(ctx: Context, views: Views, group: str, judge: Judge) -> Program[tup
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
     if isinstance(outcome, Stop) and outcome.value is not None:
         raise outcome.value
-    view = yield from seal_quietly(ctx, view)
+    view = yield from seal_in_turn(ctx, view, write_id)
     return with_view(views, view), view.state.groups.get(group)

@@ -9,7 +9,7 @@ segment is sealed only after the one before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import msgspec
 
@@ -30,6 +30,9 @@ MAX_FINISHED_SEGMENTS = 2
 """So many finished segments of a tail are sealed at once, whatever waits for it: their records are read one by one."""
 LEFT_RECORDS = 50
 """A finished segment is left to the producer that began the next one, until the next one has this many records."""
+LEFT_GROUP_RECORDS = 100
+"""When a process looks at finished segments that others should have sealed, in a partition of groups: when this many
+records follow the oldest one. Then it drops or seals all that LEFT_RECORDS records follow, as a rule after one GET."""
 _UNSEALED = "the segment stays unsealed until the state of idle producers has ended"
 
 
@@ -46,7 +49,12 @@ def seal(ctx: Context, view: PartitionView, leave: int = 0) -> Program[Partition
         # Only a young view proves that these slots were not deleted and created again (W37).
         view = yield from reload(ctx, view)
     segments = finished_segments(view)
-    for records in segments[: len(segments) - leave]:
+    due = segments[: len(segments) - leave]
+    if len(due) > 1 and view.topic_partition.topic == names.CONSUMER_OFFSETS_TOPIC:
+        sealed = yield from _drop_sealed(view, due)
+        if sealed is not None:
+            return sealed
+    for records in due:
         view = yield from _seal_one(ctx, view, records)
     return view
 
@@ -63,6 +71,23 @@ def seal_quietly(ctx: Context, view: PartitionView, leave: int = 0) -> Program[P
         return (yield from seal(ctx, view, leave))
     except TxlogError:
         return view
+
+
+def seal_in_turn(ctx: Context, view: PartitionView, write_id: str) -> Program[PartitionView]:
+    """Seal, as `seal_quietly`, after the append of the record `write_id` to a partition of groups.
+
+    All members of a group see each finished segment. One of them seals it: the one whose record began the next segment.
+    If that one dies, others do it LEFT_GROUP_RECORDS records later.
+    """
+    finished, begun = finished_segments(view), view.state.segment_base
+    if not finished:
+        return view
+    if any(each.record.base_offset == begun and each.record.write_id == write_id for each in view.tail):
+        return (yield from seal_quietly(ctx, view))
+    following = [len(view.tail) - ends for ends in accumulate(map(len, finished))]
+    if following[0] < LEFT_GROUP_RECORDS:
+        return view
+    return (yield from seal_quietly(ctx, view, sum(records < LEFT_RECORDS for records in following)))
 
 
 def seal_all(ctx: Context, views: Sequence[PartitionView]) -> Program[tuple[PartitionView, ...]]:
@@ -96,19 +121,19 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition], producer
 
 
 def _is_left(view: PartitionView, producer_id: int) -> bool:
-    """Return whether the last finished segment is left to another producer, whose record has just begun the active one.
+    """Return whether the last finished segment is left to another process, whose record has just begun the active one.
 
-    That producer may have died, may seal another partition first, or may never write again. So it gets LEFT_RECORDS
-    records. No producer seals for a record without a producer, such as that of a deletion.
+    That process may have died, may seal another partition first, or may never write again. So it gets LEFT_RECORDS
+    records, or one segment in a partition of groups. No producer seals for a record without a producer, such as that of
+    a deletion.
     """
-    begun = view.state.segment_base
+    begun, topic = view.state.segment_base, view.topic_partition.topic
+    # Members write the records of groups without a producer, and seal for them.
+    own = (producer_id,) if topic == names.CONSUMER_OFFSETS_TOPIC else (producer_id, NO_PRODUCER_ID)
     return (
-        view.topic_partition.topic not in names.INTERNAL_TOPICS
+        topic != names.TRANSACTION_STATE_TOPIC
         and view.state.segment_batches < LEFT_RECORDS
-        and not any(
-            each.record.base_offset == begun and each.record.producer_id in (producer_id, NO_PRODUCER_ID)
-            for each in view.tail
-        )
+        and not any(each.record.base_offset == begun and each.record.producer_id in own for each in view.tail)
     )
 
 
@@ -120,6 +145,17 @@ def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:
     return groups[:-1]
 
 
+def _drop_sealed(view: PartitionView, due: Sequence[tuple[StoredRecord, ...]]) -> Program[PartitionView | None]:
+    """Return the view without these finished segments if another process has sealed them all, else None.
+
+    Segments are sealed in order, so the index of the last one shows that.
+    """
+    found = [SegmentName(each[0].record.base_offset, each[-1].record.end_offset, 0) for each in due]
+    if (yield Get(view.topic_partition.folder + found[-1].index)) is None:
+        return None
+    return trim_to(view, replay(view.base, [each for records in due for each in records]), *found)
+
+
 def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...]) -> Program[PartitionView]:
     tp = view.topic_partition
     records = [each.record for each in stored]
@@ -129,11 +165,10 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     snapshot = encode_readable(snapshot_path, to_snapshot(after), instead=_UNSEALED)
     inline = [each for each in stored if each.record.payload_bytes]
     file = None
+    if (inline or tp.topic == names.CONSUMER_OFFSETS_TOPIC) and (yield Get(tp.folder + name.index)) is not None:
+        # Another process was faster. Many writers may notice a finished segment, and only the first writes its rows.
+        return trim_to(view, after, name)
     if inline:
-        if (yield Get(tp.folder + name.index)) is not None:
-            # Another process was faster. Many writers may notice a finished segment, and only the first writes its
-            # rows.
-            return trim_to(view, after, name)
         unique = yield NewId()
         rows = tuple(
             InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
