@@ -10,6 +10,7 @@ import pytest
 
 from tests.protocol.harness import CONSTANTS, Cluster, Died, Fault, Process, Task, at, context, is_put, nth_put, rolling
 from tests.protocol.test_groups import preempted
+from txlog.core.effects import Get, PutIfAbsent
 from txlog.core.groups import JOB_MARK, OffsetsCondition, offsets_partition
 from txlog.core.members import find_member, partitions_of
 from txlog.core.names import TopicPartition
@@ -21,6 +22,7 @@ from txlog.errors import (
     UnstableOffsetCommitError,
 )
 from txlog.protocol import group_admin, groups, members
+from txlog.protocol.seal import finished_segments
 
 G = offsets_partition("g", CONSTANTS.consumer_offsets_partitions)
 OFFSETS = "__consumer_offsets"
@@ -419,6 +421,74 @@ def test_a_member_may_join_after_an_operator_has_set_the_offsets(cluster: Cluste
     cluster.run(group_admin.reset_offsets(context(), {}, "g", {tp(0): OffsetValue(offset=1)}))
     cluster.run(join("p"))
     assert owned(cluster) == {"p": [0, 1]}
+
+
+# -- sealing ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_member_seals_a_segment_and_others_follow_later(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that dies before it seals leaves the segment to those who see many records after it."""
+    monkeypatch.setattr("txlog.protocol.seal.LEFT_RECORDS", 4)
+    monkeypatch.setattr("txlog.protocol.seal.LEFT_GROUP_RECORDS", 8)
+    ctx = rolling(4)
+    views: dict[str, Any] = {}
+    for name in "pqr":
+        views[name], _ = cluster.run(members.join(ctx, {}, "g", joining(name), COUNTS))
+
+    def beat(name: str, *faults: Any) -> None:
+        views[name], _ = cluster.run(members.look(ctx, views[name], "g"))
+        views[name], _ = cluster.run(members.heartbeat(ctx, views[name], "g", name), *faults)
+
+    def sealed() -> int:
+        return sum(path.startswith(G.folder) and path.endswith(".index") for path in cluster.objects)
+
+    beat("p")
+    with pytest.raises(Died):
+        beat("q", nth_put(2, "crash"))  # its record begins the second segment
+    assert sealed() == 0
+    for _ in range(3):
+        beat("r")
+    assert (sealed(), len(finished_segments(views["r"][G]))) == (0, 1)
+    puts: list[str] = []
+
+    def note(_: int, effect: Any) -> None:
+        if isinstance(effect, PutIfAbsent):
+            puts.append(effect.path.rpartition(".")[2])
+
+    beat("r", note)
+    assert (sealed(), puts) == (2, ["batch", "snapshot", "index", "snapshot", "index"]), (
+        "its own record began the third"
+    )
+    for _ in range(3):
+        beat("r", note)
+    puts.clear()
+    beat("p", note)
+    assert finished_segments(views["p"][G]) == []
+    assert puts == ["batch", "snapshot", "index"]
+    assert sealed() == 3
+    cluster.check()
+
+
+def test_a_member_drops_what_others_have_sealed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlog.protocol.seal.LEFT_RECORDS", 4)
+    monkeypatch.setattr("txlog.protocol.seal.LEFT_GROUP_RECORDS", 8)
+    ctx = rolling(4)
+    q, _ = cluster.run(members.join(ctx, {}, "g", joining("q"), COUNTS))
+    p, _ = cluster.run(members.join(ctx, {}, "g", joining("p"), COUNTS))
+    for _ in range(15):
+        p, _ = cluster.run(members.heartbeat(ctx, p, "g", "p"))
+    q, _ = cluster.run(members.look(ctx, q, "g"))
+    assert len(finished_segments(q[G])) == 4
+    asked: list[str] = []
+
+    def note(_: int, effect: Any) -> None:
+        if isinstance(effect, Get | PutIfAbsent):
+            asked.append(effect.path.rpartition(".")[2])
+
+    q, _ = cluster.run(members.heartbeat(ctx, q, "g", "q"), note)
+    assert [kind for kind in asked if kind != "batch"] == ["index"], "one look at the newest of three"
+    assert len(finished_segments(q[G])) == 1
+    cluster.check()
 
 
 # -- zombies ----------------------------------------------------------------------------------------------------------
