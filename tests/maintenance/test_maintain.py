@@ -450,3 +450,29 @@ def test_rows_go_by_the_settings_of_this_moment(
     world.clock.advance_ms(10)
     assert not maintainer.run().failures
     assert world.read() == list(range(7))
+
+
+def test_the_partition_of_a_group_of_idle_members_stops_growing(world: World, store: Store) -> None:
+    """Heartbeats stay for a grace after their segment was sealed, and its index for a second one."""
+    beat_ms, day = 300_000, 288
+    settings = {"heartbeat_interval_ms": beat_ms, "session_timeout_ms": 4 * beat_ms, "max_poll_interval_ms": DAY_MS}
+    members = [world.open().consumer(group_id="g", client_id=name, **settings) for name in "ab"]
+    for member in members:
+        member.subscribe("orders")
+        member._membership._stop.set()  # its thread goes by real time
+    maintainer = Maintainer(world.open().runtime)
+    found = []
+    for number in range(1, 5 * day + 1):
+        world.clock.advance_ms(beat_ms)
+        for member in members:
+            member.poll(0)
+            member._membership.tick()
+        if number % (day // 24) == 0:
+            maintainer.run()
+        if number % day == 0:
+            found.append(sum(path.startswith("__consumer_offsets/") for path in world.memory._objects))
+    records, segments = 2 * day, 2 * day // 16
+    assert found[0] >= records
+    assert max(found[2:]) <= records + 4 * segments + records // 24 + 48
+    assert max(found[2:]) - min(found[2:]) <= 8
+    assert all(member.assignment() for member in members)
