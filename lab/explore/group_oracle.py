@@ -69,7 +69,7 @@ def _wrong_commit(group: Group, entry: OffsetEntry, now_ms: int) -> str | None:
     if group.is_over(name, now_ms):
         return f"a commit of {name}, whose session is over"
     owners = _owned(group.members).get((entry.topic, entry.partition), [])
-    return f"a commit of {name} for a partition of {owners}" if owners and name not in owners else None
+    return f"a commit of {name} for a partition of {owners or 'nobody'}" if name not in owners else None
 
 
 def _wrong_change(

@@ -125,6 +125,11 @@ def _commit_for_any_partition(state: Any, group: str, condition: Any, _: Any, no
     return CHECK_GENERATION(state, group, condition, (), now_ms)
 
 
+def _commit_of_nobodys(state: Any, group: str, member_id: str, generation: int, tps: Any, now_ms: int) -> Any:
+    others = members.owned_by_others(state.groups[group].entry.value, member_id)
+    return CHECK_MEMBER(state, group, member_id, generation, others.intersection(tps), now_ms)
+
+
 def _commit_of_the_dead(state: Any, group: str, member_id: str, generation: int, tps: Any, _: int) -> Any:
     return CHECK_MEMBER(state, group, member_id, generation, tps, 0)
 
@@ -999,6 +1004,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         # Members of a group
         ("the generation of a member is not compared", "members", "W55", {CORE + "groups.check_member": _commit_of_any_generation}),
         ("any member commits for any partition", "members", "W55", {CORE + "groups._check_generation": _commit_for_any_partition}),
+        ("a member commits what nobody owns", "members", "W55", {CORE + "groups.check_member": _commit_of_nobodys}),
         ("a commit does not look at the session", "member sleeps", "W54", {CORE + "groups.check_member": _commit_of_the_dead}),
         ("a heartbeat wakes the dead", "member sleeps", "W54", {CORE + "members.judge_heartbeat": _beat_of_the_dead}),
         ("a sync wakes the dead", "member sleeps", "W54", {CORE + "members.judge_sync": _sync_of_the_dead}),

@@ -216,8 +216,8 @@ def test_commits() -> None:
     group.sync("a", [0, 1])
     assert isinstance(group.commit("a", 1, 0), CommitFailedError)
     assert group.commit("a", 2, 0, 1) is None
-    # what it gave up counts as soon as another member has it
-    assert group.commit("a", 2, 2) is None
+    # another member may have read what it gave up, and have left since
+    assert "it gave up orders-2" in str(group.commit("a", 2, 2))
     group.sync("b", [])
     assert "another member reads orders-2" in str(group.commit("a", 2, 0, 2))
     assert group.commit("b", 2, 2, 3) is None

@@ -519,6 +519,27 @@ def test_offsets_that_are_pending_while_the_partition_moves(cluster: Cluster) ->
         copy.check()
 
 
+@pytest.mark.parametrize("transaction", [False, True])
+def test_a_member_does_not_commit_what_it_gave_up_also_if_nobody_owns_it_now(
+    cluster: Cluster, transaction: bool
+) -> None:
+    """Another member may have read the rows, committed them and left."""
+    process = started(cluster)
+    cluster.run(join("p"))
+    cluster.run(join("q"))
+    cluster.run(sync("p", [0]))
+    cluster.run(sync("q", []))
+    assert owned(cluster) == {"p": [0], "q": [1]}
+    p = condition(cluster, "p")
+    process.do(process.commit_offsets({1: 3}, condition=condition(cluster, "q")))
+    cluster.run(members.leave(context(), {}, "g", "q"))
+    call = process.send_offsets if transaction else process.commit_offsets
+    with pytest.raises(CommitFailedError, match="it gave up orders-1, or never had it"):
+        process.do(call({1: 3}, condition=p))
+    process.do(process.commit_offsets({0: 1}, condition=p))
+    assert cluster.committed() == {0: 1, 1: 3}
+
+
 @pytest.mark.parametrize("lands", ["before the join", "after the join"])
 def test_a_commit_that_lands_after_its_process_died(cluster: Cluster, lands: str) -> None:
     """The commit and the join want one slot. The commit counts only if it was first."""

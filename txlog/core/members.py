@@ -154,7 +154,10 @@ def check_member(
     partitions: Iterable[TopicPartition],
     now_ms: int,
 ) -> CommitFailedError | None:
-    """Return None if a member may commit offsets of these partitions, otherwise the error (W55)."""
+    """Return None if a member may commit offsets of these partitions, otherwise the error (W55).
+
+    It must own those whose topics the group shares: another member may have read them and left since.
+    """
     row = state.groups.get(group)
     value = _value(row)
     member = find_member(value, member_id)
@@ -166,9 +169,10 @@ def check_member(
     elif is_over(row, member, now_ms):
         why = f"it has shown no sign of life for its session.timeout.ms of {member.session_timeout_ms}"
     else:
-        taken = sorted(owned_by_others(value, member_id).intersection(partitions))
-        if taken:
-            why = f"another member reads {taken[0]}"
+        lacking = sorted({tp for tp in partitions if tp.topic in value.partitions} - partitions_of(member.owned))
+        if lacking:
+            other = lacking[0] in owned_by_others(value, member_id)
+            why = f"another member reads {lacking[0]}" if other else f"it gave up {lacking[0]}, or never had it"
     if not why:
         return None
     return CommitFailedError(
