@@ -433,12 +433,15 @@ def join_group(member: str, group: str = "g") -> Call:
     return call
 
 
-def commit_offsets(offset: int, group: str = "g") -> Call:
-    """Commit offsets plainly. The metadata of a member's commit contains its generation."""
+def commit_offsets(offset: int, group: str = "g", *, outsider: bool = False) -> Call:
+    """Commit offsets plainly. The metadata of a member's commit contains its generation.
+
+    `outsider`: the metadata says that the consumer is no member, so the group must have no live one.
+    """
 
     def call(client: Client) -> Program[Client]:
         member = client.member
-        said = f"generation {member.generation}" if member is not None else ""
+        said = f"generation {member.generation}" if member is not None else "outsider" if outsider else ""
         values = {TopicPartition("orders", 0): OffsetValue(offset=offset, metadata=said)}
         try:
             views = yield from patiently(

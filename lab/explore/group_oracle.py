@@ -59,6 +59,9 @@ def _owned(members: dict[str, GroupMember]) -> dict[tuple[str, int], list[str]]:
 
 def _wrong_commit(group: Group, entry: OffsetEntry, now_ms: int) -> str | None:
     said = entry.value.metadata.split() if entry.value is not None else []
+    if said == ["outsider"]:
+        living = [name for name in group.members if not group.is_over(name, now_ms)]
+        return f"a plain commit of a consumer that is no member beside {living}" if living else None
     if len(said) != 3 or said[0] != "member":
         return None
     name, generation = said[1], int(said[2])

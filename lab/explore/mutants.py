@@ -1005,6 +1005,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the generation of a member is not compared", "members", "W55", {CORE + "groups.check_member": _commit_of_any_generation}),
         ("any member commits for any partition", "members", "W55", {CORE + "groups._check_generation": _commit_for_any_partition}),
         ("a member commits what nobody owns", "members", "W55", {CORE + "groups.check_member": _commit_of_nobodys}),
+        ("a consumer commits beside members", "outsider", "W55", {CORE + "groups._check_empty": _nothing}),
         ("a commit does not look at the session", "member sleeps", "W54", {CORE + "groups.check_member": _commit_of_the_dead}),
         ("a heartbeat wakes the dead", "member sleeps", "W54", {CORE + "members.judge_heartbeat": _beat_of_the_dead}),
         ("a sync wakes the dead", "member sleeps", "W54", {CORE + "members.judge_sync": _sync_of_the_dead}),

@@ -997,6 +997,15 @@ def _members(size: Size) -> Scene:
     return scene
 
 
+def _outsider(size: Size) -> Scene:
+    """A consumer that is no member commits plainly while a member joins, commits and leaves."""
+    full = size == "full"
+    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(calls.SESSION_MS + 1,) if full else ()))
+    scene.actor("one", scene.client(), calls.join_members("one"), calls.commit_held(1), calls.leave_members())
+    scene.actor("outsider", scene.client(), calls.commit_offsets(7, outsider=True))
+    return scene
+
+
 def _member_sleeps(size: Size) -> Scene:
     """A member sleeps past its session, between any two requests of its commit, while another member goes on."""
     full = size == "full"
@@ -1228,6 +1237,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="generations", what="a consumer joins a group while another commits", rules=(12,), build=_generations),
         Scenario(name="members", what="a member joins a group while another commits and gives up half", rules=(12,), build=_members),
         Scenario(name="member sleeps", what="a member sleeps past its session during a commit", rules=(12,), build=_member_sleeps),
+        Scenario(name="outsider", what="a consumer that is no member commits beside a member", rules=(12,), build=_outsider),
         Scenario(name="two leaders", what="two members make the next generation without a dead one", rules=(12,), build=_two_leaders),
         Scenario(name="revoked", what="a member dies between a revocation and its record, or leaves", rules=(12,), build=_revoked),
         Scenario(name="static member", what="a consumer takes over the instance of a member that still commits", rules=(12,), build=_static_member),

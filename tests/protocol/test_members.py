@@ -491,6 +491,43 @@ def test_a_member_drops_what_others_have_sealed(cluster: Cluster, monkeypatch: p
     cluster.check()
 
 
+# -- consumers that are no members -----------------------------------------------------------------------------------
+
+
+def test_a_plain_commit_without_membership_needs_a_group_without_live_members(cluster: Cluster) -> None:
+    process, outsider = started(cluster), started(cluster, "y")
+    outsider.do(outsider.commit_offsets({0: 1}))
+    cluster.run(join("p"))
+    with pytest.raises(
+        CommitFailedError, match=r"group 'g': a consumer that is no member may not commit, because member 'p'"
+    ):
+        outsider.do(outsider.commit_offsets({0: 2}))
+    # In a transaction the epoch of the producer protects it, as in Kafka.
+    process.do(process.send_offsets({0: 3}))
+    process.do(process.commit())
+    cluster.pass_ms(SESSION_MS + 1)
+    outsider.do(outsider.commit_offsets({1: 4}))
+    assert cluster.committed() == {0: 3, 1: 4}
+
+
+def test_a_plain_commit_without_membership_is_judged_at_its_slot(cluster: Cluster) -> None:
+    outsider = started(cluster)
+    task = outsider.start(outsider.commit_offsets({0: 1})).run(until=is_put(OFFSETS))
+    cluster.run(join("p"))
+    with pytest.raises(CommitFailedError, match="no member"):
+        _ = task.run().result
+    assert cluster.committed() == {}
+
+
+def test_an_operator_sets_offsets_beside_live_members_only_by_force(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    reset = {tp(0): OffsetValue(offset=1)}
+    with pytest.raises(InvalidRequestError):
+        cluster.run(group_admin.reset_offsets(context(), {}, "g", reset))
+    cluster.run(group_admin.reset_offsets(context(), {}, "g", reset, force=True))
+    assert cluster.committed() == {0: 1}
+
+
 # -- zombies ----------------------------------------------------------------------------------------------------------
 
 

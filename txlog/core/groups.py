@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from txlog.core.members import check_member, is_over
+from txlog.core.members import check_member, find_living
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import GroupEntry, GroupValue, OffsetEntry, OffsetValue
@@ -59,11 +59,14 @@ def check_commit(
 ) -> TxlogError | None:
     """Return None if the commit may be appended next, otherwise the error (W34, W35, W55, W57).
 
-    A plain (non-transactional) commit has no `producer_id`. `now_ms` is the time of the record.
+    A plain (non-transactional) commit has no `producer_id`. Without a `condition` it is that of a consumer that is no
+    member, so the group must have no live member (W55). `now_ms` is the time of the record.
     """
     entries = tuple(entries)
     partitions = [TopicPartition(entry.topic, entry.partition) for entry in entries]
     if (wrong := _check_generation(state, group, condition, partitions, now_ms)) is not None:
+        return wrong
+    if condition is None and producer_id is None and (wrong := _check_empty(state, group, now_ms)) is not None:
         return wrong
     if condition is not None and condition.job and (wrong := _check_alone(state, group, condition.job, now_ms)):
         return wrong
@@ -136,16 +139,22 @@ def judge_join(
 
 
 def _check_alone(state: PartitionState, group: str, job: str, now_ms: int) -> CommitFailedError | None:
-    row = state.groups.get(group)
-    value = row.entry.value if row is not None else None
-    if row is None or value is None:
-        return None
-    living = [member.member_id for member in value.members if not is_over(row, member, now_ms)]
-    if not living:
+    living = find_living(state.groups.get(group), now_ms)
+    if living is None:
         return None
     return CommitFailedError(
-        f"group {group!r}: {job} may not commit its offsets, because member {living[0]!r} shares the partitions of this group. hint: "
+        f"group {group!r}: {job} may not commit its offsets, because member {living.member_id!r} shares the partitions of this group. hint: "
         "name a group.id of its own, or set allow.mixed.groups=true"
+    )
+
+
+def _check_empty(state: PartitionState, group: str, now_ms: int) -> CommitFailedError | None:
+    living = find_living(state.groups.get(group), now_ms)
+    if living is None:
+        return None
+    return CommitFailedError(
+        f"group {group!r}: a consumer that is no member may not commit, because member {living.member_id!r} shares the partitions of this group. hint: "
+        "call subscribe() to become a member, or name another group.id"
     )
 
 

@@ -49,6 +49,12 @@ def is_over(row: GroupRow, member: GroupMember, now_ms: int) -> bool:
     return now_ms - next(beats, 0) > member.session_timeout_ms
 
 
+def find_living(row: GroupRow | None, now_ms: int) -> GroupMember | None:
+    """Return a member whose session is not over; None if the group has none."""
+    value = _value(row)
+    return next((each for each in value.members if row is not None and not is_over(row, each, now_ms)), None)
+
+
 def needs_change(row: GroupRow, partitions: Mapping[str, int], now_ms: int) -> bool:
     """Return whether the group needs a new generation: a session is over, or a topic has more partitions (W53)."""
     value = row.entry.value

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from txlog.core import groups as rules
 from txlog.core.effects import NewId, Now, Program
+from txlog.core.groups import OffsetsCondition
 from txlog.core.members import is_over
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupValue, OffsetValue
@@ -73,7 +74,8 @@ def reset_offsets(
 
     def check(state: PartitionState, time_ms: int) -> TxlogError | None:
         wrong = check_member(state, time_ms)
-        return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
+        # An empty condition: `check_member` says which members may be there.
+        return wrong or rules.check_commit(state, moved, group=group, condition=OffsetsCondition(), producer_id=None)
 
     return (yield from append_entries(ctx, views, group, entries, check, change=change)), change.member
 
