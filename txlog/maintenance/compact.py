@@ -38,6 +38,7 @@ from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions, ref
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
+from txlog.protocol.topic_changes import is_compacted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +91,7 @@ def compaction_policy(
         delete_retention_ms=config.delete_retention_ms,
         min_compaction_lag_ms=config.min_compaction_lag_ms,
         min_cleanable_dirty_ratio=ratio,
+        version=topic.number,
     )
     return policy if max_keys is None else replace(policy, max_keys=max_keys)
 
@@ -221,6 +223,13 @@ class _Pass:
         tp = plan.topic_partition
         self._topic = runtime.topic(tp.topic) if newest is None else topic_of_inputs(runtime, tp, newest)
         by_id = {field.id: field.name for field in self._topic.schema}
+        is_later = self._topic.number > plan.policy.version
+        # Without compaction a value column may be dropped, and rows without other values are no tombstones (C2a).
+        if not by_id.keys() >= set(plan.policy.key) or (is_later and not is_compacted(self._topic)):
+            raise InvalidConfigurationError(
+                f"{tp}: version {self._topic.number} of the topic ended the compaction by {', '.join(plan.policy.key_columns)}, and this pass has the "
+                f"settings of version {plan.policy.version}. hint: compact again, by the settings of now"
+            )
         # A key column may have been renamed since the policy was made.
         self._keys = tuple(by_id[number] for number in plan.policy.key)
         self._values = value_columns(self._topic.schema, self._keys)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from txlog.core.compaction import value_columns
+from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Now, Program
 from txlog.core.evolution import Change, apply_changes, last_field_id
 from txlog.core.features import SCHEMA_EVOLUTION, check_features
@@ -19,7 +19,14 @@ from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import kafka_key
 from txlog.errors import InvalidConfigurationError, SchemaMismatchError
 from txlog.protocol.context import Context
-from txlog.protocol.topic_changes import check_config, contention, is_compacted, key_columns, put_version, set_keys
+from txlog.protocol.topic_changes import (
+    check_config,
+    contention,
+    is_compacted,
+    key_ids,
+    put_version,
+    set_keys,
+)
 from txlog.protocol.topics import unknown_topic, versions_after
 
 
@@ -73,8 +80,11 @@ def with_changes(current: TopicMetadata, changes: Sequence[Change]) -> TopicMeta
     changed = msgspec.structs.replace(
         current, number=number, schema=schema, schema_id=number, last_field_id=last_id, config=config
     )
-    if is_compacted(current):
-        _check_tombstones(current, changed, where)
+    name = tombstone_change(current.schema, schema, key_ids(current)) if is_compacted(current) else None
+    if name is not None:
+        raise SchemaMismatchError(
+            f"{where}: it is compacted, and this change of column {name!r} would change which rows are tombstones"
+        )
     return changed
 
 
@@ -101,22 +111,3 @@ def _names_of_key(current: TopicMetadata, schema: Sequence[SchemaField], where: 
 def _key_of_kafka(schema: Sequence[SchemaField]) -> tuple[int, ...]:
     names = kafka_key(schema)
     return tuple(field.id for field in schema if field.name in names)
-
-
-def _check_tombstones(before: TopicMetadata, after: TopicMetadata, where: str) -> None:
-    """Raise SchemaMismatchError if a row could become a tombstone by the change, or a tombstone a row (C2a)."""
-    old, new = _value_ids(before), _value_ids(after)
-    known = {field.id for field in before.schema}
-    added = {field.id: field for field in after.schema if field.id not in known}
-    changed = (old - new) | {number for number in new - old if number not in added}
-    names = {field.id: field.name for field in (*before.schema, *after.schema)}
-    defaults = [field.name for field in added.values() if field.default is not msgspec.UNSET]
-    for name in (*defaults, *(names[number] for number in sorted(changed))):
-        raise SchemaMismatchError(
-            f"{where}: it is compacted, and this change of column {name!r} would change which rows are tombstones"
-        )
-
-
-def _value_ids(version: TopicMetadata) -> set[int]:
-    names = value_columns(version.schema, key_columns(version))
-    return {field.id for field in version.schema if field.name in names}

@@ -16,6 +16,7 @@ import msgspec
 
 from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import envelope, names
+from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
 from txlog.core.evolution import last_field_id
 from txlog.core.names import TopicPartition
@@ -165,7 +166,7 @@ def alter_topic(
         changed = _altered(current, config or {}, partitions, add_columns)
         if changed == current:
             return current
-        yield from _check_key_movement(current, changed, allow_key_movement)
+        yield from check_key_movement(current, changed, allow_key_movement)
         created_at = yield Now()
         write_id = yield NewId()
         changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
@@ -345,10 +346,12 @@ def _altered(
     )
 
 
-def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
+def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
     """Raise if new rows of a key would be in another partition than older ones, unless `allowed` permits it (W39).
 
-    No request if keys do not move. Otherwise one LIST, and a GET for each earlier version if compaction is turned on.
+    Turning compaction on, or giving it another key, also raises if an earlier version has moved keys, or has changed
+    which rows are tombstones. No request if keys do not move. Otherwise one LIST, and a GET for each earlier version for
+    this look at the history.
     """
     compacts = is_compacted(changed)
     if changed.partitions > current.partitions and set_keys(current):
@@ -371,25 +374,34 @@ def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed:
             raise InvalidConfigurationError(
                 f"{moves}, and compaction would keep rows of a key in both. hint: create a new topic with these settings and copy the rows"
             )
-        if _key_ids(current) != _key_ids(changed) and not allowed:
+        if key_ids(current) != key_ids(changed) and not allowed:
             raise InvalidConfigurationError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
-    if compacts and not is_compacted(current) and changed.partitions > 1:
-        yield from _check_never_moved(current)
+    if compacts and not (is_compacted(current) and key_ids(current) == key_ids(changed)):
+        yield from _check_history(current, key_ids(changed))
 
 
-def _check_never_moved(newest: TopicMetadata) -> Program[None]:
-    """Raise InvalidConfigurationError if a version of this topic has moved keys of rows that may still exist."""
+def _check_history(newest: TopicMetadata, key: tuple[int | str, ...]) -> Program[None]:
+    """Raise InvalidConfigurationError if a version of this topic forbids compaction by the columns `key` (W39).
+
+    Such a version has changed which rows are tombstones, or has moved keys of rows that may still exist.
+    """
+    compact = f"topic {newest.topic!r}: cleanup.policy=compact would"
+    copy = "hint: create a new topic with cleanup.policy=compact and copy the rows"
     later = newest
-    while later.number > 0:
+    while later.number > 0 and (newest.partitions > 1 or later.last_field_id is not msgspec.UNSET):
         earlier = yield from earlier_version(later.topic, later.number - 1)
         if earlier.topic_id != newest.topic_id:
             return
-        if _moves_keys(earlier, later):
-            if not (yield from _partitions_with_records(newest.topic)):
-                return
+        # Also without records: a writer that read the earlier version may still write some.
+        column = tombstone_change(earlier.schema, later.schema, key)
+        if column is not None:
             raise InvalidConfigurationError(
-                f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
-                f"partitions ({_layout_text(earlier)}; then {_layout_text(later)}). hint: create a new topic with cleanup.policy=compact and copy the rows"
+                f"{compact} take older rows for tombstones, or tombstones for rows: version {later.number} changed the column {column!r}. {copy}"
+            )
+        if _moves_keys(earlier, later) and (yield from _partitions_with_records(newest.topic)):
+            raise InvalidConfigurationError(
+                f"{compact} keep old rows of a key: version {later.number} moved keys to other partitions ({_layout_text(earlier)}; then "
+                f"{_layout_text(later)}). {copy}"
             )
         later = earlier
 
@@ -398,9 +410,7 @@ def _moves_keys(before: TopicMetadata, after: TopicMetadata) -> bool:
     """Return whether a key of `after` may have older rows in another partition than its new ones."""
     is_keyed = bool(key_columns(before) or key_columns(after))
     return (
-        after.partitions > 1
-        and is_keyed
-        and (_key_ids(before), before.partitions) != (_key_ids(after), after.partitions)
+        after.partitions > 1 and is_keyed and (key_ids(before), before.partitions) != (key_ids(after), after.partitions)
     )
 
 
@@ -409,7 +419,7 @@ def key_columns(metadata: TopicMetadata) -> tuple[str, ...]:
     return set_keys(metadata) or kafka_key(metadata.schema)
 
 
-def _key_ids(metadata: TopicMetadata) -> tuple[int | str, ...]:
+def key_ids(metadata: TopicMetadata) -> tuple[int | str, ...]:
     """Return the ids of the key's columns: a column that was renamed is still the same."""
     ids = {field.name: field.id for field in metadata.schema}
     return tuple(ids.get(name, name) for name in key_columns(metadata))

@@ -197,7 +197,8 @@ class TopicTable:
 
         The key is `key.columns` of the topic, or `key` in a topic with Kafka's columns. Compaction has the same rule,
         so the result is the same before and after it. Rows without a key are all in the result. A key that has rows in
-        several partitions has a row for each of them. `columns` are those of `to_df`. The plan is fixed now.
+        several partitions has a row for each of them. The columns of now tell a tombstone, also among rows from before a
+        column was dropped, or added with a default. `columns` are those of `to_df`. The plan is fixed now.
 
         Raises InvalidRequestError for a topic without a key, and what `to_df` raises.
         """

@@ -226,7 +226,8 @@ class TopicTable:
 
         The key is `key.columns` of the topic, or `key` in a topic with Kafka's columns. Compaction has the same rule,
         so the result is the same before and after it. Rows without a key are all in the result. A key that has rows in
-        several partitions has a row for each of them. `where` chooses among the newest rows. The other arguments are
+        several partitions has a row for each of them. The columns of now tell a tombstone, also among rows from before a
+        column was dropped, or added with a default. `where` chooses among the newest rows. The other arguments are
         those of `scan`.
 
         Each partition is read twice, and its distinct keys take 24 bytes each in memory. Raises InvalidRequestError for
