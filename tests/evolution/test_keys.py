@@ -14,9 +14,11 @@ from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.evolution import AddColumn, Change, DropColumn, MoveColumn, RenameColumn, SetType
 from txlog.core.records import SchemaField
+from txlog.core.schema import KAFKA_FIELDS
 from txlog.errors import InvalidConfigurationError, SchemaMismatchError
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.protocol import topic_changes
+from txlog.storage.arrow_schema import to_arrow
 
 SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("zone", pa.string()), pa.field("price", pa.float32())])
 CHANGES: list[tuple[Change, ...]] = [
@@ -213,3 +215,30 @@ def test_a_pass_with_settings_of_before_a_change_that_ended_compaction_stops(
     with pytest.raises(InvalidConfigurationError, match=r"ended the compaction by id, .*hint: compact again"):
         compact_partition(store.runtime, reading.read_session(store.runtime), TP, policy)
     assert rows_of(world.open().consumer("orders", auto_offset_reset="earliest")) == before
+
+
+UNKEYED = pa.schema([to_arrow(KAFKA_FIELDS).field(0).with_name("k"), *list(to_arrow(KAFKA_FIELDS))[1:]])
+
+
+@pytest.mark.parametrize(("schema", "changes"), [
+    (UNKEYED, {"rename_columns": {"k": "key"}}),
+    (to_arrow(KAFKA_FIELDS).append(pa.field("more", pa.int8())), {"drop_columns": ["more"]}),
+], ids=["rename", "drop"])  # fmt: skip
+def test_columns_that_become_kafkas_need_consent_because_rows_then_go_by_key(
+    world: World, schema: pa.Schema, changes: dict[str, Any]
+) -> None:
+    """W39: rows of before are in any partition, and new rows of their key in one."""
+    store = world.open()
+    for topic, partitions in (("orders", 4), ("single", 1), ("empty", 4)):
+        store.create_topic(topic, schema, partitions=partitions)
+        if topic != "empty":
+            with store.producer() as producer:
+                producer.send(topic, {schema.names[0]: b"k", "value": b"old"}, partition=partitions - 1).result()
+    for topic in ("single", "empty"):  # no row moves
+        assert store.alter_topic(topic, **changes).version == 1
+    with pytest.raises(InvalidConfigurationError, match=r"would move keys .*allow_key_movement=True"):
+        store.alter_topic("orders", **changes)
+    assert store.topic("orders").version == 0
+    assert store.alter_topic("orders", **changes, allow_key_movement=True).version == 1
+    with pytest.raises(InvalidConfigurationError, match=r"version 1 (moved keys|changed the column)"):
+        store.alter_topic("orders", config={"key.columns": "key", **COMPACT})

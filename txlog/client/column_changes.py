@@ -62,10 +62,12 @@ class ColumnChanges:
         return any(others)
 
 
-def alter_columns(runtime: Runtime, topic: str, changes: ColumnChanges) -> TopicMetadata:
+def alter_columns(
+    runtime: Runtime, topic: str, changes: ColumnChanges, *, allow_key_movement: bool = False
+) -> TopicMetadata:
     """Make `changes` in one version of the topic, and return its newest version.
 
-    Raises UnsupportedStoreError if the store was made without the feature, SchemaMismatchError, InvalidConfigurationError,
+    A change that moves keys to other partitions needs `allow_key_movement` (`change_columns`). Raises UnsupportedStoreError if the store was made without the feature, SchemaMismatchError, InvalidConfigurationError,
     UnknownTopicOrPartitionError.
     """
     base = runtime.topic(topic, 0)
@@ -79,7 +81,7 @@ def alter_columns(runtime: Runtime, topic: str, changes: ColumnChanges) -> Topic
     write_id = runtime.ids.new_id()
     return runtime.patiently(
         f"changing columns of topic {topic!r}",
-        lambda: change_columns(runtime.context(), base, made, write_id=write_id),
+        lambda: change_columns(runtime.context(), base, made, write_id=write_id, allow_key_movement=allow_key_movement),
     )
 
 

@@ -253,10 +253,11 @@ class Store:
         * `column_defaults` maps new columns to the value that older rows have; otherwise it is null.
         * `column_order` names the columns that come first, in that order.
 
-        Two changes move keys: more partitions for a topic with `key.columns`, and other `key.columns` for a topic with
-        rows in several partitions. New rows of a key are then in another partition than its older ones. Both changes
-        are refused unless `allow_key_movement` is given, and always for a topic with cleanup.policy=compact. That
-        policy is refused too if keys have moved before.
+        Some changes move keys: more partitions for a topic with `key.columns`, and in a topic with rows in several
+        partitions other `key.columns`, or columns that become Kafka's. New rows of a key are then in another partition
+        than its older ones. These changes are refused unless `allow_key_movement` is given, and always for a topic with
+        cleanup.policy=compact. That policy is refused too if keys have moved before, or if a change of columns has
+        changed which rows are tombstones.
 
         Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError,
         UnsupportedStoreError.
@@ -285,7 +286,7 @@ class Store:
                     f"topic {name!r}: one call changes columns by id, another one settings and partitions; make two calls"
                 )
             runtime.ensure_writable()
-            return self._remember(alter_columns(runtime, name, wanted))
+            return self._remember(alter_columns(runtime, name, wanted, allow_key_movement=allow_key_movement))
         topic_id = runtime.topic(name, 0).topic_id
         runtime.ensure_writable()
         changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}

@@ -21,6 +21,7 @@ from txlog.errors import InvalidConfigurationError, SchemaMismatchError
 from txlog.protocol.context import Context
 from txlog.protocol.topic_changes import (
     check_config,
+    check_key_movement,
     contention,
     is_compacted,
     key_ids,
@@ -31,12 +32,14 @@ from txlog.protocol.topics import unknown_topic, versions_after
 
 
 def change_columns(
-    ctx: Context, base: TopicMetadata, changes: Sequence[Change], *, write_id: str
+    ctx: Context, base: TopicMetadata, changes: Sequence[Change], *, write_id: str, allow_key_movement: bool = False
 ) -> Program[TopicMetadata]:
     """Make `changes` of the columns of `base`, one after the other. Return the topic's newest version.
 
     All tries of one call pass the same `base`, the newest version when the call began, and the same `write_id`: a try
-    recognises the version that an earlier one has made. Columns of the key can be renamed; `key.columns` follows.
+    recognises the version that an earlier one has made. Columns of the key can be renamed; `key.columns` follows. A change
+    that gives a topic Kafka's columns moves keys, because rows are then distributed by `key`. It needs
+    `allow_key_movement` if there are several partitions and records (W39).
 
     Raises SchemaMismatchError for a change that is not allowed, or if the columns were changed by another call since `base`.
     Raises UnknownTopicOrPartitionError if the topic was deleted, UnsupportedStoreError, InvalidConfigurationError.
@@ -57,6 +60,7 @@ def change_columns(
         changed = with_changes(newest, changes)
         if changed.schema == newest.schema:
             return newest
+        yield from check_key_movement(newest, changed, allow_key_movement)
         created_at = yield Now()
         changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
         if (yield from put_version(ctx, changed)):
