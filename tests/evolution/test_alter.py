@@ -216,3 +216,16 @@ def test_the_command_says_what_is_wrong(cli: Cli) -> None:
     assert "name the new columns in one way" in cli.fails(*alter, "--add-column", "n:int8", "--column", "m:int8")
     assert "allowed are: add a nullable column" in cli.fails(*alter, "--set-type", "id=int8")
     assert "make two calls" in cli.fails(*alter, "--drop-column", "name", "--set", "retention.ms=1")
+
+
+def test_the_command_says_that_a_wider_column_moves_the_keys_of_programs(cli: Cli) -> None:
+    """Kafka's serializers write an int64 in more bytes, so a program that sends with `key="id"` moves its keys."""
+    assert "warning" not in cli("topics", "alter", "orders", "--set-type", "id=int64").err  # one partition
+    columns = [text for each in ("n:int16", "m:int8", "x:float32") for text in ("--column", each)]
+    cli("topics", "create", "many", "--partitions", 2, *columns)
+    wider = cli("topics", "alter", "many", "--set-type", "n=int32", "--set-type", "m=int64", "--set-type", "x=float64")
+    assert wider.err.startswith(
+        "warning: 'n' became wider, and Kafka's serializers write a wider integer in more bytes."
+    )
+    assert "warning" not in cli("topics", "alter", "many", "--rename-column", "n=id").err
+    assert "'id' became wider" in cli("topics", "alter", "many", "--set-type", "id=int64", "-o", "json").err

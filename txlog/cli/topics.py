@@ -25,8 +25,8 @@ from txlog.cli.output import Output
 from txlog.config import keys_of
 from txlog.core.evolution import describe_changes, find_path
 from txlog.core.names import TopicPartition
+from txlog.core.schema import KEY_TYPES, evolve
 from txlog.core.schema import describe as describe_type
-from txlog.core.schema import evolve
 from txlog.errors import CorruptLogError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.text import bytes_text, count_text, time_text
 
@@ -258,6 +258,18 @@ def alter(
         f"{count_text(len(changed.fields), 'column')}, {_spelled(changed.config) or 'no settings of its own'}."
     )
     session.out.show(_document(session, changed), lambda out: out.line(done))
+    moved = _wider_keys(before.fields, changed.fields) if changed.partitions > 1 else []
+    if moved:
+        session.out.note(
+            f"warning: {', '.join(map(repr, moved))} became wider, and Kafka's serializers write a wider integer in more bytes. If a program "
+            "sends rows with such a column as key, new rows of a key go to another partition than its older ones."
+        )
+
+
+def _wider_keys(before: Sequence[SchemaField], after: Sequence[SchemaField]) -> list[str]:
+    """Return the columns that could be keys before, and have another type now."""
+    types = {field.id: field.type for field in before if field.type in KEY_TYPES}
+    return [field.name for field in after if types.get(field.id, field.type) != field.type]
 
 
 @command(app, "delete")

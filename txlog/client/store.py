@@ -248,7 +248,8 @@ class Store:
         the call, except in `add_fields` and `column_order`.
 
         * `rename_columns` maps names to new ones. Two columns can swap their names.
-        * `set_types` maps columns to wider types: `{"qty": "int64"}`.
+        * `set_types` maps columns to wider types: `{"qty": "int64"}`. A wider integer moves the keys of programs that name
+          the column in `send(key=...)`.
         * `add_fields` maps structs to a pyarrow.Schema of their new fields.
         * `column_defaults` maps new columns to the value that older rows have; otherwise it is null.
         * `column_order` names the columns that come first, in that order.
