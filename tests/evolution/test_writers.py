@@ -11,7 +11,7 @@ import pytest
 from tests.client.world import World
 from txlog.client.column_names import ColumnNames
 from txlog.client.store import Store
-from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import SchemaMismatchError, TransactionAbortableError, UnknownTopicOrPartitionError
 
 AB = pa.schema({"id": pa.int32(), "a": pa.string(), "b": pa.string(), "s": pa.struct({"x": pa.int8(), "y": pa.int8()})})
 CHANGED = r"topic 'orders': since version \d+ the name '{}' means another column.*when this producer began.*make a new producer"
@@ -170,3 +170,31 @@ def test_a_name_that_a_version_in_between_used_otherwise_is_told(world: World, s
         SchemaMismatchError, match=r"the name 'c' means another column.*this query began.*hint: restart"
     ):
         names.check(store.runtime.topic("orders", 0), ["a", "c"])
+
+
+@pytest.mark.parametrize("change", [{"drop_columns": ["b"]}, {"add_columns": pa.schema({"c": pa.int8()})}], ids=str)
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_staged_transaction_across_a_change_of_columns_can_only_be_repeated(
+    world: World, store: Store, change: dict[str, Any], flush: bool
+) -> None:
+    """W29: a COMMIT marker has the rows of one schema. The send says so, and the commit is not the first to know."""
+    with world.open().producer("t", staged=True, inline_max_bytes=0, metadata_max_age_ms=10) as producer:
+        producer.begin_transaction()
+        sent = producer.send("orders", {"id": 1, "a": "A"})
+        if flush:
+            producer.flush()
+        store.alter_topic("orders", **change)
+        world.clock.advance_ms(11)
+        second = producer.send("orders", {"id": 2, "a": "B"})
+        with pytest.raises(TransactionAbortableError) as error:
+            second.result()
+        assert "orders-0: the topic's columns changed in this transaction." in str(error.value)
+        assert "staged rows of schema 0, these rows have schema 1" in str(error.value)
+        assert str(error.value).endswith("hint: abort the transaction, and send its rows again")
+        with pytest.raises(TransactionAbortableError, match="columns changed in this transaction"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        assert sent.exception() is None
+        with producer.transaction():
+            producer.send("orders", [{"id": 1, "a": "A"}, {"id": 2, "a": "B"}])
+    assert rows(store, "id") == [{"id": 1}, {"id": 2}]

@@ -20,6 +20,7 @@ from txlog.core.effects import Program
 from txlog.core.features import STAGED_INLINE
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, CommitRecord, StagedPart, StagedRows
+from txlog.errors import TransactionAbortableError
 from txlog.protocol.context import Views
 
 MAX_HELD_BYTES = MAX_INLINE_BYTES
@@ -35,6 +36,16 @@ def have_one_schema(batches: Iterable[Batch]) -> bool:
     """Return whether all rows of a topic have one schema, as the rows of one record must."""
     schemas = {(batch.tp.topic, batch.topic.schema_id) for batch in batches}
     return len(schemas) == len({topic for topic, _ in schemas})
+
+
+def check_one_schema(parts: Sequence[StagedPart], batch: Batch) -> None:
+    """Raise TransactionAbortableError if the transaction has staged rows of this partition in another schema (W29)."""
+    last = next((part for part in reversed(parts) if part.topic_partition == batch.tp), None)
+    if last is not None and last.schema_id != batch.topic.schema_id:
+        raise TransactionAbortableError(
+            f"{batch.tp}: the topic's columns changed in this transaction. It has staged rows of schema {last.schema_id}, these rows have schema "
+            f"{batch.topic.schema_id} (versions of the topic), and they cannot be one batch. hint: abort the transaction, and send its rows again"
+        )
 
 
 class HeldRows:

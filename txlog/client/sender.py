@@ -20,7 +20,7 @@ from txlog.client.chores import Chores
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.drafts import Drafts
-from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, have_one_schema, may_hold
+from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
 from txlog.client.retry import Limit, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
@@ -407,6 +407,7 @@ class Sender:
         try:
             pid, epoch = self._drafts.identity(self.coordinator)
             tp, topic = batch.tp, batch.topic
+            check_one_schema(self.staged_parts, batch)
             file = self._row_writer.file(batch.table(), topic, tp.partition, pid, epoch)
         except Exception as error:
             return _Failed(batch, error)

@@ -279,8 +279,8 @@ def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
 def _joined(before: StagedPart, part: StagedPart) -> StagedPart:
     if before.schema_id != part.schema_id:
         raise InvalidRequestError(
-            f"{part.topic_partition}: staged files of schema {before.schema_id} and of schema {part.schema_id} cannot be one batch; "
-            "abort, and write again with the topic's present schema"
+            f"{part.topic_partition}: the topic's columns changed while rows were staged: files of schema {before.schema_id} and of schema "
+            f"{part.schema_id} (versions of the topic) cannot be one batch. hint: abort the transaction, and write its rows again"
         )
     if before.payload or part.payload:
         raise InvalidRequestError(
