@@ -243,7 +243,7 @@ class OneSchema:
                 tp = TopicPartition(topic, batch.column(PARTITION_COLUMN)[0].as_py())
                 self._fetcher.seek(tp, batch.column(OFFSET_COLUMN)[0].as_py())
                 raise SchemaMismatchError(
-                    f"topic {topic!r}: column {column.name!r} has changed while the topic was read, and the rows from here on do not have "
+                    f"topic {topic!r}: {_changed(schema, batch.schema)} while the topic was read, and the rows from here on do not have "
                     f"the columns of those before. hint: call iterate() again, it goes on with these rows"
                 )
             columns.append(pa.nulls(batch.num_rows, column.type) if found is None else found)
@@ -254,6 +254,16 @@ def _newest(known: TopicMetadata | None, schema: pa.Schema) -> pa.Schema:
     """Return the newest columns that this process knows, if all of `schema`, of a read that began before, are among them."""
     newest = schema if known is None else schema_of(known.schema, None, COLUMNS)
     return newest if set(map(_identity, schema)) <= set(map(_identity, newest)) else schema
+
+
+def _changed(before: pa.Schema, after: pa.Schema) -> str:
+    """Return what is different in the columns `after`, for people."""
+    old, new = ({_identity(column): column for column in schema} for schema in (before, after))
+    for identity, column in old.items():
+        if identity not in new or not new[identity].equals(column, check_metadata=True):
+            return f"column {column.name!r} has changed"
+    added = [column.name for column in after if _identity(column) not in old]
+    return f"column {added[0]!r} was added" if added else "the order of the columns has changed"
 
 
 def _identity(field: pa.Field[Any]) -> tuple[str, int | None]:
