@@ -678,3 +678,10 @@ def test_the_schema_of_the_same_fields_is_made_once() -> None:
     fields = to_fields(pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))]))
     assert to_arrow(fields) is to_arrow(list(fields))
     assert to_arrow(fields) is not to_arrow(fields[:1])
+
+
+def test_a_list_of_maps_is_not_taken_for_headers() -> None:
+    """The children of a map are `key` and `value`, too."""
+    schema = pa.schema([pa.field("a", pa.list_(pa.map_(pa.string(), pa.binary())))])
+    value = [[("k", b"1"), ("l", b"2")], [("m", None)]]
+    assert conform([{"a": value}], to_fields(schema), topic="t").to_pylist() == [{"a": value}]

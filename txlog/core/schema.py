@@ -353,7 +353,7 @@ def kafka_key(schema: Sequence[SchemaField]) -> tuple[str, ...]:
 
 def is_headers(field: SchemaField) -> bool:
     """Return whether a column has the type of Kafka's headers: a list of text keys with binary values."""
-    if field.type != "list":
+    if field.type != "list" or field.fields[0].type != "struct":
         return False
     return [(child.name, child.type) for child in field.fields[0].fields] == _HEADER_TYPES
 
