@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -134,10 +135,15 @@ def test_a_store_without_the_feature_refuses_and_can_still_add_columns(world: Wo
         ("timestamp", datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))), 0),
         ("timestamp_ntz", datetime.datetime(1969, 12, 31, 23, 59, 59, 999999), -1),
         ("string", "x", "x"),
+        ("string", np.str_("x"), "x"),
+        ("int64", np.int64(5), 5),
+        ("bool", np.bool_(True), True),
+        ("float32", np.float32(0.5), 0.5),
     ],
 )
 def test_defaults_are_stored_as_topic_versions_have_them(kind: str, value: object, stored: object) -> None:
-    assert stored_default(SchemaField(id=1, name="c", type=kind), value, "topic 't'") == stored
+    found = stored_default(SchemaField(id=1, name="c", type=kind), value, "topic 't'")
+    assert (type(found), found) == (type(stored), stored)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +152,9 @@ def test_defaults_are_stored_as_topic_versions_have_them(kind: str, value: objec
         ("timestamp", datetime.datetime(1970, 1, 1)),
         ("decimal(9,0)", Decimal("NaN")),
         ("string", None),
+        ("string", "\ud800"),
+        ("timestamp", np.datetime64(1, "ns")),
+        ("string", np.str_("a\udfff")),
         ("decimal(9,0)", True),
     ],
 )
@@ -229,3 +238,10 @@ def test_the_command_says_that_a_wider_column_moves_the_keys_of_programs(cli: Cl
     )
     assert "warning" not in cli("topics", "alter", "many", "--rename-column", "n=id").err
     assert "'id' became wider" in cli("topics", "alter", "many", "--set-type", "id=int64", "-o", "json").err
+
+
+def test_a_new_column_of_an_existing_name_is_refused(cli: Cli) -> None:
+    alter = ("topics", "alter", "orders", "--add-column")
+    assert "column 'name' exists already; choose another name" in cli.fails(*alter, "name:string=x")
+    assert "column 'at.x' exists already; choose another name" in cli.fails(*alter, "at.x:float32")
+    assert "name" in cli.fails(*alter, "NAME:string=x")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from txlog.client.runtime import Runtime
@@ -138,6 +139,8 @@ def _additions(base: TopicMetadata, before: Sequence[Change], changes: ColumnCha
 
 def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | float | str:
     """Return a default as topic versions have it. Raises SchemaMismatchError, beginning with `where`, if it is not of the type."""
+    # A value of numpy, such as np.int64(5), is the value of Python that it stands for.
+    value = value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufUS" else value
     stored = value
     if field.type == "date" and isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         stored = (value - EPOCH).days
@@ -156,7 +159,9 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
         number = decimal.Decimal(value)
         # 1.5E+3 and 1.50 are written as the type has them: 1500, and 1.5 for a scale of 1.
         stored = f"{number:f}" if -int(number.as_tuple().exponent) <= digits[1] else f"{number.normalize():f}"
-    if not isinstance(stored, bool | int | float | str):
+    is_json = isinstance(stored, bool | int | float | str)
+    # Half of a surrogate pair is not text: it has no UTF-8.
+    if not is_json or (isinstance(stored, str) and any("\ud800" <= char <= "\udfff" for char in stored)):
         raise SchemaMismatchError(f"{where}: column {field.name!r}: {value!r} is not a default for {field.type}")
     return stored
 

@@ -284,7 +284,7 @@ def _add(fields: tuple[SchemaField, ...], added: SchemaField, parent: Path, wher
     if any(field.default is not msgspec.UNSET for field in _all_fields(added.fields)):
         raise SchemaMismatchError(f"{where}: new column {added.name!r}: only the whole column can have a default")
     if not parent:
-        check_new_names([added], fields, where)
+        _check_new(added, fields, "", where)
         return (*fields, added)
 
     def edit(neighbours: tuple[SchemaField, ...], at: int, above: SchemaField | None) -> tuple[SchemaField, ...]:
@@ -295,11 +295,17 @@ def _add(fields: tuple[SchemaField, ...], added: SchemaField, parent: Path, wher
                 f"{where}: column {'.'.join(parent)!r} is {'the key of a map' if is_key else f'a {struct.type}'}, and only a struct can get "
                 "further fields"
             )
-        check_new_names([added], struct.fields, where)
+        _check_new(added, struct.fields, f"{'.'.join(parent)}.", where)
         grown = msgspec.structs.replace(struct, fields=(*struct.fields, added))
         return (*neighbours[:at], grown, *neighbours[at + 1 :])
 
     return _at(fields, parent, edit, where)
+
+
+def _check_new(added: SchemaField, neighbours: tuple[SchemaField, ...], above: str, where: str) -> None:
+    if any(field.name == added.name for field in neighbours):
+        raise SchemaMismatchError(f"{where}: column {above + added.name!r} exists already; choose another name")
+    check_new_names([added], neighbours, where)
 
 
 def _moved(
