@@ -62,7 +62,9 @@ class Member:
         return [each.partition for each in self.consumer.assignment()]
 
     def poll(self) -> list[int]:
-        return [row["id"] for row in rows_of(self.consumer)]
+        """Return the rows of the partitions that it owns now."""
+        batches = iter(lambda: self.consumer.poll(0), None)
+        return [row["id"] for batch in batches for row in batch.to_pylist()]
 
 
 def settle(*members: Member) -> None:
@@ -373,6 +375,21 @@ def test_added_partitions_are_shared_and_read_from_their_start(world):
         read += a.poll() + b.poll()
     assert sorted(a.held + b.held) == [0, 1, 2, 3, 4, 5]
     assert read == [1, 2]
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+def test_a_member_with_old_metadata_reads_added_partitions_that_another_one_has_seen(world, assignor):
+    a = Member(world, "a", partition_assignment_strategy=assignor)
+    world.open().alter_topic("orders", partitions=7)
+    b = Member(world, "b", partition_assignment_strategy=assignor)
+    settle(a, b)
+    assert sorted(a.held + b.held) == list(range(7))
+    assert assignor != "roundrobin" or max(a.held) >= 4
+    assert assignor != "roundrobin" or a.told[-1][0] == "assign"
+    with world.open().producer() as producer:
+        for number in range(7):
+            producer.send("orders", orders(number), partition=number)
+    assert sorted(a.poll() + b.poll()) == list(range(7))
 
 
 def test_more_members_than_partitions(world):

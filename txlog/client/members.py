@@ -72,6 +72,9 @@ class SharedMembership:
         self._listener = RebalanceListener()
         self._member: GroupMember | None = None
         self._held: frozenset[TopicPartition] = frozenset()
+        """What the member owns."""
+        self._reads: frozenset[TopicPartition] = frozenset()
+        """Those of `_held` that exist as far as this process knows. The consumer reads them."""
         self._first_counts: Mapping[str, int] = {}
         """The numbers of partitions when the consumer subscribed. Rows of later partitions are all new to it."""
         self._counts: Mapping[str, int] = {}
@@ -155,7 +158,7 @@ class SharedMembership:
 
     def leave(self) -> None:
         """Stop sharing. A member without `group.instance.id` leaves the group, so that the others read on at once."""
-        member, held = self._member, self._held
+        member, held = self._member, self._reads
         if not self._topics:
             return
         if held and not self._is_gone() and self._listener.on_revoke is not None:
@@ -205,19 +208,21 @@ class SharedMembership:
             value, member = self._find(row)
             if row is None or value is None or member is None:
                 return
-            self._read_counts()
-            revoked = self._held - partitions_of(member.assigned)
-            if revoked:
-                self._reader._give_up(revoked)
-                if self._listener.on_revoke is not None:
-                    self._listener.on_revoke(tuple(sorted(revoked)))
-                self._hold(self._held - revoked)
+            self._read_counts(partitions_of(member.assigned) | partitions_of(member.owned))
+            given_up = self._held - partitions_of(member.assigned)
+            if given_up:
+                revoked = tuple(sorted(given_up & self._reads))
+                self._reader._give_up(frozenset(revoked))
+                if revoked and self._listener.on_revoke is not None:
+                    self._listener.on_revoke(revoked)
+                self._hold(self._held - given_up)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = needs_sync(value, member, self._held | given) or needs_change(
                 row, self._counts, self._time_ms()
             )
-            if not is_behind and partitions_of(member.owned) == self._held:
+            owned = partitions_of(member.owned)
+            if not is_behind and owned == self._held and not any(map(self._exists, owned - self._reads)):
                 return
             if is_behind:
                 row = self._sync(member.member_id)
@@ -225,11 +230,12 @@ class SharedMembership:
                 if member is None:
                     return
             owned = partitions_of(member.owned)
-            added = owned - self._held
-            if added:
+            if owned - self._reads:
+                before = self._reads
                 self._hold(owned)
-                if self._listener.on_assign is not None:
-                    self._listener.on_assign(tuple(sorted(added)))
+                added = tuple(sorted(self._reads - before))
+                if added and self._listener.on_assign is not None:
+                    self._listener.on_assign(added)
 
     def _sync(self, member_id: str) -> GroupRow | None:
         began, held = self._session.runtime.read_clocks(), self._held
@@ -265,10 +271,10 @@ class SharedMembership:
 
     def _lose(self) -> None:
         """Report that the partitions are lost: another member may have read them since (W56)."""
-        held, why = tuple(sorted(self._held)), self._gone
+        held, why = tuple(sorted(self._reads)), self._gone
         if not self._is_replaced:
             self._forget()
-        self._held = frozenset()
+        self._held = self._reads = frozenset()
         self._reader._take_partitions(frozenset(), frozenset())
         if held and self._listener.on_lost is not None:
             self._listener.on_lost(held)
@@ -284,28 +290,35 @@ class SharedMembership:
             )
 
     def _hold(self, partitions: frozenset[TopicPartition]) -> None:
-        new = frozenset(
-            tp for tp in partitions - self._held if tp.partition >= self._first_counts.get(tp.topic, tp.partition + 1)
+        before = self._reads
+        self._held, self._reads = partitions, frozenset(tp for tp in partitions if tp in before or self._exists(tp))
+        new = (
+            tp for tp in self._reads - before if tp.partition >= self._first_counts.get(tp.topic, tp.partition + 1)
         )
-        self._held = partitions
-        self._reader._take_partitions(
-            frozenset(tp for tp in partitions if tp.partition < self._counts.get(tp.topic, 0)), new
-        )
+        self._reader._take_partitions(self._reads, frozenset(new))
 
     def _forget(self) -> None:
         self._stop.set()
         with self._lock:
             self._member, self._gone = None, ""
-        self._held = frozenset()
+        self._held = self._reads = frozenset()
 
-    def _read_counts(self) -> None:
-        """Look up how many partitions the topics have, if `metadata.max.age.ms` is over."""
+    def _read_counts(self, needed: Collection[TopicPartition] = ()) -> None:
+        """Look up how many partitions the topics have, if `metadata.max.age.ms` is over or one of `needed` is not known.
+
+        Another member may have made a generation with partitions that this process has not seen yet.
+        """
         runtime, counts = self._session.runtime, dict(self._counts)
         for topic in self._topics:
             # A poll finds a deleted topic in its log, and reports it.
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 counts[topic] = len(runtime.partitions(topic, self._session.metadata_max_age_ms))
+                if any(tp.topic == topic and tp.partition >= counts[topic] for tp in needed):
+                    counts[topic] = len(runtime.partitions(topic, 0))
         self._counts = counts
+
+    def _exists(self, tp: TopicPartition) -> bool:
+        return tp.partition < self._counts.get(tp.topic, 0)
 
     def _is_gone(self) -> bool:
         member = self._member
