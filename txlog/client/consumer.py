@@ -27,6 +27,7 @@ from txlog.client.groups import (
     topic_partition,
 )
 from txlog.client.members import Listener, RebalanceListener, SharedMembership
+from txlog.client.positions import find_positions, reset_positions
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.turns import Turns, close_after, in_turn
@@ -213,7 +214,7 @@ class Consumer:
                     continue
             except OffsetOutOfRangeError as error:
                 resets += 1
-                if not self._reset(error) and resets > MAX_RESETS:
+                if not reset_positions(self._session, self._fetcher, self._config, error) and resets > MAX_RESETS:
                     raise
                 continue
             left_ms = deadline_ms - clock.monotonic_ms()
@@ -417,35 +418,8 @@ class Consumer:
         self._followed.start(topics)
 
     def _find_positions(self, *, wait: bool = True) -> None:
-        lost = self._fetcher.lost
-        if not lost:
-            return
-        committed: dict[TopicPartition, OffsetValue | None] = {}
-        if self.group_id is not None:
-            committed = lookup.committed_offsets(self._session, self.group_id, lost, wait=wait)
-        for tp, value in committed.items():
-            if value is not None:
-                self._fetcher.seek(tp, value.offset)
-                self._committed[tp] = value.offset
-        lost, policy = self._fetcher.lost, self._config.auto_offset_reset
-        found = lookup.first_positions(self._session, lost, self._followed.added, policy, self.isolation_level)
-        for tp, offset in found.items():
-            self._fetcher.seek(tp, offset)
-        self._followed.added.clear()
-
-    def _reset(self, error: OffsetOutOfRangeError) -> bool:
-        """Apply `auto.offset.reset` to positions outside of the log.
-
-        Returns False if a new look shows that all positions are in range.
-        """
-        policy = self._config.auto_offset_reset
-        self._fetcher.look()
-        lost = self._fetcher.out_of_range()
-        if lost and policy == "none":
-            raise error
-        for tp, offset in lookup.edges(self._session, lost, policy, self.isolation_level).items():
-            self._fetcher.seek(tp, offset)
-        return bool(lost)
+        if self._fetcher.lost:
+            find_positions(self._session, self._fetcher, self._followed, self._config, self._committed, wait=wait)
 
     def _look(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, PartitionView]:
         self._check_open()

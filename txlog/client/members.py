@@ -292,9 +292,7 @@ class SharedMembership:
     def _hold(self, partitions: frozenset[TopicPartition]) -> None:
         before = self._reads
         self._held, self._reads = partitions, frozenset(tp for tp in partitions if tp in before or self._exists(tp))
-        new = (
-            tp for tp in self._reads - before if tp.partition >= self._first_counts.get(tp.topic, tp.partition + 1)
-        )
+        new = (tp for tp in self._reads - before if tp.partition >= self._first_counts.get(tp.topic, tp.partition + 1))
         self._reader._take_partitions(self._reads, frozenset(new))
 
     def _forget(self) -> None:
