@@ -19,7 +19,13 @@ from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.core.groups import offsets_partition
 from txlog.core.records import OffsetValue
-from txlog.errors import CommitFailedError, IllegalStateError, InvalidConfigurationError, InvalidRequestError
+from txlog.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    TxlogTimeoutError,
+)
 
 SESSION_MS = 45_000
 FOUR = [tp("orders", number) for number in range(4)]
@@ -263,6 +269,37 @@ def test_a_member_that_stops_polling_leaves(world):
     assert b.held == [0, 1, 2, 3]
     assert a.consumer.poll(0) is None
     assert a.told[-1] == ("lost", [0, 1])
+
+
+@pytest.mark.parametrize("call", ["unsubscribe", "assign", "assign_topics", "subscribe"])
+def test_a_call_that_fails_to_leave_stops_reading_and_leaves_when_it_is_repeated(world, call):
+    outage, store = world.outage()
+    consumer = store.consumer(
+        group_id="g", auto_offset_reset="earliest", enable_auto_commit=False, default_api_timeout_ms=2000
+    )
+    consumer.subscribe("orders")
+    send(world, 1)
+
+    def leave() -> None:
+        arguments = {"unsubscribe": (), "assign": ([tp("out", 0)],)}.get(call, ("out",))
+        getattr(consumer, call)(*arguments)
+
+    outage.pattern = "put_if_absent __consumer_offsets"
+    with pytest.raises(TxlogTimeoutError):
+        leave()
+    outage.pattern = None
+    assert consumer.assignment() == ()
+    with pytest.raises(IllegalStateError, match="nothing to read"):
+        consumer.poll(0)
+    with pytest.raises(CommitFailedError, match=r"not a member of its group now. hint: call unsubscribe\(\) again"):
+        consumer.commit({FOUR[0]: 0})
+    with store.producer("copy") as producer, pytest.raises(CommitFailedError), producer.transaction():
+        producer.send_offsets_to_transaction({FOUR[0]: 0}, consumer.group_metadata())
+    leave()
+    members = world.open().admin().describe_group("g").members
+    assert [each.topics for each in members] == ([("out",)] if call == "subscribe" else [])
+    assert [each.topic for each in consumer.assignment()] == ([] if call == "unsubscribe" else ["out"])
+    assert committed(world) == [None] * 4
 
 
 def test_a_static_member_comes_back_without_a_rebalance(world):

@@ -130,7 +130,7 @@ class Consumer:
         self._check_open()
         wanted = [topic_partition(tp) for tp in partitions]
         lookup.check_exist(self._session, wanted)
-        self._membership.leave()
+        self._leave()
         self._assign(wanted)
 
     @in_turn
@@ -138,15 +138,14 @@ class Consumer:
         """Read all partitions of `topics`, also those added later, without membership in a group."""
         self._check_open()
         partitions = self._followed.partitions(names := self._followed.check(topics))
-        self._membership.leave()
+        self._leave()
         self._assign(partitions, names)
 
     @in_turn
     def unsubscribe(self) -> None:
-        """Stop reading, and leave the group."""
+        """Stop reading, and leave the group. If this fails, call it again: reading has stopped, and commits are refused."""
         self._check_open()
-        self._membership.leave()
-        self._assign([])
+        self._leave()
 
     @in_turn
     def assignment(self) -> tuple[TopicPartition, ...]:
@@ -375,6 +374,13 @@ class Consumer:
         self._close(self._fetcher.positions)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        try:
+            self._membership.leave()
+        finally:
+            # Also after an error: other members read the partitions soon.
+            self._assign([])
 
     def _close(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._turns.is_elsewhere or self._closed:

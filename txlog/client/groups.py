@@ -205,13 +205,14 @@ class GroupMembership:
         member, group = self._member, self._group
         if member is None:
             return
-        self._member = None
         own = (group, member.generation, member.member_id)
         # A store that was created again, or restored to an older state, does not know this member.
         with contextlib.suppress(StoreChangedError):
             self._session.call(
                 f"leaving group {group!r}", lambda ctx, views: only_views(group_protocol.leave_group(ctx, views, *own))
             )
+        # After an error it stays the member, so that its commits are checked, and a second call leaves.
+        self._member = None
 
     def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:
         """Commit offsets, on the condition that this is still the member if it has joined. Raises CommitFailedError."""

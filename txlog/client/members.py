@@ -23,7 +23,7 @@ from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.members import find_member, is_over, needs_change, needs_sync, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
-from txlog.errors import CommitFailedError, StoreChangedError, UnknownTopicOrPartitionError
+from txlog.errors import CommitFailedError, StoreChangedError, TxlogError, UnknownTopicOrPartitionError
 from txlog.protocol import members as protocol
 from txlog.storage.forks import lock_for_forks
 from txlog.text import count_text
@@ -88,11 +88,20 @@ class SharedMembership:
         self._is_replaced = False
         """Whether another consumer has joined with this one's `group.instance.id`."""
         self._stop = _Stop()
+        self._is_leaving = False
+        """Whether `leave` has begun, and has not succeeded."""
+        self._left: GroupMember | None = None
+        """The member that is left to be removed from the group."""
 
     @property
     def generation(self) -> int:
-        """The generation that this member has seen; -1 without a membership."""
-        return self._member.generation if self._member is not None else -1
+        """The generation that this member has seen; -1 if nothing is shared.
+
+        0 after a loss, or after a `leave` that failed: no group has that generation, so commits with it are refused.
+        """
+        if self._member is not None:
+            return self._member.generation
+        return 0 if self._topics else -1
 
     @property
     def member_id(self) -> str:
@@ -102,7 +111,7 @@ class SharedMembership:
     @property
     def is_subscribed(self) -> bool:
         """Whether the consumer shares partitions. It may own none of them now."""
-        return bool(self._topics)
+        return bool(self._topics) and not self._is_leaving
 
     # -- calls of the consumer ----------------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class SharedMembership:
 
         Raises CommitFailedError if the partitions are lost and the program has no `on_lost`.
         """
-        if not self._topics:
+        if not self.is_subscribed:
             return
         self._polled_ms = now_ms = self._session.clock.monotonic_ms()
         if self._member is None:
@@ -143,9 +152,8 @@ class SharedMembership:
         member, began = self._member, self._session.runtime.read_clocks()
         if member is None:
             if self._topics:
-                raise CommitFailedError(
-                    f"{self._session.who}: it is not a member of its group now; the next poll() joins again"
-                )
+                hint = "call unsubscribe() again" if self._is_leaving else "the next poll() joins it again"
+                raise CommitFailedError(f"{self._session.who}: it is not a member of its group now. hint: {hint}")
             commit_offsets(self._session, group, values, None)
             return
         condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
@@ -157,18 +165,43 @@ class SharedMembership:
         self._wrote(member.member_id, began)
 
     def leave(self) -> None:
-        """Stop sharing. A member without `group.instance.id` leaves the group, so that the others read on at once."""
-        member, held = self._member, self._reads
+        """Stop sharing. A member without `group.instance.id` leaves the group, so that the others read on at once.
+
+        After an error the consumer reads nothing and may not commit. A second call goes on with what is left to do.
+        """
         if not self._topics:
             return
-        if held and not self._is_gone() and self._listener.on_revoke is not None:
-            self._listener.on_revoke(tuple(sorted(held)))
+        member = self._member
+        # A listener that calls `close` must not be called again.
+        listener, self._listener = self._listener, RebalanceListener()
+        try:
+            if self._reads and not self._is_gone() and listener.on_revoke is not None:
+                listener.on_revoke(tuple(sorted(self._reads)))
+        except BaseException as error:
+            self._drop(member)
+            try:
+                self._finish()
+            except TxlogError as failure:
+                error.add_note(f"leaving the group failed too: {failure}")
+            raise
+        self._drop(member)
+        self._finish()
+
+    def _drop(self, member: GroupMember | None) -> None:
+        """End the membership in this process: nothing is read any more."""
         self._forget()
-        self._topics, self._is_replaced = (), False
+        self._is_replaced, self._is_leaving = False, True
         if member is not None and not member.instance_id:
+            self._left = member
+        self._reader._take_partitions(frozenset(), frozenset())
+
+    def _finish(self) -> None:
+        """Tell the group that the member is gone, if that is due."""
+        if self._left is not None:
             # A store that was created again, or restored to an older state, does not know this member.
             with contextlib.suppress(StoreChangedError):
-                self._leave(member)
+                self._leave(self._left)
+        self._topics, self._left, self._is_leaving = (), None, False
 
     # -- the group ----------------------------------------------------------------------------------------------------
 
