@@ -271,6 +271,39 @@ def test_a_member_that_stops_polling_leaves(world):
     assert a.told[-1] == ("lost", [0, 1])
 
 
+@pytest.mark.parametrize("error", [ValueError("boom"), CommitFailedError("boom")])
+def test_an_error_of_on_revoke_in_close_keeps_no_member(world, error, caplog):
+    def fail(_: Any) -> None:
+        calls.append(consumer.assignment())
+        raise error
+
+    calls: list[Any] = []
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.subscribe("orders", on_revoke=fail)
+    stop = consumer._membership._stop
+    if isinstance(error, ValueError):
+        with pytest.raises(ValueError, match="boom"):
+            consumer.close()
+    else:
+        consumer.close()
+        assert "closed without leaving its group: boom" in caplog.text
+    assert stop.wait(0), "the heartbeat thread ends"
+    assert not world.open().admin().describe_group("g").members
+    consumer.close()
+    assert calls == [tuple(FOUR)]
+    with pytest.raises(IllegalStateError, match="is closed"):
+        consumer.poll(0)
+
+
+def test_a_listener_may_close_the_consumer(world):
+    made: list[Consumer] = []
+    consumer = world.open().consumer(group_id="g", enable_auto_commit=False)
+    consumer.subscribe("orders", on_revoke=lambda _: made.append(consumer) or consumer.close())
+    consumer.close()
+    assert made == [consumer]
+    assert not world.open().admin().describe_group("g").members
+
+
 @pytest.mark.parametrize("call", ["unsubscribe", "assign", "assign_topics", "subscribe"])
 def test_a_call_that_fails_to_leave_stops_reading_and_leaves_when_it_is_repeated(world, call):
     outage, store = world.outage()

@@ -369,7 +369,8 @@ class Consumer:
         """Leave the group, and with `enable.auto.commit` first commit the rows that were returned; idempotent.
 
         If another consumer is the member of the group by now, a warning is logged instead of that commit: the other
-        consumer reads those rows again. In a forked child it does nothing.
+        consumer reads those rows again. A TxlogError of `on_revoke`, `on_lost` or of the leave is logged, too. Another
+        error of a listener is raised, but the consumer is closed. In a forked child it does nothing.
         """
         self._close(self._fetcher.positions)
 
@@ -399,8 +400,9 @@ class Consumer:
                 except TxlogError as error:
                     # The result of close() is the result of the commit. A membership that stays fences no consumer.
                     _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
-                self._closed = True
-                self._session.forget(list(self._session.views))
+                finally:
+                    self._closed = True
+                    self._session.forget(list(self._session.views))
 
     def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
         """Read exactly `partitions`, for the membership. `new` were added to their topics after the subscription."""
