@@ -271,6 +271,42 @@ def test_a_member_that_stops_polling_leaves(world):
     assert a.told[-1] == ("lost", [0, 1])
 
 
+@pytest.mark.parametrize("call", ["unsubscribe", "assign", "assign_topics", "subscribe"])
+def test_rows_that_were_returned_are_committed_before_the_consumer_reads_something_else(world, call):
+    send(world, 1)
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.subscribe("orders")
+    assert len(rows_of(consumer)) == 4
+    getattr(consumer, call)(*{"unsubscribe": (), "assign": ([tp("out", 0)],)}.get(call, ("out",)))
+    assert committed(world) == [1, 1, 1, 1]
+
+
+def test_assigned_partitions_of_a_group_are_committed_before_others_are_assigned(world):
+    send(world, 1)
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest")
+    consumer.assign(FOUR[:2])
+    assert len(rows_of(consumer)) == 2
+    consumer.assign(FOUR[2:])
+    assert committed(world) == [1, 1, None, None]
+
+
+def test_a_second_subscription_to_the_same_topics_only_sets_the_listeners(world):
+    a = Member(world, "a")
+    send(world, 1)
+    assert len(a.poll()) == 4
+    before = a.consumer.group_metadata()
+    told: list[int] = []
+    with world.counting.counting() as cost:
+        a.consumer.subscribe(["orders"], on_revoke=lambda partitions: told.append(len(partitions)))
+    assert appends(cost) == 0
+    assert a.consumer.group_metadata() == before
+    assert a.poll() == [], "it goes on where it was"
+    a.consumer.subscribe(["orders", "out"])
+    assert told == [4]
+    assert len(a.consumer.assignment()) == 5
+    assert len(world.open().admin().describe_group("g").members) == 1
+
+
 @pytest.mark.parametrize("error", [ValueError("boom"), CommitFailedError("boom")])
 def test_an_error_of_on_revoke_in_close_keeps_no_member(world, error, caplog):
     def fail(_: Any) -> None:

@@ -27,7 +27,7 @@ from txlog.client.groups import (
     topic_partition,
 )
 from txlog.client.members import Listener, RebalanceListener, SharedMembership
-from txlog.client.positions import find_positions, reset_positions
+from txlog.client.positions import committed_positions, find_positions, positions_at, reset_positions
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.turns import Turns, close_after, in_turn
@@ -105,7 +105,8 @@ class Consumer:
 
         `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost` with
         those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading begins
-        at the group's committed offsets, or else at `auto.offset.reset`. A consumer that was killed keeps its partitions
+        at the group's committed offsets, or else at `auto.offset.reset`. With the same topics a second call only sets the
+        functions. With other topics the consumer leaves and joins again. A consumer that was killed keeps its partitions
         until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id` it reads on at once.
         In a store without the feature `group-members` a group has one member. Raises IllegalStateError without group.id,
         UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no assignor in common).
@@ -119,14 +120,21 @@ class Consumer:
             self._alone.join(group, names)
             self._assign(partitions, names)
             return
-        self.unsubscribe()
+        listener = RebalanceListener(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+        if self._membership.listen(names, listener):
+            return
+        self._leave()
         self._followed.start(names, shared=True)
         self._membership = shared = SharedMembership(self._session, self._config, group, self)
-        shared.join(names, partitions, RebalanceListener(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost))
+        shared.join(names, partitions, listener)
 
     @in_turn
     def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without membership in a group. Raises UnknownTopicOrPartitionError."""
+        """Read exactly these partitions, without membership in a group.
+
+        Like `unsubscribe` it first leaves, and commits with `enable.auto.commit` the rows that were returned. Raises
+        UnknownTopicOrPartitionError.
+        """
         self._check_open()
         wanted = [topic_partition(tp) for tp in partitions]
         lookup.check_exist(self._session, wanted)
@@ -143,7 +151,10 @@ class Consumer:
 
     @in_turn
     def unsubscribe(self) -> None:
-        """Stop reading, and leave the group. If this fails, call it again: reading has stopped, and commits are refused."""
+        """Stop reading, and leave the group. With `enable.auto.commit` first commit the rows that were returned.
+
+        If this fails, call it again: reading has stopped, and commits are refused until the consumer has left.
+        """
         self._check_open()
         self._leave()
 
@@ -297,11 +308,7 @@ class Consumer:
         """
         asked = {tp: lookup.milliseconds(time, str(tp)) for tp, time in times.items()}
         self._look(asked)
-        found = lookup.offsets_for_times(self._session, asked, self.isolation_level)
-        return {
-            tp: None if hit is None else OffsetAndTimestamp(offset=hit[0], timestamp=hit[1])
-            for tp, hit in found.items()
-        }
+        return positions_at(self._session, asked, self.isolation_level)
 
     @overload
     def lag(self, partition: TopicPartition) -> int: ...
@@ -348,11 +355,7 @@ class Consumer:
         self._check_open()
         group = self._require_group("committed")
         wanted = [topic_partition(tp) for tp in partitions] if partitions else list(self._fetcher.assigned)
-        found = lookup.committed_offsets(self._session, group, wanted)
-        return {
-            tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
-            for tp, value in found.items()
-        }
+        return committed_positions(self._session, group, wanted)
 
     @in_turn
     def group_metadata(self) -> ConsumerGroupMetadata:
@@ -378,10 +381,20 @@ class Consumer:
 
     def _leave(self) -> None:
         try:
-            self._membership.leave()
+            self._commit_last(self._fetcher.positions, "stopped")
         finally:
-            # Also after an error: other members read the partitions soon.
-            self._assign([])
+            try:
+                self._membership.leave()
+            finally:
+                # Also after an error: other members read the partitions soon.
+                self._assign([])
+
+    def _commit_last(self, positions: Mapping[TopicPartition, int], what: str) -> None:
+        try:
+            if self._commits_itself:
+                self._commit_positions(positions)
+        except CommitFailedError as error:
+            _LOG.warning("%s: %s without committing its positions: %s", self._who, what, error)
 
     def _close(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._turns.is_elsewhere or self._closed:
@@ -390,10 +403,7 @@ class Consumer:
             if self._closed:
                 return
             try:
-                if self._commits_itself:
-                    self._commit_positions(positions)
-            except CommitFailedError as error:
-                _LOG.warning("%s: closed without committing its positions: %s", self._who, error)
+                self._commit_last(positions, "closed")
             finally:
                 try:
                     self._membership.leave()

@@ -197,6 +197,10 @@ class GroupMembership:
                 before.member_id,
             )
 
+    def listen(self, topics: tuple[str, ...], listener: object) -> bool:
+        """Return False: a member that subscribes again takes the group over."""
+        return False
+
     def follow(self) -> None:
         """Do nothing: a commit shows whether this is still the member."""
 

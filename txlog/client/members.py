@@ -123,6 +123,13 @@ class SharedMembership:
         self._first_counts = self._counts = Counter(tp.topic for tp in partitions)
         self._join()
 
+    def listen(self, topics: tuple[str, ...], listener: RebalanceListener) -> bool:
+        """Set the listener if this is a member that subscribes to these topics. Return whether it is."""
+        if self._member is None or self._is_replaced or set(topics) != set(self._topics):
+            return False
+        self._listener = listener
+        return True
+
     def follow(self) -> None:
         """Look at the group if that is due: take new partitions, give up others, and join again after a loss.
 

@@ -1,11 +1,14 @@
-"""Where does a consumer begin in partitions without a position, and in those whose position is outside of the log?"""
+"""Where does a consumer begin in a partition, and which offsets does it look up?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from txlog.client import offsets as lookup
 from txlog.client.fetcher import Fetcher, FollowedTopics
+from txlog.client.groups import OffsetAndMetadata, OffsetAndTimestamp
 from txlog.client.session import Session
-from txlog.config import ConsumerConfig
+from txlog.config import ConsumerConfig, IsolationLevel
 from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetValue
 from txlog.errors import OffsetOutOfRangeError
@@ -52,3 +55,24 @@ def reset_positions(session: Session, fetcher: Fetcher, config: ConsumerConfig, 
     for tp, offset in lookup.edges(session, lost, policy, config.isolation_level).items():
         fetcher.seek(tp, offset)
     return bool(lost)
+
+
+def committed_positions(
+    session: Session, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the group's committed offsets, as users name them. Raises UnstableOffsetCommitError."""
+    found = lookup.committed_offsets(session, group, list(partitions))
+    return {
+        tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
+        for tp, value in found.items()
+    }
+
+
+def positions_at(
+    session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return for each partition the first offset at or after a time (ms), or None if every row is older."""
+    found = lookup.offsets_for_times(session, dict(times), isolation)
+    return {
+        tp: None if hit is None else OffsetAndTimestamp(offset=hit[0], timestamp=hit[1]) for tp, hit in found.items()
+    }
