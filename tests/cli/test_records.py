@@ -239,6 +239,18 @@ def test_a_group_goes_on_behind_what_was_printed(cli: Cli, store: Store) -> None
     assert [(each["partition"], each["lag"]) for each in described["offsets"]] == [(0, 0), (1, 0)]
 
 
+def test_a_group_says_which_member_it_waits_for(cli: Cli, store: Store) -> None:
+    cli("produce", "orders", "--partition", 0, stdin=ALL)
+    member = store.consumer("orders", group_id="audit", client_id="nightly")
+    for timeout_ms in (0, 20):
+        begin = ("--group", "audit", "--from-beginning", "--timeout-ms", timeout_ms)
+        done = cli("consume", "orders", *begin, "--until-timestamp", store.runtime.clock.now_ms())
+        assert done.rows == []
+        assert done.err.count("This consumer waits for member 'nightly-") == 1
+    member.close()
+    assert "waits for" not in cli("consume", "orders", *begin).err
+
+
 def test_a_consumer_that_was_removed_from_its_group_is_fenced(
     cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -498,6 +498,43 @@ def test_a_member_with_old_metadata_reads_added_partitions_that_another_one_has_
     assert sorted(a.poll() + b.poll()) == list(range(7))
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_restarted_batch_job_waits_for_the_member_that_died(world, partitions, assignor, caplog):
+    """Its own share may be empty at first, because all partitions stay with the dead member."""
+    world.open().create_topic("jobs", ORDERS, partitions=partitions)
+    with world.open().producer() as producer:
+        for number in range(partitions):
+            producer.send("jobs", orders(number), partition=number)
+    settings = {"auto_offset_reset": "earliest", "partition_assignment_strategy": assignor}
+    dead = world.open().consumer(group_id="g", client_id="dead", **settings)
+    dead.subscribe("jobs")
+    dead._membership._stop.set()
+    again = world.open().consumer(group_id="g", client_id="again", **settings)
+    again.subscribe("jobs")
+    began_ms = world.clock.now_ms()
+    assert sorted(row["id"] for row in rows_of(again)) == list(range(partitions))
+    assert SESSION_MS < world.clock.now_ms() - began_ms < SESSION_MS + 2 * LOOK_MS
+    waits = [each for each in caplog.messages if "waits for member 'dead-" in each]
+    assert len(waits) == 1, "it says so once"
+    assert not again.awaited
+
+
+def test_a_read_with_a_timeout_does_not_wait_longer_for_other_members(world, caplog):
+    a, b = Member(world, "a"), Member(world, "b")
+    began_ms = world.clock.now_ms()
+    assert rows_of(b.consumer, 1000) == []
+    assert world.clock.now_ms() - began_ms < 2000
+    assert "waits for member 'a-" in caplog.text
+    assert b.consumer.awaited == {a.membership.member_id: (FOUR[2], FOUR[3])}
+    settle(a, b)
+    send(world, 1)
+    caplog.clear()
+    assert len(rows_of(b.consumer)) == 2
+    assert not b.consumer.awaited
+    assert not caplog.messages
+
+
 def test_more_members_than_partitions(world):
     members = [Member(world, f"m{number}") for number in range(5)]
     settle(*members)

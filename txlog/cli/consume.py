@@ -261,7 +261,7 @@ class _Ends:
 
     def are_reached(self, quiet_at_ms: int | None) -> bool:
         """Return whether all partitions are read to their end. `quiet_at_ms`: when a look began that found no row."""
-        if self._offset is None and self._until_ms is None:
+        if (self._offset is None and self._until_ms is None) or self._consumer.awaited:
             return False
         assigned = self._consumer.assignment()
         self._reached.update(tp for tp in assigned if tp not in self._reached and self._is_reached(tp, quiet_at_ms))
@@ -290,6 +290,8 @@ class _Printer:
         """The offsets after printed rows that are not committed yet."""
         self._begun: set[TopicPartition] = set()
         """Partitions that rows came from."""
+        self._awaited: set[str] = set()
+        """The members of the group that the program has said it waits for."""
 
     def run(
         self, clock: Clock, max_messages: int | None, timeout_ms: int | None, say_what_waits: Callable[[], None]
@@ -328,6 +330,8 @@ class _Printer:
                 self._print(self._ends.cut(batch), max_messages)
             self._interrupts.check()
             quiet_at_ms = began_ms if batch is None else None
+            if batch is None:
+                self._say_who_is_awaited()
             if batch is not None:
                 last_ms = clock.monotonic_ms()
             elif timeout_ms is not None and clock.monotonic_ms() >= last_ms + timeout_ms:
@@ -336,6 +340,15 @@ class _Printer:
                 said = True
                 say_what_waits()
         return "enough"
+
+    def _say_who_is_awaited(self) -> None:
+        awaited = self._consumer.awaited
+        if awaited.keys() - self._awaited:
+            # A local import, because it loads what most runs do not need.
+            from txlog.client.waiting import awaited_text
+
+            self._awaited |= awaited.keys()
+            typer.echo(f"This consumer {awaited_text(awaited)}.", err=True)
 
     def _print(self, batch: pa.RecordBatch, max_messages: int | None) -> None:
         if batch.num_rows:

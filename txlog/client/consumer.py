@@ -31,6 +31,7 @@ from txlog.client.positions import committed_positions, find_positions, position
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.turns import Turns, close_after, in_turn
+from txlog.client.waiting import read_to_end
 from txlog.config import Layer
 from txlog.core.features import GROUP_MEMBERS
 from txlog.core.names import TopicPartition
@@ -163,6 +164,11 @@ class Consumer:
         """Return the partitions that are read."""
         return self._fetcher.assigned
 
+    @property
+    def awaited(self) -> Mapping[str, tuple[TopicPartition, ...]]:
+        """Members that this one waits for, as of its last look, each with what it still owns of this one's share."""
+        return self._membership.awaited
+
     @in_turn
     def subscription(self) -> tuple[str, ...]:
         """Return the topics of which all partitions are read."""
@@ -247,11 +253,11 @@ class Consumer:
     def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
 
+        With 0, a member of a group also waits until the others have given up what it gets, or their sessions are over.
         All batches of a topic have the columns of its first batch. The next call returns columns that were added meanwhile.
         """
         schemas = OneSchema(self._runtime, self._fetcher)
-        while (batch := self.poll(timeout_ms)) is not None:
-            yield schemas.align(batch)
+        yield from map(schemas.align, read_to_end(self.poll, lambda: self.awaited, timeout_ms, self._who))
 
     # -- positions ----------------------------------------------------------------------------------------------------
 

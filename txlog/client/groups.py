@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 import msgspec
@@ -164,6 +165,9 @@ class GroupMembership:
 
     is_subscribed = False
     """Whether the members share partitions, so that this one may own none."""
+
+    awaited: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({})
+    """The members that this one waits for."""
 
     def __init__(self, session: Session, client_id: str) -> None:
         self._session = session

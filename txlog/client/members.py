@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from txlog.client.groups import commit_offsets
+from txlog.client.heartbeats import Stop, beat
 from txlog.client.session import Session
 from txlog.config import ConsumerConfig
 from txlog.core.ages import ClockReading
@@ -33,7 +34,6 @@ LOOK_MS = 5000
 """How often a poll looks at the group at most: a look is one or two requests."""
 MAX_SYNCS = 3
 """Syncs of one look. The next look goes on: members that join one after the other must not hold a poll for ever."""
-
 Listener: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
 
 
@@ -87,7 +87,11 @@ class SharedMembership:
         """Why the member must not read any more; empty while it may."""
         self._is_replaced = False
         """Whether another consumer has joined with this one's `group.instance.id`."""
-        self._stop = _Stop()
+        self._stop = Stop()
+        self._value: GroupValue | None = None
+        """The group as this member has last seen it."""
+        self._joined = 0
+        """The generation that the group had when this member had joined."""
         self._is_leaving = False
         """Whether `leave` has begun, and has not succeeded."""
         self._left: GroupMember | None = None
@@ -112,6 +116,25 @@ class SharedMembership:
     def is_subscribed(self) -> bool:
         """Whether the consumer shares partitions. It may own none of them now."""
         return bool(self._topics) and not self._is_leaving
+
+    @property
+    def awaited(self) -> dict[str, tuple[TopicPartition, ...]]:
+        """The members that this one waits for, as of its last look.
+
+        Each has what it still owns of this one's share: nothing if it only has not taken part in the generation that
+        this one joined. A member that died is one of them until its session is over.
+        """
+        value, member = self._value, self._member
+        if value is None or member is None:
+            return {}
+        missing = partitions_of(member.assigned) - self._held
+        found = {
+            each.member_id: tuple(sorted(missing & partitions_of(each.owned)))
+            for each in value.members
+            if each.member_id != member.member_id
+        }
+        seen = {each.member_id: each.generation for each in value.members}
+        return {name: owned for name, owned in found.items() if owned or seen[name] < self._joined}
 
     # -- calls of the consumer ----------------------------------------------------------------------------------------
 
@@ -234,11 +257,12 @@ class SharedMembership:
         with self._lock:
             self._member, self._gone, self._is_replaced, self._beat_ms = joining, "", False, -1
         self._wrote(joining.member_id, began)
+        self._joined = row.entry.value.generation if row is not None and row.entry.value is not None else 0
         self._looked_ms = self._polled_ms = self._session.clock.monotonic_ms()
-        self._stop = _Stop()
+        self._stop = Stop()
         # A daemon, so that a program that ends without close() does not hang: its session ends then.
         threading.Thread(
-            target=_beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
+            target=beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
         ).start()
         self._take(row)
 
@@ -290,7 +314,7 @@ class SharedMembership:
     def _find(self, row: GroupRow | None) -> tuple[GroupValue | None, GroupMember | None]:
         """Return the group and this member in it, as `row` shows them; note if it is not in it any more."""
         value, instance_id = row.entry.value if row is not None else None, self._config.group_instance_id
-        found = find_member(value, self.member_id)
+        self._value, found = value, find_member(value, self.member_id)
         if row is None or value is None or found is None or is_over(row, found, self._time_ms()):
             self._gone = "its session is over" if found is not None else "it was removed from the group"
             if found is None and value is not None and any(each.instance_id == instance_id for each in value.members):
@@ -299,14 +323,14 @@ class SharedMembership:
             return value, None
         with self._lock:
             self._member = found
-        beat = next((beat.timestamp for beat in row.beats if beat.member_id == found.member_id), -1)
-        if beat > self._beat_ms >= 0:
+        beat_ms = next((each.timestamp for each in row.beats if each.member_id == found.member_id), -1)
+        if beat_ms > self._beat_ms >= 0:
             # A producer has sent offsets for this member: that record was its heartbeat.
-            age_ms = max(self._session.clock.now_ms() - beat, 0)
+            age_ms = max(self._session.clock.now_ms() - beat_ms, 0)
             if age_ms < self._age_ms():
                 now = self._session.runtime.read_clocks()
                 self._alive_at = ClockReading(now.wall_ms - age_ms, self._session.clock.monotonic_ms() - age_ms)
-        self._beat_ms = beat
+        self._beat_ms = beat_ms
         return value, found
 
     def _lose(self) -> None:
@@ -418,39 +442,3 @@ class SharedMembership:
             lambda ctx, views: protocol.leave(ctx, views, self._group, member.member_id),
             settles=False,
         )
-
-
-class _Stop:
-    """Ends the heartbeat thread of one membership."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._is_set = False
-
-    def set(self) -> None:
-        """Let `wait` return at once."""
-        with self._condition:
-            self._is_set = True
-            self._condition.notify_all()
-
-    def wait(self, seconds: float) -> bool:
-        """Return after that time, or at once after `set`: then True."""
-        with self._condition:
-            if not self._is_set:
-                self._condition.wait(seconds)
-            return self._is_set
-
-
-def _beat(of: weakref.ref[SharedMembership], stop: _Stop, tick_ms: int) -> None:
-    """Write heartbeats until the membership ends, or the program drops the consumer."""
-    while not stop.wait(tick_ms / 1000):
-        membership = of()
-        if membership is None:
-            return
-        try:
-            membership.tick()
-        except Exception as error:
-            # The next tick tries again, unless the store was closed. If none succeeds in time, the session ends, and a
-            # poll reports that.
-            _LOG.debug("no heartbeat: %s", error)
-        del membership
