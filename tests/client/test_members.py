@@ -50,8 +50,12 @@ class Member:
         self.consumer: Consumer = self.store.consumer(
             group_id="g",
             client_id=name,
-            auto_offset_reset="earliest",
-            **{"enable_auto_commit": False, "partition_assignment_strategy": "cooperative-sticky", **settings},
+            **{
+                "auto_offset_reset": "earliest",
+                "enable_auto_commit": False,
+                "partition_assignment_strategy": "cooperative-sticky",
+                **settings,
+            },
         )
         listeners = {"on_assign": self.note("assign"), "on_revoke": self.note("revoke")}
         self.consumer.subscribe("orders", **listeners, **({"on_lost": self.note("lost")} if lost else {}))
@@ -481,6 +485,26 @@ def test_added_partitions_are_shared_and_read_from_their_start(world):
         read += a.poll() + b.poll()
     assert sorted(a.held + b.held) == [0, 1, 2, 3, 4, 5]
     assert read == [1, 2]
+
+
+@pytest.mark.parametrize("reset", ["latest", "none"])
+def test_the_member_that_tells_the_group_of_added_partitions_reads_them_from_their_start(world, reset):
+    settings = {"partition_assignment_strategy": "roundrobin"}
+    a = Member(world, "a", auto_offset_reset="latest", **settings)
+    a.consumer.poll(0)
+    a.consumer.commit()
+    world.open().alter_topic("orders", partitions=8)
+    with world.open().producer() as producer:
+        for number in range(4, 8):
+            producer.send("orders", orders(number), partition=number)
+    b = Member(world, "b", auto_offset_reset=reset, **settings)
+    read: list[int] = []
+    for _ in range(3):
+        world.clock.advance_ms(LOOK_MS)
+        read += a.poll() + b.poll()
+    assert sorted(a.held + b.held) == list(range(8))
+    assert max(b.held) == 7
+    assert sorted(read) == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])

@@ -106,7 +106,8 @@ class Consumer:
 
         `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost` with
         those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading begins
-        at the group's committed offsets, or else at `auto.offset.reset`. With the same topics a second call only sets the
+        at the group's committed offsets, or else at `auto.offset.reset`. A partition that was added since the consumer
+        subscribed, or that the group does not know yet, is read from its start. With the same topics a second call only sets the
         functions. With other topics the consumer leaves and joins again. A consumer that was killed keeps its partitions
         until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id` it reads on at once.
         In a store without the feature `group-members` a group has one member. Raises IllegalStateError without group.id,

@@ -76,7 +76,8 @@ class SharedMembership:
         self._reads: frozenset[TopicPartition] = frozenset()
         """Those of `_held` that exist as far as this process knows. The consumer reads them."""
         self._first_counts: Mapping[str, int] = {}
-        """The numbers of partitions when the consumer subscribed. Rows of later partitions are all new to it."""
+        """The numbers of partitions when the consumer subscribed, or that the group knew then. Rows of later partitions
+        are all new."""
         self._counts: Mapping[str, int] = {}
         self._looked_ms = self._polled_ms = 0
         self._alive_at = session.runtime.read_clocks()
@@ -166,11 +167,7 @@ class SharedMembership:
         elif not self._is_gone() and now_ms - self._looked_ms >= min(
             LOOK_MS, self._config.heartbeat_interval_ms, self._config.metadata_max_age_ms
         ):
-            row = self._session.call(
-                f"looking at group {self._group!r}",
-                lambda ctx, views: protocol.look(ctx, views, self._group),
-                settles=False,
-            )
+            row = self._look()
             self._looked_ms = now_ms
             self._take(row)
         if self._is_gone():
@@ -247,6 +244,8 @@ class SharedMembership:
             generation=0,
         )
         self._read_counts()
+        if config.auto_offset_reset != "earliest":
+            self._find_first_counts()
         row = self._session.call(
             f"joining group {self._group!r}",
             lambda ctx, views: protocol.join(
@@ -265,6 +264,22 @@ class SharedMembership:
             target=beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
         ).start()
         self._take(row)
+
+    def _find_first_counts(self) -> None:
+        """Look up which partitions the group does not know yet: they were added while it had members.
+
+        The join itself tells the group of them. It uses what this look has read, so the look costs little.
+        """
+        row = self._look()
+        known = row.entry.value.partitions if row is not None and row.entry.value is not None else {}
+        self._first_counts = {topic: min(n, known.get(topic, n)) for topic, n in self._first_counts.items()}
+
+    def _look(self) -> GroupRow | None:
+        return self._session.call(
+            f"looking at group {self._group!r}",
+            lambda ctx, views: protocol.look(ctx, views, self._group),
+            settles=False,
+        )
 
     def _take(self, row: GroupRow | None) -> None:
         """Take part in the generation that a look, or this member's own record, has shown (W52)."""
