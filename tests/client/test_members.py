@@ -311,6 +311,25 @@ def test_a_second_subscription_to_the_same_topics_only_sets_the_listeners(world)
     assert len(world.open().admin().describe_group("g").members) == 1
 
 
+@pytest.mark.parametrize("call", ["close", "unsubscribe"])
+@pytest.mark.parametrize("has_listener", [True, False])
+def test_a_loss_is_reported_when_the_consumer_leaves(world, call, has_listener, caplog):
+    a = Member(world, "a", lost=has_listener)
+    world.clock.advance_ms(SESSION_MS + 1)
+    getattr(a.consumer, call)()
+    assert a.told[1:] == ([("lost", [0, 1, 2, 3])] if has_listener else [])
+    assert ("lost 4 partitions, because its session is over" in caplog.text) is not has_listener
+
+
+def test_a_member_that_an_operator_removed_learns_it_from_the_commit_of_close(world):
+    a = Member(world, "a", enable_auto_commit=True)
+    send(world, 1)
+    a.poll()
+    world.open().admin().remove_members("g")
+    a.consumer.close()
+    assert a.told[1:] == [("lost", [0, 1, 2, 3])]
+
+
 @pytest.mark.parametrize("error", [ValueError("boom"), CommitFailedError("boom")])
 def test_an_error_of_on_revoke_in_close_keeps_no_member(world, error, caplog):
     def fail(_: Any) -> None:
@@ -388,7 +407,7 @@ def test_a_static_member_comes_back_without_a_rebalance(world):
     b.consumer.poll(0)
     assert b.told == [("assign", [2, 3])]
     rival = Member(world, "x", group_instance_id="one")
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(CommitFailedError, match=r"instance\.id 'one'\. hint: close this consumer"):
         again.consumer.commit({FOUR[0]: 1})
     world.clock.advance_ms(LOOK_MS)
     for _ in range(2):

@@ -170,7 +170,9 @@ def _chosen_partitions(
     if len(names) != 1:
         raise InvalidRequestError(f"--partition needs one topic, and {len(names)} are named")
     if group_id is not None:
-        raise InvalidRequestError("--partition and --group exclude each other: a group's member reads all partitions")
+        raise InvalidRequestError(
+            "--partition and --group exclude each other: the members of a group share its partitions"
+        )
     return [TopicPartition(names[0], number) for number in parse_partitions(partition, "--partition")]
 
 

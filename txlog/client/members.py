@@ -39,7 +39,11 @@ Listener: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceListener:
-    """What a program wants to know about its partitions. Each function is called with them, in `subscribe`, `poll` or `close`."""
+    """What a program wants to know about its partitions.
+
+    Each function is called with them, in a call of the consumer: `subscribe`, `poll`, `close` and so on. As long as
+    `on_revoke` raises an error in `poll`, the rebalance waits for this member.
+    """
 
     on_assign: Listener | None = None
     on_revoke: Listener | None = None
@@ -186,8 +190,12 @@ class SharedMembership:
         condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
         try:
             commit_offsets(self._session, group, values, condition)
-        except CommitFailedError:
+        except CommitFailedError as error:
             self._looked_ms -= LOOK_MS
+            with contextlib.suppress(TxlogError):
+                self._find(self._look())
+            if self._is_replaced:
+                raise self._replaced() from error
             raise
         self._wrote(member.member_id, began)
 
@@ -202,8 +210,7 @@ class SharedMembership:
         # A listener that calls `close` must not be called again.
         listener, self._listener = self._listener, RebalanceListener()
         try:
-            if self._reads and not self._is_gone() and listener.on_revoke is not None:
-                listener.on_revoke(tuple(sorted(self._reads)))
+            self._tell_end(listener)
         except BaseException as error:
             self._drop(member)
             try:
@@ -213,6 +220,21 @@ class SharedMembership:
             raise
         self._drop(member)
         self._finish()
+
+    def _tell_end(self, listener: RebalanceListener) -> None:
+        """Tell the listener which partitions this member gives up, or has lost (W56)."""
+        held, is_lost = tuple(sorted(self._reads)), self._is_gone()
+        tell = listener.on_lost if is_lost else listener.on_revoke
+        if held and tell is not None:
+            tell(held)
+        elif held and is_lost:
+            lost = count_text(len(held), "partition")
+            _LOG.warning(
+                "%s: lost %s, because %s. Rows since the last commit are read again",
+                self._session.who,
+                lost,
+                self._gone,
+            )
 
     def _drop(self, member: GroupMember | None) -> None:
         """End the membership in this process: nothing is read any more."""
@@ -359,14 +381,18 @@ class SharedMembership:
             self._listener.on_lost(held)
         if self._is_replaced:
             # Joining again would replace the other consumer, which would then replace this one, and so on.
-            raise CommitFailedError(
-                f"{self._session.who}: {why}. hint: close this consumer, or give each consumer its own group.instance.id"
-            )
+            raise self._replaced()
         if held and self._listener.on_lost is None:
             raise CommitFailedError(
                 f"{self._session.who}: lost {count_text(len(held), 'partition')}, because {why}. Rows since the last commit are read "
                 "again. hint: the next poll() joins the group again; with on_lost, subscribe() calls that instead"
             )
+
+    def _replaced(self) -> CommitFailedError:
+        return CommitFailedError(
+            f"{self._session.who}: another consumer has its group.instance.id {self._config.group_instance_id!r}. hint: close this "
+            "consumer, or give each consumer its own group.instance.id"
+        )
 
     def _hold(self, partitions: frozenset[TopicPartition]) -> None:
         before = self._reads
