@@ -142,7 +142,8 @@ def test_parts_of_different_schemas_cannot_be_one_batch(world, store):
     old = staged(store, txn, 1)
     store.alter_topic("orders", add_columns=pa.schema([("more", pa.int8())]))
     with pytest.raises(
-        InvalidRequestError, match=r"orders-0: the topic.s columns changed .*files of schema 0 and of schema 1 .*cannot be one batch"
+        InvalidRequestError,
+        match=r"orders-0: the topic.s columns changed .*files of schema 0 and of schema 1 .*cannot be one batch",
     ):
         txn.commit([*old, *staged(store, txn, 2)])
     txn.abort()

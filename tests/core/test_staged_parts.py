@@ -34,5 +34,8 @@ def test_files_stand_one_after_the_other_in_one_schema():
 
     (merged,) = merge_parts([part("b"), part("a")])
     assert [file.path for file in merged.files] == ["b", "a"]
-    with pytest.raises(InvalidRequestError, match=r"o-1: the topic.s columns changed .*files of schema 0 and of schema 2 .*cannot be one batch"):
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"o-1: the topic.s columns changed .*files of schema 0 and of schema 2 .*cannot be one batch",
+    ):
         merge_parts([part("b"), part("a", 2)])

@@ -159,9 +159,9 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
         number = decimal.Decimal(value)
         # 1.5E+3 and 1.50 are written as the type has them: 1500, and 1.5 for a scale of 1.
         stored = f"{number:f}" if -int(number.as_tuple().exponent) <= digits[1] else f"{number.normalize():f}"
-    is_json = isinstance(stored, bool | int | float | str)
     # Half of a surrogate pair is not text: it has no UTF-8.
-    if not is_json or (isinstance(stored, str) and any("\ud800" <= char <= "\udfff" for char in stored)):
+    is_text = not isinstance(stored, str) or not any("\ud800" <= char <= "\udfff" for char in stored)
+    if not isinstance(stored, bool | int | float | str) or not is_text:
         raise SchemaMismatchError(f"{where}: column {field.name!r}: {value!r} is not a default for {field.type}")
     return stored
 
