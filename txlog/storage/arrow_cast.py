@@ -37,8 +37,10 @@ def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Fi
             raise CorruptRecordError(
                 f"{where}: column {field.name!r} (id {field.id}) is not in it, and it is not nullable"
             )
-        return pa.nulls(rows, arrow_field.type)
-    if not column.type.equals(arrow_field.type, check_metadata=True):
+        return no_values(rows, field)
+    if column.type.equals(arrow_field.type, check_metadata=True):
+        column = without_hidden_nulls(column, field)
+    else:
         try:
             column = cast_column(column, field, field.name, where)
         except (pa.ArrowException, SchemaMismatchError) as error:
@@ -131,7 +133,9 @@ def cast_column(column: Any, field: SchemaField, path: str, where: str) -> Any:
     nulls, ArrowException.
     """
     target = to_arrow_type(field)
-    if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
+    if pa.types.is_null(column.type):
+        return no_values(len(column), field)
+    if all(_allows_nulls(child) for child in field.fields):
         return exactly(column, target)
     loose = exactly(column, to_arrow_type(field, loose=True))
     whole = loose if isinstance(loose, pa.ChunkedArray) else pa.chunked_array([loose])
@@ -139,6 +143,35 @@ def cast_column(column: Any, field: SchemaField, path: str, where: str) -> Any:
     if whole is not loose:
         return _tightened(loose, field)
     return pa.chunked_array([_tightened(chunk, field) for chunk in whole.chunks], target)
+
+
+def no_values(rows: int, field: SchemaField) -> Any:
+    """Return a column of nulls, which a file can have: it may be a struct with fields that do not allow nulls."""
+    return without_hidden_nulls(pa.nulls(rows, to_arrow_type(field)), field)
+
+
+def without_hidden_nulls(column: Any, field: SchemaField) -> Any:
+    """Return the column, which has the topic's type, with a value in place of each hidden null; see `cast_column`.
+
+    Arrow's own functions make such nulls, also in fields that do not allow them, and its Parquet writer refuses them.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        if not any(_has_hidden_nulls(chunk, field) for chunk in column.chunks):
+            return column
+        return pa.chunked_array([_tightened(chunk, field) for chunk in column.chunks], column.type)
+    return _tightened(column, field) if _has_hidden_nulls(column, field) else column
+
+
+def _has_hidden_nulls(array: Any, field: SchemaField) -> bool:
+    if all(_allows_nulls(child) for child in field.fields):
+        return False
+    if field.type != "struct":
+        return any(
+            _has_hidden_nulls(values, child)
+            for values, child in zip(child_values(array, field), field.fields, strict=True)
+        )
+    below = [(array.field(at), child) for at, child in enumerate(field.fields)]
+    return any((not child.nullable and values.null_count) or _has_hidden_nulls(values, child) for values, child in below)
 
 
 def exactly(values: Any, target: Any) -> Any:
@@ -162,7 +195,7 @@ def exactly(values: Any, target: Any) -> Any:
 def _tightened(array: Any, field: SchemaField) -> Any:
     """Return `array` as the topic's type, with a value in place of each hidden null.
 
-    The type of `array` allows nulls everywhere.
+    `array` has this type already, or one that allows nulls everywhere.
     """
     target = to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from txlog.core.evolution import WrittenSchema, has_default, why_unreadable
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
-from txlog.storage.arrow_cast import child_values, exactly, filled, with_children
+from txlog.storage.arrow_cast import child_values, exactly, filled, no_values, with_children
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, field_id, to_arrow, to_arrow_type
 from txlog.storage.inline_rows import select_fields, with_offsets
 
@@ -73,7 +73,7 @@ def _converted(array: Any, rows: int, written: SchemaField | None, wanted: Schem
     if array is None or written is None:
         if has_default(wanted, last_id):
             return pa.repeat(_default(wanted), rows)
-        return pa.nulls(rows, target)
+        return no_values(rows, wanted)
     if _is_same(written, wanted):
         return array
     if not wanted.fields:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from txlog.core.records import SchemaField
 from txlog.core.schema import NUMBERS, RESERVED_PREFIXES, describe, is_headers, range_left
 from txlog.errors import SchemaMismatchError
-from txlog.storage.arrow_cast import cast_column, check_nulls, is_lossless
+from txlog.storage.arrow_cast import cast_column, check_nulls, is_lossless, no_values, without_hidden_nulls
 from txlog.storage.arrow_schema import SCALARS, to_arrow
 from txlog.text import nearest
 
@@ -47,7 +47,7 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
             column = _conformed_column(table.column(field.name), field, arrow_field, where)
             _check_values(column, field, where)
         elif field.nullable:
-            column = pa.chunked_array([pa.nulls(table.num_rows, arrow_field.type)])
+            column = pa.chunked_array([no_values(table.num_rows, field)])
         else:
             raise SchemaMismatchError(
                 f"{where}: column {field.name!r} ({describe(field)}) is missing, and only nullable columns may be left out"
@@ -116,7 +116,7 @@ def _conformed_column(column: pa.ChunkedArray[Any], field: SchemaField, target: 
         )
     check_nulls(column, field, field.name, where)
     if column.type.equals(target.type, check_metadata=True):
-        return column
+        return without_hidden_nulls(column, field)
     try:
         return cast_column(column, field, field.name, where)
     except pa.ArrowException as error:
