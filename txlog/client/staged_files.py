@@ -34,7 +34,7 @@ from txlog.core.evolution import WrittenSchema
 from txlog.core.features import STAGED_INLINE
 from txlog.core.names import TopicPartition, parse_rows_path
 from txlog.core.records import DataFile, StagedPart, StagedRows, TopicMetadata, TransactionMetadata
-from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
+from txlog.errors import CorruptLogError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.storage.arrow_evolution import select_as
 from txlog.storage.inline_rows import read_ipc, select_fields
 from txlog.storage.object_store import make_durable
@@ -74,13 +74,20 @@ class StagedFiles:
         self._buffers: dict[tuple[str, int], _Buffer] = {}
 
     def add(self, topic: TopicMetadata, rows: pa.Table, partitions: int | NDArray[np.int32]) -> None:
-        """Add rows with exactly the topic's schema (`conform.conform`), each to its own partition or all to one.
+        """Add rows with exactly the schema of `topic` (`conform.conform`), each to its own partition or all to one.
 
-        Raises UnknownTopicOrPartitionError for a partition out of range, StorageError.
+        All rows of a partition have one version of the columns. Raises SchemaMismatchError for rows of another version,
+        UnknownTopicOrPartitionError for a partition out of range, StorageError.
         """
         for partition, part in _split(rows, partitions):
             check_partition(topic, partition)
             buffer = self._buffers.setdefault((topic.topic, partition), _Buffer(topic, partition))
+            # Rows are joined by place, so a column of another version could take the place of an older one.
+            if buffer.topic.schema_id != topic.schema_id:
+                raise SchemaMismatchError(
+                    f"{topic.topic}-{partition}: rows for version {topic.schema_id} of the topic's columns cannot follow rows for version "
+                    f"{buffer.topic.schema_id}: the columns changed while the rows were written. Nothing was published. hint: write again"
+                )
             buffer.tables.append(part)
             buffer.bytes += part.nbytes
         while sum(buffer.bytes for buffer in self._buffers.values()) > self._max_buffer_bytes:
@@ -183,6 +190,8 @@ class _Settler:
         self._runtime = runtime
         self._txn = txn
         self._row_writer = RowWriter(runtime, {"compression.type": compression})
+        self._topics: dict[str, TopicMetadata] = {}
+        """The newest version of each topic, looked up once: rows and the version that they name must not differ."""
 
     def joined(self, group: list[StagedPart]) -> list[StagedPart]:
         """Return the parts of one partition joined: inline rows one after the other, or all in files."""
@@ -191,21 +200,27 @@ class _Settler:
             return group
         if len(inline) < len(group):
             return [self.to_file(part) if part.payload else part for part in group]
-        topic = self._runtime.topic(group[0].topic, 0)
-        rows = self._rows(inline)
+        topic = self._topic(group[0].topic)
+        rows = self._rows(inline, topic)
         whole = msgspec.structs.replace(group[0], schema_id=topic.schema_id)
         payload = self._row_writer.inline(rows, topic)
         if payload is not None:
             return [msgspec.structs.replace(whole, inline=StagedRows(rows=rows.num_rows, payload=payload))]
-        return [self._file(whole, rows)]
+        return [self._file(whole, rows, topic)]
 
     def to_file(self, part: StagedPart) -> StagedPart:
         """Return the part with its rows in a file."""
-        return self._file(part, self._rows([part]))
+        topic = self._topic(part.topic)
+        return self._file(part, self._rows([part], topic), topic)
 
-    def _rows(self, parts: Sequence[StagedPart]) -> pa.Table:
-        # All rows get the topic's present schema: a column that was added meanwhile is null, or has its default.
-        topic = self._runtime.topic(parts[0].topic, 0)
+    def _topic(self, name: str) -> TopicMetadata:
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = self._runtime.topic(name, 0)
+        return found
+
+    def _rows(self, parts: Sequence[StagedPart], topic: TopicMetadata) -> pa.Table:
+        # All rows get the columns of `topic`: a column that was added meanwhile is null, or has its default.
         where = f"staged rows of {parts[0].topic_partition}"
         written: Mapping[int, WrittenSchema] = {}
         if topic.last_field_id is not msgspec.UNSET:
@@ -220,9 +235,8 @@ class _Settler:
 
         return pa.concat_tables(map(rows, parts))
 
-    def _file(self, part: StagedPart, rows: pa.Table) -> StagedPart:
+    def _file(self, part: StagedPart, rows: pa.Table, topic: TopicMetadata) -> StagedPart:
         txn = self._txn
-        topic = self._runtime.topic(part.topic, 0)
         file = self._row_writer.file(rows, topic, part.partition, txn.producer_id, txn.producer_epoch)
         return msgspec.structs.replace(part, schema_id=topic.schema_id, files=(file,), inline=msgspec.UNSET)
 
