@@ -74,7 +74,9 @@ def test_columns_that_change_while_rows_beside_files_are_written(world: World) -
     txn = StagedTransaction.begin(store.runtime, "nightly")
     parts = [*staged(store, txn, "A", inline=False), *staged(store, txn, "A")]
     world_that_changes(world, store, 1, SWAP)
-    with pytest.raises(InvalidRequestError, match="orders-0: staged files of schema 0 and of schema 1 cannot be one batch"):
+    with pytest.raises(
+        InvalidRequestError, match="orders-0: staged files of schema 0 and of schema 1 cannot be one batch"
+    ):
         txn.commit(parts)
     txn.abort()
     check(world.open())
@@ -96,7 +98,8 @@ def test_one_task_does_not_mix_versions(world: World, name: str, inline: bool) -
     add()
     change(store, *CHANGES[name])
     with pytest.raises(
-        SchemaMismatchError, match=r"orders-0: rows for version 1 of the topic's columns cannot follow rows for version 0.*hint"
+        SchemaMismatchError,
+        match=r"orders-0: rows for version 1 of the topic's columns cannot follow rows for version 0.*hint",
     ):
         add()
     txn.abort()

@@ -77,14 +77,24 @@ def read_pieces(
     checked: set[str] = set()
     judged_ids = {field.id for field in fields if keep is not None and field.name in keep.columns}
 
-    def read(piece: Piece) -> Batches:
+    def older(piece: Piece) -> WrittenSchema | None:
         own = written.get(piece.schema_id)
-        if own is None or own.fields == tuple(fields):
+        return None if own is None or own.fields == tuple(fields) else own
+
+    def read(piece: Piece) -> Batches:
+        own = older(piece)
+        if own is None:
             return read_own(piece, fields, columns)
         # The rows are read and judged as their own version describes them, and get the wanted columns afterwards.
+        names = columns_to_read(own, wanted_fields(fields, columns), str(piece.topic_partition))
+        return read_own(piece, own.fields, names)
+
+    def shown(piece: Piece, batches: Batches) -> Batches:
+        own = older(piece)
+        if own is None:
+            return batches
         wanted = wanted_fields(fields, columns)
-        names = columns_to_read(own, wanted, str(piece.topic_partition))
-        return (project(batch, own, wanted) for batch in read_own(piece, own.fields, names))
+        return (part for batch in batches for part in project(batch, own, wanted))
 
     def read_own(piece: Piece, fields: Sequence[SchemaField], columns: Sequence[str] | None) -> Batches:
         if isinstance(piece, InlinePiece):
@@ -99,10 +109,11 @@ def read_pieces(
 
     for group in _at_once(pieces) if run is not None else ([piece] for piece in pieces):
         if run is None or len(group) == 1:
-            yield from read(group[0])
+            yield from shown(group[0], read(group[0]))
         else:
-            for batches in run(gathered(_held(read(piece)) for piece in group)):
-                yield from batches
+            held = run(gathered(_held(read(piece)) for piece in group))
+            for piece, batches in zip(group, held, strict=True):
+                yield from shown(piece, batches)
 
 
 def _read_file(

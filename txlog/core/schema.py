@@ -65,7 +65,10 @@ MAX_NESTING = 8
 """Types must not nest deeper: this is far below the depth limit of a metadata object."""
 MAX_FIELD_ID = 2**31 - 1
 
+MAX_DEFAULT_BYTES = 32_768
+"""Size of the default of a string (in UTF-8) or binary column. Readers repeat it for each older row."""
 _DECIMAL_TEXT = re.compile(r"-?(\d{1,38})(?:\.(\d{1,38}))?", re.ASCII)
+_UTF8 = re.compile(r"[^\ud800-\udfff]*", re.DOTALL)
 _HEX = re.compile(r"(?:[0-9a-f]{2})*", re.ASCII)
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
 _CHILDREN = {"list": (1, 1), "map": (2, 2), "struct": (1, 10_000)}
@@ -206,16 +209,22 @@ def check_default(field: SchemaField, where: str) -> None:
     """Raise SchemaMismatchError, beginning with `where`, unless the default is a value of the column's type.
 
     Its JSON form is that of statistics. A decimal is text such as `-1.50`, and binary is text of lower-case hex digits.
-    A `float32` holds the default exactly, so that a wider type does not change it.
+    A `float32` holds the default exactly, so that a wider type does not change it. A value has at most MAX_DEFAULT_BYTES.
     """
     value = field.default
+    size = _default_bytes(field.type, value)
+    if size > MAX_DEFAULT_BYTES:
+        raise SchemaMismatchError(
+            f"{where}: a default of {size} bytes, more than the {MAX_DEFAULT_BYTES} that it may have. hint: add the column without a default"
+        )
     if not field.nullable:
         raise SchemaMismatchError(f"{where}: a column with a default must be nullable")
     digits = parse_decimal(field.type)
     if field.type == "bool":
         is_valid = isinstance(value, bool)
     elif field.type in ("string", "binary"):
-        is_valid = isinstance(value, str) and (field.type == "string" or _HEX.fullmatch(value) is not None)
+        form = _UTF8 if field.type == "string" else _HEX
+        is_valid = isinstance(value, str) and form.fullmatch(value) is not None
     elif digits is not None:
         match = _DECIMAL_TEXT.fullmatch(value) if isinstance(value, str) else None
         is_valid = match is not None and len(match[1].lstrip("0")) <= digits[0] - digits[1]
@@ -230,7 +239,15 @@ def check_default(field: SchemaField, where: str) -> None:
         bits = _WHOLE_NUMBERS.get(field.type)
         is_valid = bits is not None and isinstance(value, int) and range_left(bits, value) is None
     if not is_valid:
-        raise SchemaMismatchError(f"{where}: {value!r} is not a default for {field.type}")
+        raise SchemaMismatchError(f"{where}: {value!r:.100} is not a default for {field.type}")
+
+
+def _default_bytes(type_name: str, value: object) -> int:
+    """Return the size of a text default as a value of its type."""
+    if not isinstance(value, str):
+        return 0
+    # Half of a surrogate pair counts here, and is refused because it is not UTF-8.
+    return len(value) // 2 if type_name == "binary" else len(value.encode("utf-8", "surrogatepass"))
 
 
 def nearest_float(type_name: str, value: float) -> float:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from txlog.config import TopicConfig, check_topic_config, restrict
-from txlog.core import envelope, names
+from txlog.core import names
 from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
 from txlog.core.evolution import last_field_id
@@ -42,7 +42,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.protocol.context import Context
-from txlog.protocol.put import create
+from txlog.protocol.put import create, encode_readable
 from txlog.protocol.topics import (
     decode_version,
     describe_topic,
@@ -284,10 +284,11 @@ def check_case(topic: str) -> Program[None]:
 def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
     """Create a version.
 
-    Return whether this very version is in the chain now (W39); False if another one has its number.
+    Return whether this very version is in the chain now (W39); False if another one has its number. Raises RecordTooLargeError for
+    a version that no reader would take: nobody could use the topic any more.
     """
     path = names.topic_metadata_path(metadata.topic, metadata.number)
-    data = envelope.encode(metadata)
+    data = encode_readable(path, metadata, instead="the topic stays as it is")
 
     def look(outcome: PutOutcome) -> Program[bool | None]:
         if outcome is PutOutcome.WRITTEN:

@@ -171,7 +171,9 @@ def _has_hidden_nulls(array: Any, field: SchemaField) -> bool:
             for values, child in zip(child_values(array, field), field.fields, strict=True)
         )
     below = [(array.field(at), child) for at, child in enumerate(field.fields)]
-    return any((not child.nullable and values.null_count) or _has_hidden_nulls(values, child) for values, child in below)
+    return any(
+        (not child.nullable and values.null_count) or _has_hidden_nulls(values, child) for values, child in below
+    )
 
 
 def exactly(values: Any, target: Any) -> Any:

@@ -7,7 +7,7 @@ narrower type becomes the wider one (PROTOCOL.md, "Changed columns").
 from __future__ import annotations
 
 import decimal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, cast
@@ -21,6 +21,8 @@ from txlog.storage.arrow_cast import child_values, exactly, filled, no_values, w
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, field_id, to_arrow, to_arrow_type
 from txlog.storage.inline_rows import select_fields, with_offsets
 
+MAX_ADDED_BYTES = 64 * 2**20
+"""Bytes of defaults that one batch gets, unless a single row has more."""
 _NO_FIELD = SchemaField(id=1, name="", type="")
 
 
@@ -46,25 +48,58 @@ def select_as(table: pa.Table, written: WrittenSchema, wanted: Sequence[SchemaFi
     """
     names = columns_to_read(written, wanted, where)
     chosen = select_fields(table, written.fields, where, [field for field in written.fields if field.name in names])
-    batches = [project(batch, written, wanted) for batch in with_offsets(chosen, table.num_rows, 0, 0).to_batches()]
+    stored = with_offsets(chosen, table.num_rows, 0, 0).to_batches()
+    batches = [part for batch in stored for part in project(batch, written, wanted)]
     schema = to_arrow(wanted).append(OFFSET_FIELD).append(TIMESTAMP_FIELD)
     return pa.Table.from_batches(batches, schema).drop_columns([OFFSET_FIELD.name, TIMESTAMP_FIELD.name])
 
 
-def project(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> pa.RecordBatch:
-    """Return `batch`, which has columns of `written`, with the columns `wanted`, `_offset` and `_timestamp`.
+def project(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> Iterator[pa.RecordBatch]:
+    """Yield `batch`, which has columns of `written`, with the columns `wanted`, `_offset` and `_timestamp`.
 
-    Both have passed `columns_to_read`. Columns are found by id.
+    Both have passed `columns_to_read`. Columns are found by id. Rows that would get too many bytes of defaults are several
+    batches: a column of Arrow holds less than 2 GiB of text.
     """
     places = {number: at for at, field in enumerate(batch.schema) if (number := field_id(field)) is not None}
     own = {field.id: field for field in written.fields}
-    arrays = [
-        _converted(None if field.id not in places else batch.column(places[field.id]), batch.num_rows, own.get(field.id), field, written.last_field_id)
+    last_id = written.last_field_id
+    pairs = [
+        (None if field.id not in places else batch.column(places[field.id]), own.get(field.id), field)
         for field in wanted
-    ]  # fmt: skip
+    ]
+    added = sum(_default_bytes(array, batch.num_rows, old, field, last_id) for array, old, field in pairs)
+    if added > MAX_ADDED_BYTES and batch.num_rows > 1:
+        half = batch.num_rows // 2
+        yield from project(batch.slice(0, half), written, wanted)
+        yield from project(batch.slice(half), written, wanted)
+        return
+    arrays = [_converted(array, batch.num_rows, old, field, last_id) for array, old, field in pairs]
     arrays += [batch.column(OFFSET_FIELD.name), batch.column(TIMESTAMP_FIELD.name)]
     fields = [*to_arrow(wanted), OFFSET_FIELD, TIMESTAMP_FIELD]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _default_bytes(array: Any, rows: int, written: SchemaField | None, wanted: SchemaField, last_id: int) -> int:
+    """Return how many bytes of text `_converted` would add as defaults."""
+    if not _has_text_default(wanted):
+        return 0
+    if array is None or written is None:
+        text = wanted.default if has_default(wanted, last_id) else None
+        return rows * len(text.encode()) if isinstance(text, str) else 0
+    if wanted.type != "struct":
+        below = zip(child_values(array, written), written.fields, wanted.fields, strict=True) if wanted.fields else ()
+        return sum(_default_bytes(values, len(values), old, child, last_id) for values, old, child in below)
+    own = {field.id: (at, field) for at, field in enumerate(written.fields)}
+    size = 0
+    for child in wanted.fields:
+        at, field = own.get(child.id, (None, None))
+        size += _default_bytes(None if at is None else array.field(at), len(array), field, child, last_id)
+    return size
+
+
+@lru_cache(maxsize=256)
+def _has_text_default(field: SchemaField) -> bool:
+    return isinstance(field.default, str) or any(map(_has_text_default, field.fields))
 
 
 def _converted(array: Any, rows: int, written: SchemaField | None, wanted: SchemaField, last_id: int) -> Any:

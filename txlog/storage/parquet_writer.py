@@ -92,7 +92,10 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
             selected = select_fields(joined, fields if own is None else own.fields, where)
             places = [(tables[n].num_rows, effect.rows[n].base_offset, effect.rows[n].timestamp) for n in run]
             for batch in with_offsets_of(selected, places).to_batches():
-                yield batch if own is None or own.fields == fields else project(batch, own, fields)
+                if own is None or own.fields == fields:
+                    yield batch
+                else:
+                    yield from project(batch, own, fields)
 
     return write_rows_file(store, effect.topic, effect.file_path, batches(), fields, offset_column=True)
 
