@@ -198,3 +198,60 @@ def test_a_staged_transaction_across_a_change_of_columns_can_only_be_repeated(
         with producer.transaction():
             producer.send("orders", [{"id": 1, "a": "A"}, {"id": 2, "a": "B"}])
     assert rows(store, "id") == [{"id": 1}, {"id": 2}]
+
+
+def run(world: World, data: Any, version: int) -> bool:
+    """Run a job's transaction once. Return whether it was skipped as a repetition."""
+    with world.open().producer("job") as producer:
+        with producer.transaction(version=version) as scope:
+            future = producer.send("orders", data)
+        assert scope.result is not None
+        assert not scope.result.skipped or future.result().records == 0
+        return scope.result.skipped
+
+
+@pytest.mark.parametrize("form", forms())
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rename_columns": {"a": "title"}},
+        {"rename_columns": {"a": "b", "b": "a"}},
+        {"drop_columns": ["b"]},
+        {"drop_columns": ["a"], "add_columns": pa.schema({"c": pa.string()})},
+    ],
+)
+def test_a_repeated_transaction_is_skipped_whatever_became_of_its_columns(
+    world: World, store: Store, change: dict[str, Any], form: str
+) -> None:
+    assert not run(world, forms()[form], 1)
+    count = store.table("orders").count()
+    store.alter_topic("orders", **change)
+    assert run(world, forms()[form], 1)
+    assert store.table("orders").count() == count
+    # New rows are checked as ever.
+    with pytest.raises(SchemaMismatchError, match="unknown"):
+        run(world, {"nothing": 1}, 2)
+    assert not run(world, {"id": 1}, 2)
+    assert store.table("orders").count() == count + 1
+
+
+def test_rows_that_do_not_fit_are_never_dropped_by_the_next_transaction(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not run(world, {"id": 1}, 1)
+    with world.open().producer("job") as producer:
+        producer.begin_transaction(version=1)
+        inner = producer._split
+
+        def split(*given: Any) -> Any:
+            try:
+                return inner(*given)
+            finally:
+                # Another thread ends the repeated transaction, and begins one that is not repeated.
+                producer.abort_transaction()
+                producer.begin_transaction(version=2)
+
+        monkeypatch.setattr(producer, "_split", split)
+        with pytest.raises(SchemaMismatchError, match="'nothing' is unknown"):
+            producer.send("orders", {"nothing": 1})
+        producer.abort_transaction()

@@ -140,7 +140,7 @@ class Producer:
 
         Rows wait for others (`linger.ms`), and in a transaction for the commit while they are at most 2 MiB. A thread
         that asks for their future or flushes sends them at once. If the transaction's version was committed before, rows
-        are checked and dropped, and the future's result has no offset.
+        are dropped, also those that do not fit the topic any more, and the future's result has no offset.
 
         `on_delivery(error, metadata)` is called once, as a callback of the future: one of the two is None.
 
@@ -171,31 +171,26 @@ class Producer:
     def _send(
         self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
     ) -> Future[RecordMetadata]:
-        metadata = self._runtime.topic(topic, self._config.metadata_max_age_ms)
+        refusal: SchemaMismatchError | None = None
         try:
-            parts = self._split(metadata, data, key, partition)
-        except (SchemaMismatchError, UnknownTopicOrPartitionError):
-            # The topic may have a new column or partition since it was looked up.
-            newest = self._runtime.topic(topic, 0)
-            if newest.number == metadata.number:
-                raise
-            metadata = newest
-            parts = self._split(metadata, data, key, partition)
+            parts = self._split(topic, data, key, partition)
+        except SchemaMismatchError as error:
+            refusal, parts = error, []  # rows that were committed before need not fit the topic any more
         self._runtime.ensure_writable()
-        deadline_ms = self._sender.deadline_ms()
         with self._lock:
             waiting = self._sender.waiting
-            if waiting.memory >= MAX_BUFFER_BYTES:
-                self._await_room(deadline_ms)
+            if parts and waiting.memory >= MAX_BUFFER_BYTES:
+                self._await_room(self._sender.deadline_ms())
             self._check_send()
-            # Only here it is certain which transaction the rows belong to. Another thread may have ended one and begun
-            # the next.
+            # Only here it is certain which transaction the rows belong to: another thread may have begun the next.
+            if refusal is not None and not self._transactions.repeats:
+                raise refusal
             self._transactions.add_topic(topic)
             if self._transactions.repeats:
                 parts = []
             send = Send(topic, len(parts), self._send_now, self._asked)
             now_ms = self._runtime.clock.monotonic_ms()
-            due = [waiting.add(tp, metadata, rows, send, now_ms) for tp, rows in parts]
+            due = [waiting.add(tp, metadata, rows, send, now_ms) for tp, metadata, rows in parts]
             if due:
                 self._sender.added(any(due))
         return send.future
@@ -393,12 +388,21 @@ class Producer:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _split(
-        self, topic: TopicMetadata, data: object, key: str | Sequence[str] | None, partition: int | None
-    ) -> list[tuple[TopicPartition, Rows]]:
-        rows = self._row_writer.rows(topic, data)
-        with self._lock:
-            parts = self._partitioner.split(rows, topic, key, partition)
-            return [(tp, part) for tp, part in parts if part.num_rows]
+        self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
+    ) -> list[tuple[TopicPartition, TopicMetadata, Rows]]:
+        metadata = self._runtime.topic(topic, self._config.metadata_max_age_ms)
+        while True:
+            try:
+                rows = self._row_writer.rows(metadata, data)
+                with self._lock:
+                    parts = self._partitioner.split(rows, metadata, key, partition)
+                return [(tp, metadata, part) for tp, part in parts if part.num_rows]
+            except (SchemaMismatchError, UnknownTopicOrPartitionError):
+                # The topic may have a new column or partition since it was looked up.
+                newest = self._runtime.topic(topic, 0)
+                if newest.number == metadata.number:
+                    raise
+                metadata = newest
 
     def _await_room(self, deadline_ms: int) -> None:
         """Wait until rows may be added. Raises TxlogTimeoutError. Requires the lock."""
