@@ -69,7 +69,7 @@ def batch_of(rows: list[dict[str, Any]], fields: tuple[SchemaField, ...]) -> pa.
 def read(batch: pa.RecordBatch, written: WrittenSchema, wanted: tuple[SchemaField, ...]) -> pa.RecordBatch:
     """Return the rows as a reader of `wanted` sees them, with exactly its columns and types."""
     names = columns_to_read(written, wanted, "t")
-    made = project(batch.select([*names, "_offset", "_timestamp"]), written, wanted)
+    (made,) = project(batch.select([*names, "_offset", "_timestamp"]), written, wanted)
     made.validate(full=True)
     expected = pa.schema([*to_arrow(wanted), OFFSET_FIELD, TIMESTAMP_FIELD])
     assert made.schema.equals(expected, check_metadata=True)
@@ -172,7 +172,7 @@ def test_rows_that_are_newer_than_a_drop_have_neither_the_default_nor_null() -> 
 
 def test_a_file_may_lack_a_column_that_its_version_has_and_then_it_is_null() -> None:
     fields, last = apply_changes(OLD, LAST, [AddColumn(col("new", default=5))])
-    made = project(batch_of(ROWS, OLD), WrittenSchema(fields, last), fields)
+    (made,) = project(batch_of(ROWS, OLD), WrittenSchema(fields, last), fields)
     assert made.column("new").to_pylist() == [None] * 4
 
 
@@ -205,7 +205,8 @@ def test_an_older_reader_keeps_its_columns() -> None:
 
 def test_no_column_may_be_wanted() -> None:
     batch = batch_of(ROWS, OLD)
-    assert project(batch.select(["_offset", "_timestamp"]), WrittenSchema(OLD, LAST), ()).num_rows == 4
+    (made,) = project(batch.select(["_offset", "_timestamp"]), WrittenSchema(OLD, LAST), ())
+    assert made.num_rows == 4
 
 
 def test_rows_of_every_type_pass_through() -> None:
