@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import World
-from txlog.client.column_names import ColumnNames
+from txlog.client import column_names
+from txlog.client.column_names import ColumnNames, topic_versions
+from txlog.client.runtime import Runtime
 from txlog.client.store import Store
+from txlog.core.records import TopicMetadata
 from txlog.errors import SchemaMismatchError, TransactionAbortableError, UnknownTopicOrPartitionError
 
 AB = pa.schema({"id": pa.int32(), "a": pa.string(), "b": pa.string(), "s": pa.struct({"x": pa.int8(), "y": pa.int8()})})
@@ -255,3 +258,94 @@ def test_rows_that_do_not_fit_are_never_dropped_by_the_next_transaction(
         with pytest.raises(SchemaMismatchError, match="'nothing' is unknown"):
             producer.send("orders", {"nothing": 1})
         producer.abort_transaction()
+
+
+SWAP: dict[str, Any] = {"rename_columns": {"a": "b", "b": "a"}}
+AGAIN: list[dict[str, Any]] = [{"drop_columns": ["a"]}, {"add_columns": pa.schema({"a": pa.string()})}]
+WITH_IDS = {
+    "table": lambda store: store.table("orders").to_arrow(columns=["id", "a", "b", "s"]),
+    "batch": lambda store: store.table("orders").to_arrow(columns=["a", "b"]).combine_chunks().to_batches()[0],
+    "reader": lambda store: store.table("orders").scan(columns=["a"]),
+}
+
+
+@pytest.mark.parametrize("form", WITH_IDS)
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ([SWAP], "which is now that of column 'b'; expected the id 3 of version 1"),
+        (AGAIN, r"which is that of a dropped column; expected the id \d+ of version 2"),
+        ([{"set_types": {"id": "int64"}}, SWAP, {"add_columns": pa.schema({"n": pa.int8()})}], "which is now that of column 'b'"),
+    ],
+    ids=["swap", "again", "later"],
+)
+def test_rows_that_were_read_before_a_change_of_names_are_not_sent_back(
+    world: World, store: Store, changes: list[dict[str, Any]], found: str, form: str
+) -> None:
+    with world.open().producer() as producer:
+        producer.send("orders", {"id": 1, "a": "A", "b": "B"}).result()
+    read = WITH_IDS[form](store)
+    if form == "reader":
+        read = pa.RecordBatchReader.from_batches(read.schema, list(read))
+    for change in changes:
+        store.alter_topic("orders", **change)
+    with (
+        world.open().producer() as producer,
+        pytest.raises(
+            SchemaMismatchError,
+            match=rf"topic 'orders': column 'a' of the rows has the field id 2, {found}.*read as version \d.*hint: rename",
+        ),
+    ):
+        producer.send("orders", read)
+    assert store.table("orders").count() == 1
+
+
+def test_rows_with_the_ids_of_the_present_columns_are_sent_back(world: World, store: Store) -> None:
+    with world.open().producer() as producer:
+        producer.send("orders", {"id": 1, "a": "A", "b": "B", "s": {"x": 1, "y": 2}}).result()
+    before = store.table("orders").to_arrow(columns=["a", "b"])
+    store.alter_topic("orders", **SWAP)
+    with world.open().producer() as producer:
+        producer.send("orders", store.table("orders").to_arrow(columns=["id", "a", "b", "s"])).result()
+        # What the hint says: other names for the same columns, or no ids.
+        producer.send("orders", before.rename_columns(["b", "a"])).result()
+        producer.send("orders", before.cast(pa.schema([(each.name, each.type) for each in before.schema]))).result()
+    assert rows(store, "a", "b") == [{"a": "B", "b": "A"}] * 3 + [{"a": "A", "b": "B"}]
+
+
+def test_ids_inside_of_a_column_count(world: World, store: Store) -> None:
+    with world.open().producer() as producer:
+        producer.send("orders", {"s": {"x": 1, "y": 2}}).result()
+    before = store.table("orders").to_arrow(columns=["s"])
+    store.alter_topic("orders", rename_columns={"s.x": "y", "s.y": "x"})
+    with (
+        world.open().producer() as producer,
+        pytest.raises(
+            SchemaMismatchError,
+            match=r"column 's\.x' of the rows has the field id 5, which is now that of column 's\.y'",
+        ),
+    ):
+        producer.send("orders", before)
+
+
+@pytest.mark.parametrize("changes", [[SWAP], AGAIN, [{"set_types": {"id": "int64"}}]], ids=["swap", "again", "widen"])
+def test_rows_are_copied_between_topics_by_name(
+    world: World, store: Store, changes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def versions(runtime: Runtime, topic: str) -> tuple[TopicMetadata, ...]:
+        looks.append(topic)
+        return topic_versions(runtime, topic)
+
+    monkeypatch.setattr(column_names, "topic_versions", versions)
+    # The same names with other ids: for `orders` they look like those of swapped columns.
+    store.create_topic("source", pa.schema({"b": pa.string(), "a": pa.string(), "id": pa.int32()}))
+    for change in changes:
+        store.alter_topic("orders", **change)
+    with world.open().producer() as producer:
+        producer.send("source", {"id": 1, "a": "A", "b": "B"}).result()
+        for _ in range(2):
+            producer.send("orders", store.table("source").to_arrow(columns=["id", "a", "b"])).result()
+    assert rows(store, "id", "a", "b") == [{"id": 1, "a": "A", "b": "B"}] * 2
+    assert looks == ["orders"]

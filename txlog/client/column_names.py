@@ -4,6 +4,8 @@ Rows come with the names of their columns, and a topic's columns are ids (PROTOC
 query runs for a long time. If two columns swap their names meanwhile, or a dropped name is used again, its rows would go
 into other columns than before. So a writer keeps here what its names meant, and fails if a name means another field now.
 A name that does not exist any more is refused where rows are compared with the topic.
+
+Rows that txlog has read carry the ids of their columns. `FormerIds` tells if they were read before a change of names.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from txlog.client.runtime import Runtime
@@ -21,6 +24,7 @@ from txlog.core.evolution import Path
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import SchemaMismatchError
 from txlog.protocol.topics import schema_versions
+from txlog.storage.arrow_schema import field_id
 from txlog.storage.conform import single_row
 
 
@@ -85,6 +89,49 @@ class ColumnNames:
             self.check(topic, _names_of(data))
 
 
+class FormerIds:
+    """Finds rows that were read from a topic before its names changed, and are sent back to it. Thread-safe.
+
+    Rows of another topic carry ids, too, which mean nothing here: columns are found by name. So rows are refused only if all
+    their ids are those of one earlier version of this topic, under the same names, and one of them belongs to another name
+    now. A topic whose columns were only added has no such version.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._versions: dict[tuple[str, int], tuple[TopicMetadata, ...]] = {}
+
+    def check(self, topic: TopicMetadata, schema: pa.Schema) -> None:
+        """Raise SchemaMismatchError if rows with this schema were read from `topic` before its names changed.
+
+        Costs requests only if ids differ from those of the topic, and once for each of its versions.
+        """
+        if topic.last_field_id is msgspec.UNSET:
+            return
+        now = _ids_by_path(topic)
+        given = {path: number for field in schema for path, number in _arrow_ids(field, ())}
+        strange = [path for path, number in given.items() if now.get(path, number) != number]
+        if not strange:
+            return
+        key = topic.topic_id, topic.schema_id
+        if key not in self._versions:
+            found = topic_versions(self._runtime, topic.topic)
+            self._versions[key] = tuple(
+                each for each in found if each.topic_id == topic.topic_id and each.number < topic.schema_id
+            )
+        former = next((each for each in self._versions[key] if given.items() <= _ids_by_path(each).items()), None)
+        if former is None:
+            return
+        path = strange[0]
+        other = next((".".join(each) for each, number in now.items() if number == given[path]), None)
+        raise SchemaMismatchError(
+            f"topic {topic.topic!r}: column {'.'.join(path)!r} of the rows has the field id {given[path]}, which is "
+            f"{'that of a dropped column' if other is None else f'now that of column {other!r}'}; expected the id {now[path]} of version "
+            f"{topic.schema_id}. The rows were read as version {former.number}, before the columns changed. Nothing was written. hint: rename the "
+            "columns of the rows, or remove their field ids (`PARQUET:field_id`) if the names are right"
+        )
+
+
 def topic_versions(runtime: Runtime, topic: str) -> tuple[TopicMetadata, ...]:
     """Return the versions of a topic that introduced its columns, oldest first. Raises UnknownTopicOrPartitionError."""
     return runtime.patiently(f"reading versions of topic {topic!r}", partial(schema_versions, topic))
@@ -95,6 +142,26 @@ def _ids(field: SchemaField, above: Path) -> Iterator[tuple[Path, int]]:
     yield path, field.id
     for child in field.fields:
         yield from _ids(child, path)
+
+
+def _ids_by_path(topic: TopicMetadata) -> dict[Path, int]:
+    return {path: number for column in topic.schema for path, number in _ids(column, ())}
+
+
+def _arrow_ids(field: pa.Field[Any], above: Path, name: str | None = None) -> Iterator[tuple[Path, int]]:
+    path = (*above, name or field.name)
+    number = field_id(field)
+    if number is not None:
+        yield path, number
+    kind: Any = field.type
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from _arrow_ids(child, path)
+    elif pa.types.is_list(kind):
+        yield from _arrow_ids(kind.value_field, path, "element")
+    elif pa.types.is_map(kind):
+        yield from _arrow_ids(kind.key_field, path, "key")
+        yield from _arrow_ids(kind.item_field, path, "value")
 
 
 def _names_of(data: Any) -> Collection[str] | None:

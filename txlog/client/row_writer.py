@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from txlog.client.column_names import ColumnNames
+from txlog.client.column_names import ColumnNames, FormerIds
 from txlog.client.runtime import Runtime, check_columns, check_partition
 from txlog.client.settings import Settings
 from txlog.config import Layer
@@ -48,6 +49,7 @@ class RowWriter:
         self._runtime = runtime
         self._call = call
         self._names = names
+        self._former_ids = FormerIds(runtime)
         self._settings: dict[tuple[str, int], TopicSettings] = {}
 
     def settings(self, topic: TopicMetadata) -> TopicSettings:
@@ -69,12 +71,15 @@ class RowWriter:
     def rows(self, topic: TopicMetadata, data: object) -> Rows:
         """Return rows that a program gives with the columns of this version of the topic.
 
-        Raises SchemaMismatchError, also for a column whose name has meant another one before.
+        Raises SchemaMismatchError, also for a column whose name has meant another one before, and for rows that were read
+        from this topic before such a change.
         """
         if self._names is not None:
             self._names.check_rows(topic, data)
         row = single_row(data)
-        return conform(data, topic.schema, topic=topic.topic) if row is None else self.settings(topic).form.take(row)
+        if row is not None:
+            return self.settings(topic).form.take(row)
+        return conform(data, topic.schema, topic=topic.topic, check=partial(self._former_ids.check, topic))
 
     def inline(self, table: pa.Table, topic: TopicMetadata) -> bytes | None:
         """Return the rows in the form for the commit record, or None if they are too large for that."""

@@ -23,8 +23,10 @@ from txlog.storage.arrow_schema import SCALARS, to_arrow
 from txlog.text import nearest
 
 
-def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Table:
-    """Return `data` with exactly the topic's schema.
+def conform(
+    data: object, fields: Sequence[SchemaField], *, topic: str, check: Callable[[pa.Schema], None] = lambda _: None
+) -> pa.Table:
+    """Return `data` with exactly the topic's schema. `check` gets the schema of rows in Arrow's form, and may refuse them.
 
     `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
     polars, duckdb), a dictionary (one row) or a list of dictionaries. Raises SchemaMismatchError naming topic and column in
@@ -41,6 +43,7 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
         return _from_rows(data, fields, where)
     table = _to_table(data, where)
     _check_columns(table.column_names, fields, where)
+    check(table.schema)
     columns = []
     for field, arrow_field in zip(fields, to_arrow(fields), strict=True):
         if field.name in table.column_names:
