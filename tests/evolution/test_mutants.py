@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,11 +36,11 @@ def renumbered(written: WrittenSchema, wanted: Sequence[SchemaField]) -> Written
     return WrittenSchema(fields, 0)
 
 
-def by_name(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> pa.RecordBatch:
+def by_name(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> Iterator[pa.RecordBatch]:
     own = renumbered(written, wanted)
     fields = {field.name: field for field in to_arrow(own.fields)}
     schema = pa.schema([fields.get(field.name, field) for field in batch.schema])
-    return project(pa.RecordBatch.from_arrays(batch.columns, schema=schema), own, wanted)
+    yield from project(pa.RecordBatch.from_arrays(batch.columns, schema=schema), own, wanted)
 
 
 def names_by_name(written: WrittenSchema, wanted: Sequence[SchemaField], where: str) -> tuple[str, ...]:
@@ -48,9 +48,9 @@ def names_by_name(written: WrittenSchema, wanted: Sequence[SchemaField], where: 
     return tuple(field.name for field in written.fields if field.name in names)
 
 
-def by_place(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> pa.RecordBatch:
+def by_place(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([*to_arrow(wanted), OFFSET_FIELD, TIMESTAMP_FIELD])
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def use_names(patch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,7 @@ def test_a_repeated_transaction_is_skipped_whatever_became_of_its_columns(
     store.alter_topic("orders", **change)
     assert run(world, forms()[form], 1)
     assert store.table("orders").count() == count
-    # New rows are checked as ever.
+    # New rows are checked as before.
     with pytest.raises(SchemaMismatchError, match="unknown"):
         run(world, {"nothing": 1}, 2)
     assert not run(world, {"id": 1}, 2)
@@ -275,7 +275,10 @@ WITH_IDS = {
     [
         ([SWAP], "which is now that of column 'b'; expected the id 3 of version 1"),
         (AGAIN, r"which is that of a dropped column; expected the id \d+ of version 2"),
-        ([{"set_types": {"id": "int64"}}, SWAP, {"add_columns": pa.schema({"n": pa.int8()})}], "which is now that of column 'b'"),
+        (
+            [{"set_types": {"id": "int64"}}, SWAP, {"add_columns": pa.schema({"n": pa.int8()})}],
+            "which is now that of column 'b'",
+        ),
     ],
     ids=["swap", "again", "later"],
 )
