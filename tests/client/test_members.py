@@ -363,6 +363,16 @@ def test_a_listener_may_close_the_consumer(world):
     assert not world.open().admin().describe_group("g").members
 
 
+def test_on_lost_may_subscribe_to_other_topics(world):
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.subscribe("orders", on_lost=lambda _: consumer.subscribe("out"))
+    world.clock.advance_ms(SESSION_MS + 1)
+    assert consumer.poll(0) is None
+    assert consumer.assignment() == (tp("out", 0),)
+    (member,) = world.open().admin().describe_group("g").members
+    assert member.topics == ("out",)
+
+
 @pytest.mark.parametrize("call", ["unsubscribe", "assign", "assign_topics", "subscribe"])
 def test_a_call_that_fails_to_leave_stops_reading_and_leaves_when_it_is_repeated(world, call):
     outage, store = world.outage()

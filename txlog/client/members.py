@@ -176,7 +176,8 @@ class SharedMembership:
             self._take(row)
         if self._is_gone():
             self._lose()
-            self._join()
+            if self.is_subscribed:
+                self._join()
 
     def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:
         """Commit offsets as this member, if it is one (W55). Raises CommitFailedError."""
@@ -372,17 +373,17 @@ class SharedMembership:
 
     def _lose(self) -> None:
         """Report that the partitions are lost: another member may have read them since (W56)."""
-        held, why = tuple(sorted(self._reads)), self._gone
+        held, why, on_lost = tuple(sorted(self._reads)), self._gone, self._listener.on_lost
         if not self._is_replaced:
             self._forget()
         self._held = self._reads = frozenset()
         self._reader._take_partitions(frozenset(), frozenset())
-        if held and self._listener.on_lost is not None:
-            self._listener.on_lost(held)
+        if held and on_lost is not None:
+            on_lost(held)
         if self._is_replaced:
             # Joining again would replace the other consumer, which would then replace this one, and so on.
             raise self._replaced()
-        if held and self._listener.on_lost is None:
+        if held and on_lost is None:
             raise CommitFailedError(
                 f"{self._session.who}: lost {count_text(len(held), 'partition')}, because {why}. Rows since the last commit are read "
                 "again. hint: the next poll() joins the group again; with on_lost, subscribe() calls that instead"
