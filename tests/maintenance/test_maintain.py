@@ -455,8 +455,12 @@ def test_rows_go_by_the_settings_of_this_moment(
 def test_the_partition_of_a_group_of_idle_members_stops_growing(world: World, store: Store) -> None:
     """Heartbeats stay for a grace after their segment was sealed, and its index for a second one."""
     beat_ms, day = 300_000, 288
-    settings = {"heartbeat_interval_ms": beat_ms, "session_timeout_ms": 4 * beat_ms, "max_poll_interval_ms": DAY_MS}
-    members = [world.open().consumer(group_id="g", client_id=name, **settings) for name in "ab"]
+    settings: dict[str, Any] = {
+        "heartbeat_interval_ms": beat_ms,
+        "session_timeout_ms": 4 * beat_ms,
+        "max_poll_interval_ms": DAY_MS,
+    }
+    members: list[Any] = [world.open().consumer(group_id="g", client_id=name, **settings) for name in "ab"]
     for member in members:
         member.subscribe("orders")
         member._membership._stop.set()  # its thread goes by real time
