@@ -16,7 +16,7 @@ from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.evolution import AddColumn, AllowNulls, Change, DropColumn, MoveColumn, Path, RenameColumn, SetType
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.errors import InvalidConfigurationError, InvalidRequestError, SchemaMismatchError
+from txlog.errors import InvalidConfigurationError, InvalidRequestError, SchemaMismatchError, TransactionAbortableError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.fsck.repair import repair
 from txlog.maintenance.vacuum import vacuum
@@ -111,7 +111,7 @@ class Writer:
             if commit:
                 self.open.commit_transaction()
                 self.model.rows += self.waiting
-        except InvalidRequestError as error:
+        except (InvalidRequestError, TransactionAbortableError) as error:
             # A staged transaction has rows of one version only.
             if "cannot be one batch" not in str(error):
                 raise
@@ -131,6 +131,10 @@ class Writer:
             return
         try:
             producer.send("orders", rows, partition=0)
+        except TransactionAbortableError as error:
+            if "cannot be one batch" not in str(error):
+                raise
+            self.end(commit=False)
         except SchemaMismatchError as error:
             # The transaction began with other meanings of these names.
             if "means another column" not in str(error):
