@@ -257,6 +257,7 @@ def _consumer() -> dict[str, Prepare]:
         "assign_topics": sought(lambda c: c.assign_topics("in")),
         "unsubscribe": sought(lambda c: c.unsubscribe()),
         "assignment": entry(lambda s, c: c.assignment()),
+        "awaited": entry(lambda s, c: c.awaited),
         "subscription": entry(lambda s, c: c.subscription()),
         "pause": sought(lambda c: c.pause(IN0)),
         "resume": entry(lambda s, c: c.resume(IN0)),

@@ -273,11 +273,11 @@ WITH_IDS = {
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ([SWAP], "which is now that of column 'b'; expected the id 3 of version 1"),
-        (AGAIN, r"which is that of a dropped column; expected the id \d+ of version 2"),
+        ([SWAP], r"now of column 'b'\), expected 3: "),
+        (AGAIN, r"of a dropped column\), expected \d+: "),
         (
             [{"set_types": {"id": "int64"}}, SWAP, {"add_columns": pa.schema({"n": pa.int8()})}],
-            "which is now that of column 'b'",
+            "now of column 'b'",
         ),
     ],
     ids=["swap", "again", "later"],
@@ -296,7 +296,7 @@ def test_rows_that_were_read_before_a_change_of_names_are_not_sent_back(
         world.open().producer() as producer,
         pytest.raises(
             SchemaMismatchError,
-            match=rf"topic 'orders': column 'a' of the rows has the field id 2, {found}.*read as version \d.*hint: rename",
+            match=rf"topic 'orders': column 'a' of the rows has the field id 2 \({found}.*read as version \d.*hint: rename",
         ),
     ):
         producer.send("orders", read)
@@ -325,7 +325,7 @@ def test_ids_inside_of_a_column_count(world: World, store: Store) -> None:
         world.open().producer() as producer,
         pytest.raises(
             SchemaMismatchError,
-            match=r"column 's\.x' of the rows has the field id 5, which is now that of column 's\.y'",
+            match=r"column 's\.x' of the rows has the field id 5 \(now of column 's\.y'\)",
         ),
     ):
         producer.send("orders", before)

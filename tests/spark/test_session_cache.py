@@ -22,7 +22,7 @@ from tests.spark.conftest import ORDERS
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
-from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     InvalidRequestError,
@@ -71,7 +71,9 @@ class Query:
         self.plan(number)
         begun: list[TransactionMetadata] = []
 
-        def write(runtime: Runtime, _: Options, txn: TransactionMetadata) -> tuple[StagedPart, ...]:
+        def write(
+            runtime: Runtime, _: Options, txn: TransactionMetadata, topic: TopicMetadata | None
+        ) -> tuple[StagedPart, ...]:
             begun.append(txn)
             between()
             return stage(runtime, txn, number)

@@ -25,7 +25,13 @@ app = group("consumer-groups", "List and describe consumer groups, move their of
 
 _Group = Annotated[str | None, argument("GROUP", "The group.id.")]
 _GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
-_Force = Annotated[bool, option("--force", "Remove the member first. If it still runs, its next commit fails.")]
+_Force = Annotated[
+    bool,
+    option(
+        "--force",
+        "Remove all members first. If they still run, they join again, and lose what they have not committed.",
+    ),
+]
 
 
 @command(app, "list")
@@ -50,7 +56,7 @@ def describe(session: Session, group_id: _Group = None, group_option: _GroupOpti
     """Show a group's members and what they read, its offsets and its lag.
 
     The lag counts offsets up to the last stable one, markers and aborted rows included. The lag in seconds is how long the
-    oldest of them has waited.
+    oldest of them has waited. The lag is not known while a member has committed no offset in a partition.
     """
     name = one_of(group_id, group_option, "group")
     damaged: list[CorruptLogError] = []
@@ -85,7 +91,8 @@ def reset_offsets(
 ) -> None:
     """Move a group's offsets. A dry run, unless --execute is given.
 
-    A group with a member is refused, unless --force is given. A killed consumer stays a member until --force removes it.
+    A group with a member is refused, unless --force is given. A killed consumer stays a member until its session.timeout.ms
+    is over, or until --force removes it.
     Offsets outside of the log are moved to the log's nearer end.
     """
     name = one_of(group_id, group_option, "group")
@@ -127,7 +134,8 @@ def delete(
 ) -> None:
     """Delete a group and its offsets. A dry run, unless --execute is given.
 
-    A group with a member is refused, unless --force is given. A killed consumer stays a member until --force removes it.
+    A group with a member is refused, unless --force is given. A killed consumer stays a member until its session.timeout.ms
+    is over, or until --force removes it.
     """
     name = one_of(group_id, group_option, "group")
     admin = session.admin
@@ -204,10 +212,16 @@ def _plan_to_offset(
 
 
 def total_lag(found: GroupInfo) -> int | None:
-    """Return the total lag, or None if it is unknown in a partition for which the group has an offset."""
-    if any(each.committed is not None and each.lag is None for each in found.offsets):
+    """Return the total lag, or None if it is unknown in a partition for which the group has an offset or a member."""
+    if _unread(found) or any(each.committed is not None and each.lag is None for each in found.offsets):
         return None
     return sum(each.lag or 0 for each in found.offsets)
+
+
+def _unread(found: GroupInfo) -> list[TopicPartition]:
+    """Return the partitions that a member is to read, and for which the group has no offset."""
+    known = {TopicPartition(each.topic, each.partition) for each in found.offsets}
+    return sorted({tp for member in found.members for tp in member.assigned} - known)
 
 
 def _members(found: GroupInfo) -> str:
@@ -265,6 +279,7 @@ def _describe(out: Output, found: GroupInfo) -> None:
                 time_text(each.committed_at),
             )
             for each in found.offsets
-        ],
+        ]
+        + [(tp.topic, tp.partition, *[None] * 7) for tp in _unread(found)],
         empty="It has committed no offsets.",
     )

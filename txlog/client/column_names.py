@@ -125,10 +125,10 @@ class FormerIds:
         path = strange[0]
         other = next((".".join(each) for each, number in now.items() if number == given[path]), None)
         raise SchemaMismatchError(
-            f"topic {topic.topic!r}: column {'.'.join(path)!r} of the rows has the field id {given[path]}, which is "
-            f"{'that of a dropped column' if other is None else f'now that of column {other!r}'}; expected the id {now[path]} of version "
-            f"{topic.schema_id}. The rows were read as version {former.number}, before the columns changed. Nothing was written. hint: rename the "
-            "columns of the rows, or remove their field ids (`PARQUET:field_id`) if the names are right"
+            f"topic {topic.topic!r}: column {'.'.join(path)!r} of the rows has the field id {given[path]} "
+            f"({'of a dropped column' if other is None else f'now of column {other!r}'}), expected {now[path]}: they were read as version "
+            f"{former.number}, before the columns changed. Nothing was written. hint: rename the columns of the rows, or remove their field ids "
+            "(`PARQUET:field_id`) if the names are right"
         )
 
 

@@ -172,7 +172,7 @@ class Consumer:
 
     @in_turn
     def subscription(self) -> tuple[str, ...]:
-        """Return the topics of which all partitions are read."""
+        """Return the topics whose partitions the members of the group share."""
         return self._followed.names
 
     @in_turn
@@ -200,8 +200,8 @@ class Consumer:
 
         The pauses between looks at the log grow from 1 ms to `fetch.max.wait.ms` until rows come; 0 looks at once. With
         `enable.auto.commit` and a group it commits from time to time the rows that earlier polls returned. Raises
-        NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is "none", CommitFailedError (another
-        consumer is the member of the group), CorruptRecordError with the name of the object.
+        NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is "none", CommitFailedError (it lost
+        its partitions and has no `on_lost`), CorruptRecordError with the name of the object.
 
         UnknownTopicOrPartitionError is raised as soon as a poll finds that a topic was deleted. Later polls return the
         rows of the other topics, and raise the error again instead of returning None. This ends when you subscribe or
@@ -340,7 +340,7 @@ class Consumer:
     def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets (the next to read): the given ones, or the positions of all assigned partitions.
 
-        Raises CommitFailedError (another consumer is the member of the group), ConcurrentTransactionsError (a
+        Raises CommitFailedError (it is no longer the member that reads these partitions), ConcurrentTransactionsError (a
         transaction's conditional offsets are undecided), IllegalStateError without group.id,
         OffsetMetadataTooLargeError.
         """
@@ -378,8 +378,8 @@ class Consumer:
     def close(self) -> None:
         """Leave the group, and with `enable.auto.commit` first commit the rows that were returned; idempotent.
 
-        If another consumer is the member of the group by now, a warning is logged instead of that commit: the other
-        consumer reads those rows again. A TxlogError of `on_revoke`, `on_lost` or of the leave is logged, too. Another
+        If its partitions were lost by now, a warning is logged instead of that commit: another consumer reads those rows
+        again. A TxlogError of `on_revoke`, `on_lost` or of the leave is logged, too. Another
         error of a listener is raised, but the consumer is closed. In a forked child it does nothing.
         """
         self._close(self._fetcher.positions)
