@@ -363,6 +363,10 @@ class Cluster:
                 assert state.last_stable_offset == state.next_offset, tp
 
 
+MOST_LOCAL_EFFECTS = 100_000
+"""No program of these tests draws so many ids and looks at the clock so often."""
+
+
 @dataclass(eq=False)
 class _Frame:
     program: Program[Any]
@@ -385,6 +389,7 @@ class Task:
         """The request that the next step makes."""
         self._value: Any = None
         self._error: Exception | None = None
+        self._local = 0
         self._frames = [_Frame(program)]
         self._resume(None, None)
 
@@ -446,6 +451,9 @@ class Task:
                 self.pending = effect
                 return
             else:
+                self._local += 1
+                # A program that a mutant has broken may go on for ever.
+                assert self._local < MOST_LOCAL_EFFECTS, "the program makes no request any more"
                 answer = self.cluster.perform(effect)
 
     def _leave(self, value: Any, error: Exception | None) -> bool:
