@@ -374,6 +374,20 @@ def test_a_group_in_use_is_left_alone(cli: Cli, store: Store, group: str, comman
     consumer.close()
 
 
+def test_the_lag_is_unknown_while_a_member_has_no_offset(cli: Cli, store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("orders", [{"id": 1}], partition=0).result()
+    with store.consumer("orders", group_id="new", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        assert consumer.poll(0) is not None
+        shown = cli("consumer-groups", "describe", "new").lines
+        assert [line.split()[:3] for line in shown if line.startswith("orders ")] == [
+            ["orders", str(n), "-"] for n in (0, 1)
+        ]
+        assert cli("consumer-groups", "list").lines[1].split()[-1] == "-"
+        consumer.commit()
+        assert cli("consumer-groups", "list").lines[1].split()[-1] == "0"
+
+
 @pytest.mark.parametrize("command", [RESET, ("delete",)])
 def test_a_consumer_that_was_killed_is_removed_by_force(
     cli: Cli, store: Store, group: str, command: tuple[str, ...]
