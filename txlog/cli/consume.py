@@ -11,13 +11,13 @@ import typer
 
 from txlog.cli.formats import FileFormat, RowOutput, row_output
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, TopicsOption, argument, option, parse_pairs
+from txlog.cli.options import Session, TopicsOption, argument, option, parse_moment, parse_pairs
 from txlog.cli.partitions import parse_partitions
 from txlog.clock import Clock
 from txlog.core.names import TopicPartition
 from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, TIMESTAMP_COLUMN
 from txlog.errors import InvalidRequestError, TxlogError
-from txlog.text import count_text, duration_text, parse_time
+from txlog.text import count_text, duration_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ def consume(
     if timeout_ms is not None and timeout_ms < 0:
         raise InvalidRequestError(f"--timeout-ms {timeout_ms}: expected milliseconds, at least 0")
     chosen = _chosen_partitions(names, partition, offset, to_offset, group_id)
-    until_ms = _moment(until_timestamp)
+    until_ms = parse_moment(until_timestamp, "--until-timestamp")
     asked = None if columns is None else [name.strip() for name in columns.split(",")]
     if asked is not None and metadata:
         asked = [*(name for name in OWN_COLUMNS if name not in asked), *asked]
@@ -174,15 +174,6 @@ def _chosen_partitions(
             "--partition and --group exclude each other: the members of a group share its partitions"
         )
     return [TopicPartition(names[0], number) for number in parse_partitions(partition, "--partition")]
-
-
-def _moment(text: str | None) -> int | None:
-    moment = None if text is None else parse_time(text.strip())
-    if text is not None and (moment is None or moment < 0):
-        raise InvalidRequestError(
-            f"--until-timestamp {text!r}: expected a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
-        )
-    return moment
 
 
 def _reset_policy(from_beginning: bool, offset: int | None) -> dict[str, str]:

@@ -47,8 +47,11 @@ class RowOutput(Protocol):
         """Write the end."""
 
 
-def row_output(kind: FileFormat, schema: pa.Schema | None, interrupts: Interrupts) -> RowOutput:
-    """Return an output in this format. `schema` has the columns of all batches. JSON needs no schema.
+def row_output(
+    kind: FileFormat, schema: pa.Schema | None, interrupts: Interrupts, option: str = "--format"
+) -> RowOutput:
+    """Return an output in this format. `schema` has the columns of all batches. JSON needs no schema. `option`
+    chose the format.
 
     Raises InvalidRequestError for bytes at a terminal.
     """
@@ -56,7 +59,7 @@ def row_output(kind: FileFormat, schema: pa.Schema | None, interrupts: Interrupt
         return _JsonLines(interrupts)
     assert schema is not None
     if kind is not FileFormat.CSV and sys.stdout.isatty():
-        raise InvalidRequestError(f"--format {kind} writes bytes. hint: send them to a file, as in > rows.{kind}")
+        raise InvalidRequestError(f"{option} {kind} writes bytes. hint: send them to a file, as in > rows.{kind}")
     return _ArrowOutput(kind, schema, interrupts)
 
 

@@ -23,6 +23,7 @@ from txlog.cli.errors import reader_is_gone, report, report_interrupt
 from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import Output, OutputFormat
 from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
+from txlog.text import parse_time
 
 if TYPE_CHECKING:
     from txlog.client import Admin, Store
@@ -246,12 +247,20 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function, whose first parameter is the `Session`, as a command with the shared options.
 
-    `alias` is a hidden spelling of `--execute`, as in `--delete` or `--no-dry-run/--dry-run`.
+    `alias` is a hidden spelling of `--execute`, as in `--delete` or `--no-dry-run/--dry-run`. A function with a
+    parameter `output` has formats of its own in place of the shared ones.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "session"]
+        has_formats = any(p.name == "output" for p in own)
+
         def run(ctx: typer.Context, **given: Any) -> None:
-            settings = settings_of(ctx).overlaid(**{option: given.pop(option) for option in _SHARED})
+            shared = {name: given.pop(name) for name in _SHARED if not (has_formats and name == "output")}
+            if has_formats and given["output"] is not None:
+                # Errors are documents if the result is JSON.
+                shared["output"] = OutputFormat.JSON if given["output"] == OutputFormat.JSON else OutputFormat.TEXT
+            settings = settings_of(ctx).overlaid(**{"output": None, **shared})
             session = Session(settings)
             try:
                 if alias is not None:
@@ -265,11 +274,11 @@ def command(
             except BrokenPipeError as error:
                 raise typer.Exit(reader_is_gone()) from error
 
-        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "session"]
+        shown = [p for p in _shared_parameters() if not (has_formats and p.name == "output")]
         _sign(
             run,
             _paragraphs(function.__doc__ or ""),
-            [_CONTEXT, *(_keyword_only(p) for p in own), *_alias_parameters(alias), *_shared_parameters()],
+            [_CONTEXT, *(_keyword_only(p) for p in own), *_alias_parameters(alias), *shown],
         )
         app.command(name, cls=Command, rich_help_panel=panel)(run)
         return function
@@ -339,6 +348,16 @@ def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
             raise InvalidRequestError(f"{option} takes KEY=VALUE, found {shown} without {'a key' if found else '='}")
         pairs[key] = value
     return pairs
+
+
+def parse_moment(text: str | None, option: str) -> int | None:
+    """Parse the time of an option as milliseconds since 1970. Raises InvalidRequestError with the name of the option."""
+    moment = None if text is None else parse_time(text.strip())
+    if text is not None and (moment is None or moment < 0):
+        raise InvalidRequestError(
+            f"{option} {text!r}: expected a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
+        )
+    return moment
 
 
 def one_of(argument: str | None, option: str | None, what: str) -> str:

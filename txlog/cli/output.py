@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
+from numbers import Number
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -18,7 +20,7 @@ import msgspec
 if TYPE_CHECKING:
     from rich.table import Table
 
-Cell: TypeAlias = str | int | None
+Cell: TypeAlias = str | int | float | Decimal | None
 Row: TypeAlias = Sequence[Cell]
 
 NOTHING = "-"
@@ -232,7 +234,7 @@ def _plain_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 def _is_number(rows: Sequence[Row], at: int) -> bool:
     cells = [row[at] for row in rows]
-    return any(isinstance(cell, int) for cell in cells) and all(cell is None or isinstance(cell, int) for cell in cells)
+    return any(cell is not None for cell in cells) and all(cell is None or isinstance(cell, Number) for cell in cells)
 
 
 def rich_table(columns: Sequence[str], rows: Sequence[Row]) -> Table:

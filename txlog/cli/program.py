@@ -33,6 +33,7 @@ from txlog.cli.options import Command, Group, command, environment_settings, ext
 from txlog.cli.output import OutputFormat
 from txlog.cli.produce import produce
 from txlog.cli.retention import retention
+from txlog.cli.sql import sql
 from txlog.cli.top import top
 from txlog.cli.vacuum import vacuum
 from txlog.errors import TxlogError
@@ -53,6 +54,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "transactions": (transactions.app, _MANAGE, None),
     "produce": (produce, _RECORDS, None),
     "consume": (consume, _RECORDS, None),
+    "sql": (sql, _RECORDS, None),
     "merge": (merge, _MAINTENANCE, "--no-dry-run/--dry-run"),
     "compact": (compact, _MAINTENANCE, "--no-dry-run/--dry-run"),
     "retention": (retention, _MAINTENANCE, "--delete/--no-delete"),
