@@ -1,4 +1,4 @@
-"""DuckDB over topics: it hands over columns and conditions, and its answers are those over the rows in a table of its own."""
+"""DuckDB over topics: it hands over columns and conditions, and its answers are the same as over a copy of the rows."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def some_predicate(dice: random.Random, depth: int = 0) -> str:
 
 
 @pytest.mark.parametrize("seed", cases(range(20)))
-def test_answers_are_those_over_the_rows_in_a_table_of_duckdb(
+def test_answers_are_those_over_a_copy_of_the_rows(
     world: World, connection: duckdb.DuckDBPyConnection, seed: int
 ) -> None:
     dice = random.Random(seed)

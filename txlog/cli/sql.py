@@ -164,7 +164,7 @@ def _connected(folder: str, memory_limit: str | None) -> Iterator[duckdb.DuckDBP
 
 
 class _Worker:
-    """Runs DuckDB in a thread of its own. There it does not see signals, so the main thread waits for them."""
+    """Runs DuckDB in another thread. DuckDB does not react to signals, so the main thread waits for them."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, interrupts: Interrupts) -> None:
         self._connection = connection
