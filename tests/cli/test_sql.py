@@ -226,6 +226,13 @@ def test_wrong_queries(cli: Cli, shop: Store, query: str, message: str) -> None:
     assert message in cli.fails("sql", query)
 
 
+def test_a_long_query_and_one_that_is_nested_too_deeply(cli: Cli, shop: Store) -> None:
+    long = " OR ".join(f"order_id = {number}" for number in range(2000))
+    assert rows_of(cli, f"SELECT count(*) n FROM orders WHERE {long}") == [{"n": 3}]
+    deep = "+".join(["1"] * 900)
+    assert cli.fails("sql", f"SELECT {deep} FROM orders") == "the query is too deeply nested"
+
+
 # -- what a query may do ----------------------------------------------------------------------------------------------
 
 

@@ -227,7 +227,10 @@ def _topics_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
         )
     # DuckDB's own list of names needs the columns, which are not known yet.
     ((parsed,),) = connection.execute("SELECT json_serialize_sql($1)", [query]).fetchall()
-    names = list(dict.fromkeys(_tables(json.loads(parsed), frozenset())))
+    try:
+        names = list(dict.fromkeys(_tables(json.loads(parsed), frozenset())))
+    except RecursionError:
+        raise InvalidRequestError("the query is too deeply nested") from None
     if not names:
         raise InvalidRequestError(
             "the query names no topic. hint: name one, as in FROM orders; `txlog topics list` shows them"
