@@ -144,6 +144,14 @@ def fold(before: Tables | None, publication: Publication, digest: str) -> Tables
     return Tables(newest=publication, digest=digest, files=regrouped)
 
 
+def whole(before: Tables, publication: Publication) -> Publication:
+    """Return the same publication as one that lists all files of the tables, so that no earlier one is needed."""
+    files = fold(before, publication, "").files
+    return msgspec.structs.replace(
+        publication, whole=True, added=tuple(files[path] for path in sorted(files)), removed=()
+    )
+
+
 def shown_partition(
     *,
     tp: TopicPartition,
@@ -228,14 +236,11 @@ def compare(
     before: Tables | None,
     partitions: Sequence[ShownPartition],
     offsets: Mapping[str, Sequence[int]],
-    *,
-    number: int,
 ) -> Changes:
     """Return what must change in the tables so that they show `partitions`, which are all of the topic, in order.
 
-    `offsets` holds the offset of each row of the files that are unclear. `number` is that of the next publication. It
-    replaces files if any are replaced or removed, and then the one after it adds rows. Raises CorruptLogError if the
-    cut lacks rows that the tables have: it is then older than they are.
+    `offsets` holds the offset of each row of the files that are unclear. Raises CorruptLogError if the cut lacks rows
+    that the tables have: it is then older than they are.
     """
     held = {} if before is None else before.files
     if before is not None:
@@ -268,10 +273,7 @@ def compare(
                     replaced.append(msgspec.structs.replace(copy, removed=expired))
         if new:
             copies.append(Copy(partition=each.partition, file=each.file, schema_id=each.schema_id, rows=new))
-    first, second = number, number + bool(replaced or gone)
-    return Changes(
-        replaced=_numbered(replaced, first), removed=tuple(gone), added=_numbered(added, second), copies=tuple(copies)
-    )
+    return Changes(replaced=tuple(replaced), removed=tuple(gone), added=tuple(added), copies=tuple(copies))
 
 
 def minus(rows: Sequence[RowRun], others: Sequence[RowRun]) -> tuple[RowRun, ...]:
@@ -313,11 +315,6 @@ def count_rows(rows: Iterable[RowRun]) -> int:
 
 
 # -- details ----------------------------------------------------------------------------------------------------------
-
-
-def _numbered(files: Iterable[PublishedFile], number: int) -> tuple[PublishedFile, ...]:
-    made = (msgspec.structs.replace(file, since=number, group=number) for file in files)
-    return tuple(sorted(made, key=lambda file: file.path))
 
 
 def _published(shown: ShownFile, removed: tuple[RowRun, ...]) -> PublishedFile:

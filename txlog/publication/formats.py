@@ -1,0 +1,31 @@
+"""Which formats can a topic be published in, and which module writes each?"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from txlog.core.effects import Program
+from txlog.core.publication import Tables
+from txlog.core.records import TopicMetadata
+from txlog.core.records.publications import FormatName
+
+_MODULES: dict[FormatName, str] = {"delta": "txlog.publication.delta", "iceberg": "txlog.publication.iceberg"}
+
+
+def version_path(name: FormatName, tables: Tables) -> str:
+    """Return the path of the object that declares the version of the table that `tables` has in a format."""
+    version = tables.version_of(name)
+    if name == "delta":
+        return f"{tables.newest.topic}/_delta_log/{version:020d}.json"
+    return f"{tables.newest.topic}/metadata/v{version + 1}.metadata.json"
+
+
+def write_version(
+    name: FormatName, before: Tables | None, after: Tables, topic: TopicMetadata, *, url: str, retention_ms: int
+) -> Program[None]:
+    """Write what a format needs for its next version. It may be repeated, by several processes at once.
+
+    `before` are the tables one publication earlier; None: this is the first version of the format. Raises
+    InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
+    """
+    yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms)
