@@ -6,21 +6,22 @@ import random
 from collections import Counter
 from typing import Any
 
-
 from tests.client.world import ORDERS, World
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, publication_path
 from txlog.core.publication import Tables
 from txlog.errors import TxlogError
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
+from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
 from txlog.publication.publish import Published, publish_topic
 from txlog.storage.parquet_file import OpenedFile
 
 TOPIC = "orders"
+PUBLISH_RETENTION_MS = 48 * 3_600_000
 
 
 def publish(store: Store, topic: str = TOPIC) -> Published:
@@ -77,19 +78,22 @@ class Life:
         self.keyed = keyed
         self.store = self.world.open()
         config = {"segment.batches": "4", "publish.formats": "delta", "publish.max.lag.ms": "0"}
+        config |= {"publish.retention.ms": str(PUBLISH_RETENTION_MS)}
         if keyed:
             config |= {"key.columns": "id", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         self.store.create_topic(TOPIC, schema=ORDERS, partitions=3, config=config)
         self.follower = Follower(self.world)
         self.next_id = 0
+        self.deleted_objects = 0
         self.whole: list[set[int]] = []
         """The rows of each transaction that was committed."""
         self._open: dict[int, tuple[Any, set[int]]] = {}
+        self._deleted: set[int] = set()
 
     def step(self) -> None:
         """Do one random thing."""
         actions: list[Any] = [self._transaction] * 6 + [self._lone] * 2 + [self._merge, self._begin, self._begin]
-        actions += [self._end, self._more, self._publish, self._publish]
+        actions += [self._end, self._more, self._publish, self._publish, self._vacuum]
         if self.keyed:
             actions += [self._compact]
         else:
@@ -101,11 +105,10 @@ class Life:
         """Publish, and compare the tables with a snapshot of the topic."""
         publish(self.world.open())
         tables = self.follower.follow(self.store)
+        self._check_files()
         found = self.follower.rows(tables)
         snapshot = self.store.snapshot(TOPIC).table(TOPIC).to_arrow()
-        expected = Counter(
-            row["id"] for row in snapshot.to_pylist() if tables.has(row["_partition"], row["_offset"])
-        )
+        expected = Counter(row["id"] for row in snapshot.to_pylist() if tables.has(row["_partition"], row["_offset"]))
         assert found == expected
         assert self.keyed or not found or max(found.values()) == 1
         if not self.keyed:
@@ -116,7 +119,16 @@ class Life:
             assert set(found) <= set(self.follower.seen)
         return tables
 
-    _deleted: set[int] = set()
+    def _check_files(self) -> None:
+        """Check that a reader of each version that was not replaced long ago finds all of its files."""
+        tables = self.store.runtime.run(read_chain(TOPIC)).tables
+        now_ms = self.world.clock.now_ms()
+        for number, each in enumerate(tables):
+            path = publication_path(TOPIC, each.number + 1)
+            replaced_ms = now_ms if number + 1 == len(tables) else self.world.memory.modified_ms(path)
+            if replaced_ms is not None and replaced_ms > now_ms - PUBLISH_RETENTION_MS:
+                for file in each.files:
+                    assert self.world.memory.get(f"{TOPIC}/{file}") is not None, (each.number, file)
 
     def close(self) -> None:
         self.world.close()
@@ -163,7 +175,7 @@ class Life:
         if number in self._open:
             return
         producer = self.world.open(inline_max_bytes=self.random.choice([0, 65536])).producer(
-            f"open{number}", staged=False, transaction_timeout_ms=900_000
+            f"open{number}", staged=False, transaction_timeout_ms=2**31 - 1, transaction_max_timeout_ms=2**31 - 1
         )
         producer.init_transactions()
         producer.begin_transaction()
@@ -198,7 +210,12 @@ class Life:
     def _merge(self) -> None:
         session = reading.read_session(self.store.runtime)
         for number in range(3):
-            merge_partition(self.store.runtime, session, TopicPartition(TOPIC, number), MergePolicy(max_inputs=self.random.choice([2, 100])))
+            merge_partition(
+                self.store.runtime,
+                session,
+                TopicPartition(TOPIC, number),
+                MergePolicy(max_inputs=self.random.choice([2, 100])),
+            )
 
     def _compact(self) -> None:
         session = reading.read_session(self.store.runtime)
@@ -218,6 +235,12 @@ class Life:
             row["id"] for row in rows if row["_partition"] == number and row["_offset"] < before
         }
         self.store.admin().delete_records(TOPIC, number, before)
+
+    def _vacuum(self) -> None:
+        self.world.clock.advance_ms(self.random.choice([1, 20, 30]) * 3_600_000)
+        report = vacuum(self.store.runtime, reading.read_session(self.store.runtime), dry_run=False)
+        assert not report.failed
+        self.deleted_objects += len(report.deleted)
 
     def _publish(self) -> None:
         self.check()

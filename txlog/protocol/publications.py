@@ -13,7 +13,7 @@ from txlog.core import envelope, names
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
 from txlog.core.names import TopicPartition
-from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition
+from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
 from txlog.core.records import Publication
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptRecordError
@@ -58,7 +58,12 @@ def read_chain(topic: str) -> Program[Chain]:
     if not numbers:
         return Chain()
     newest = max(numbers)
-    return (yield from read_publications(topic, newest - newest % WHOLE_EVERY, newest))
+    return (yield from read_publications(topic, first_whole(newest), newest))
+
+
+def first_whole(number: int) -> int:
+    """Return the last publication up to `number` that lists all files."""
+    return number - number % WHOLE_EVERY
 
 
 def read_publications(topic: str, first: int, last: int) -> Program[Chain]:
@@ -86,8 +91,10 @@ def read_publications(topic: str, first: int, last: int) -> Program[Chain]:
 def append_publication(ctx: Context, before: Tables | None, publication: Publication) -> Program[Tables | None]:
     """Create the next publication; return the tables after it, or None if another process has created that number.
 
-    Raises RecordTooLargeError if it names too many files, OutcomeUnknownError.
+    It is made whole if its number asks for it. Raises RecordTooLargeError if it names too many files, OutcomeUnknownError.
     """
+    if before is not None and publication.number == first_whole(publication.number):
+        publication = whole(before, publication)
     path = names.publication_path(publication.topic, publication.number)
     data = encode_readable(
         path, publication, instead="the tables stay as they are. hint: merge the topic's small files first"

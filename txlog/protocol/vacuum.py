@@ -36,6 +36,7 @@ from txlog.protocol.vacuum_dead import (
     judge_drawn,
     read_chain,
 )
+from txlog.protocol.vacuum_published import PublishRetention, kept_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class TopicFiles:
     """Names below `staged/`, each ending in `/`."""
     staged_lists: Mapping[int, tuple[str, ...]]
     """In the table of transactions: partition -> names of `.staged` objects."""
+    is_published: bool = False
+    """Whether the topic has publications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,7 @@ def list_files(topic: str) -> Program[TopicFiles]:
         rows={} if is_table else by_partition,
         staged_folders=tuple(each for each in folders if names.parse_staged_folder(each) is not None),
         staged_lists=staged if is_table else {},
+        is_published=names.PUBLICATION_FOLDER in listed,
     )
 
 
@@ -160,8 +164,11 @@ def plan_topic(
     *,
     now_ms: int,
     dry_run: bool = False,
+    publish: PublishRetention | None = None,
 ) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
     """Do step 3 of C8: read the chains of all partitions, and judge. `now_ms` is from `read_store_clock`.
+
+    `publish` is needed for a topic that has publications: their files stay (C13).
 
     Where only an `expire` that names no producer makes a drawn producer's file dead, one is appended, except in a dry
     run (C9).
@@ -180,7 +187,11 @@ def plan_topic(
             ctx, views, tp, mine, files.staged_lists.get(n, ()), table, now_ms=now_ms, dry_run=dry_run
         )
         plans.append(plan)
-    if rest:
+    if publish is not None:
+        kept = yield from kept_files(ctx, files.topic, publish, now_ms=now_ms, dry_run=dry_run)
+        plans = [replace(plan, dead=tuple(kept.judge(files.topic, dead) for dead in plan.dead)) for plan in plans]
+        rest += kept.dead
+    if rest and plans:
         plans[0] = replace(plans[0], dead=(*rest, *plans[0].dead))
     return views, tuple(plans)
 

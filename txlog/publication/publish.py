@@ -30,7 +30,6 @@ from txlog.core.publication import (
     compare,
     count_rows,
     unclear_files,
-    whole,
 )
 from txlog.core.records import DataFile, Publication, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, RowRun
@@ -221,8 +220,6 @@ class _Attempt:
             write_id=runtime.ids.new_id(),
             previous=envelope.digest(topic.topic.encode()) if before is None else before.digest,
         )
-        if before is not None and number % WHOLE_EVERY == 0:
-            publication = whole(before, publication)
         tables = self._session.call(
             "publishing", lambda ctx, views: with_views(views, append_publication(ctx, before, publication))
         )
