@@ -261,6 +261,36 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ProducedRows, ...]
 
 
+class PublishDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What was published of a topic."""
+
+    topic: str
+    formats: tuple[str, ...]
+    publication: int
+    """The number of the newest publication; -1 if there is none."""
+    publications: int
+    """How many were made."""
+    files_added: int
+    files_removed: int
+    rows_added: int
+    rows_copied: int
+    """Rows among those added that had to be copied to a new file."""
+    must_rewrite: int
+    """Files that other formats would misread and that could not be rewritten yet. The tables wait for them."""
+
+
+class PublishedFileDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a published table."""
+
+    topic: str
+    partition: int
+    url: str
+    rows: int
+    bytes: int
+    removed: tuple[tuple[int, int], ...]
+    """Rows of the file that are not in the table: first, and end."""
+
+
 class RetentionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What retention removed from a partition, or would."""
 

@@ -6,7 +6,7 @@ chain. So two publishers at once, or one that dies anywhere, end in the same tab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from txlog.core import envelope, names
@@ -14,7 +14,7 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
-from txlog.core.records import Publication
+from txlog.core.records import CommitRecord, Publication
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptRecordError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
@@ -112,22 +112,24 @@ def append_publication(ctx: Context, before: Tables | None, publication: Publica
     return fold(before, publication, envelope.digest(data)) if won else None
 
 
-def end_inline_tails(
-    ctx: Context, views: Views, partitions: Sequence[TopicPartition], older_than_ms: int
+def end_tails(
+    ctx: Context,
+    views: Views,
+    partitions: Sequence[TopicPartition],
+    is_due: Callable[[CommitRecord], bool],
 ) -> Program[Views]:
-    """Write inline rows to files where the oldest ones in a tail were appended before `older_than_ms`.
+    """Seal the tails with a record that `is_due`, so that its rows are in a file, or its file in a segment.
 
-    The active segment is ended by a record that names no producer, and sealed. Costs an append and a sealing for each
-    such partition.
+    The active segment is ended by a record that names no producer. Costs an append and a sealing for each such
+    partition.
     """
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
         view = views[tp]
-        first = next((each.record for each in view.tail if each.record.payload_bytes), None)
-        if first is None or first.timestamp >= older_than_ms:
+        due = [each.record for each in view.tail if is_due(each.record)]
+        if not due:
             return view
-        active = view.state.segment_base
-        if any(each.record.payload_bytes for each in view.tail if each.record.segment_base == active):
+        if due[-1].segment_base == view.state.segment_base:
             view = (yield from append_nothing(ctx, {tp: view}, tp, RollPolicy(batches=1)))[tp]
         return (yield from seal_quietly(ctx, view))
 

@@ -39,7 +39,7 @@ from txlog.protocol.publications import (
     Chain,
     Shown,
     append_publication,
-    end_inline_tails,
+    end_tails,
     read_chain,
     read_publications,
     take_shown,
@@ -178,7 +178,12 @@ class _Attempt:
         self._session.fresh_views(partitions, "looking at a topic")
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, Shown]]:
-            views = yield from end_inline_tails(ctx, views, partitions, older_than_ms)
+            oldest = {
+                tp: next((each.record.timestamp for each in views[tp].tail if each.record.payload_bytes), None)
+                for tp in partitions
+            }
+            late = [tp for tp, at_ms in oldest.items() if at_ms is not None and at_ms < older_than_ms]
+            views = yield from end_tails(ctx, views, late, lambda record: record.payload_bytes > 0)
             return (yield from take_shown(ctx, views, partitions))
 
         return self._session.call("taking a cut", program)
