@@ -1,4 +1,7 @@
-"""The published tables show the rows of a cut: each transaction wholly or not at all, and each row once to a follower."""
+"""The published tables show the rows of a cut: each transaction wholly or not at all, and each row once to a follower.
+
+Vacuum keeps the files of their versions (C13), and a later publication never shows less (W58).
+"""
 
 from __future__ import annotations
 

@@ -392,6 +392,7 @@ def _positions(rows: Sequence[RowRun], some: Sequence[RowRun]) -> tuple[RowRun, 
 
 
 def _check_not_older(before: Tables, partitions: Sequence[ShownPartition]) -> None:
+    """Raise CorruptLogError if the tables would lose rows that they show (W58)."""
     for number, then in enumerate(before.newest.partitions):
         now = partitions[number].cut
         lost = now.end_offset < then.end_offset or any(

@@ -1,7 +1,7 @@
 """How does a Delta table say which rows of a file are not in it?
 
 A deletion vector is a set of row numbers: a 64-bit Roaring bitmap, either in the log itself as Z85 text, or in a file
-of its own (Delta's PROTOCOL.md, "Deletion Vector Format"). A `remove` action names a file by its path and the text of
+of its own (Delta's the specification of Delta, "Deletion Vector Format"). A `remove` action names a file by its path and the text of
 its deletion vector. So the bytes for the same rows MUST NOT change from one version of txlog to the next, or readers
 would keep a removed file. A test holds them.
 """

@@ -2,8 +2,8 @@
 
 Each publication is one version of the table, an object in `_delta_log/` below the topic's folder. The table's root is
 the topic's folder, so that it names txlog's own files by relative paths. What a version contains is a pure function of
-the publications, and any process may write it again (PROTOCOL.md, "Publication"). Delta's own PROTOCOL.md has the
-format. Only txlog may write to the table and vacuum it: it has a writer feature that other programs do not know.
+the publications, and any process may write it again (PROTOCOL.md, "Publication"). The
+format is described by Delta's own specification. Only txlog may write to the table and vacuum it: it has a writer feature that other programs do not know.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ class _Attempt:
 
     def run(self) -> Published | None:
         runtime, topic = self._runtime, self._topic
+        # The chain is read before the views of the cut: otherwise a publisher that slept could name deleted files (W58, C13).
         chain = runtime.run(read_chain(topic.topic))
         roll_forward(runtime, chain)
         before = chain.newest
