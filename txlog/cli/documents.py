@@ -101,6 +101,20 @@ class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[SchemaField, ...]
 
 
+class PublishedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the tables of a topic in other formats are."""
+
+    formats: dict[str, int]
+    """Each format, and the version of its table."""
+    publication: int
+    cut_at: int
+    """When the cut was taken that the tables show."""
+    ends: tuple[int, ...]
+    """The tables show rows below these offsets, by number of the partition."""
+    behind_ms: int
+    """How old the cut is, if committed rows follow it; else 0."""
+
+
 class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A topic with all details. `--schema` reads its `columns`."""
 
@@ -118,6 +132,8 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """With --size: one maintenance.size.PartitionSize for each partition."""
     schema_history: tuple[SchemaVersion, ...] = ()
     """With --schema-history: each version that had new columns, oldest first."""
+    published: PublishedDocument | None = None
+    """None: the topic is not published."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

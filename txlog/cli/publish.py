@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from txlog.cli.documents import PublishDocument, PublishedFileDocument
+from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
 from txlog.cli.errors import raise_first
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, TopicsOption, argument, option
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError, RetriableError, TxlogError
-from txlog.text import bytes_text, count_text, time_text
+from txlog.text import bytes_text, count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from txlog.core.records import TopicMetadata
@@ -104,6 +104,41 @@ def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
                 f"{each.topic}: {count_text(each.must_rewrite, 'file')} must be rewritten for other formats, and a transaction that is still "
                 "open holds them. The tables stay as they are until then."
             )
+
+
+def published(session: Session, document: TopicDocument) -> PublishedDocument | None:
+    """Return how far the tables of a topic are; None if it has none. Costs one LIST, or two for a published topic."""
+    from txlog.protocol.publications import read_chain
+
+    runtime = session.store.runtime
+    tables = runtime.run(read_chain(document.topic)).newest
+    if tables is None:
+        return None
+    newest = tables.newest
+    ends = tuple(each.end_offset for each in newest.partitions)
+    shown = dict(enumerate(ends))
+    behind = any(each.last_stable_offset > shown.get(each.partition, 0) for each in document.ends)
+    return PublishedDocument(
+        formats={name: tables.version_of(name) for name in newest.formats},
+        publication=tables.number,
+        cut_at=newest.cut_at,
+        ends=ends,
+        behind_ms=max(0, runtime.clock.now_ms() - newest.cut_at) if behind else 0,
+    )
+
+
+def describe_published(out: Output, document: PublishedDocument) -> None:
+    """Show how far the tables of a topic are."""
+    out.heading("Published")
+    out.fields(
+        [
+            ("tables", ", ".join(f"{name} version {version}" for name, version in document.formats.items())),
+            ("publication", document.publication),
+            ("shows rows below", ", ".join(f"{number}: {end}" for number, end in enumerate(document.ends))),
+            ("as of", time_text(document.cut_at)),
+            ("behind", duration_text(document.behind_ms) if document.behind_ms else "no committed row"),
+        ]
+    )
 
 
 def _topics(session: Session, names: Sequence[str]) -> list[TopicMetadata]:
