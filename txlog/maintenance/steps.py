@@ -135,8 +135,8 @@ def _publish(a_round: Round, step: Step) -> None:
             step.leave(f"{count_text(len(made.must_rewrite), 'file')} must be rewritten first: {first.why}", tp)
         elif made.publications:
             step.did(
-                f"published {count_text(made.rows_added, 'row')} in {count_text(made.files_added, 'file')}; "
-                f"{count_text(made.files_removed, 'file')} left",
+                f"published {count_text(made.rows_added, 'new row')}; {count_text(made.files_added, 'file')} added, "
+                f"{made.files_removed} removed",
                 tp,
                 published_rows=made.rows_added,
             )
