@@ -25,7 +25,7 @@ def _no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "_is_written", lambda runtime, tables: True)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("keyed", [False, True])
 def test_tables_show_a_cut_of_the_topic(seed: int, keyed: bool) -> None:
     life = Life(seed, keyed=keyed)

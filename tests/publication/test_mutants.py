@@ -23,6 +23,15 @@ from txlog.publication import publish as publishing
 
 HOUR_MS = 3_600_000
 LIVES = 12
+FIRST = {
+    "vacuum keeps no published file": 9,
+    "a transaction that goes on behind the cut is shown in part": 3,
+    "rows of aborted transactions are published": 4,
+    "rows that come into the cut later are forgotten": 6,
+    "a file that replaces others shows its new rows at once": 9,
+    "files that left the log stay in the tables": 6,
+}
+"""The life that notices a mutant soonest, so it is the first to be tried."""
 TP = TopicPartition("orders", 0)
 
 
@@ -82,7 +91,7 @@ MUTANTS = {
 def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, broken = MUTANTS[name]
     monkeypatch.setattr(where, what, broken)
-    for seed in range(LIVES):
+    for seed in range(FIRST[name], FIRST[name] + LIVES):
         life = Life(seed)
         try:
             for _ in range(60):
