@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.publication.published import TOPIC_ID, runs
+from tests.publication.delta_topic import TOPIC_ID, runs
 from tests.publication.roaring_reader import from_object, from_z85, rows_of
 from txlog.core.publication import joined
 from txlog.core.records.publications import RowRun

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.publication.published import CREATED_AT, TOPIC_ID, PublishedTopic
+from tests.publication.delta_topic import CREATED_AT, TOPIC_ID, PublishedTopic
 from tests.storage.arrow_rows import FIELDS, rows_table
 from tests.support import ASK_STORE, World
 from txlog.core.effects import Effect, Get, PutIfAbsent, PutOutcome

@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from tests.publication.published import PublishedTopic, runs
+from tests.publication.delta_topic import PublishedTopic, runs
 from txlog.publication.delta_statistics import delta_statistics
 from txlog.storage.arrow_schema import to_fields
 

@@ -186,7 +186,7 @@ class _Look:
         }
 
     def objects(self, before: Tables | None, after: Tables) -> list[DeletionVector]:
-        """Return the deletion vectors of this version that are objects of their own."""
+        """Return the deletion vectors of this version that need an object."""
         found = (_vector(new, self._topic.topic_id) for _, new in _changed(before, after) if new is not None)
         return [each for each in found if each is not None and each.path]
 
