@@ -1,7 +1,7 @@
 """How does a Delta table say which rows of a file are not in it?
 
-A deletion vector is a set of row numbers: a 64-bit Roaring bitmap, either in the log itself as Z85 text, or in a file
-of its own (Delta's the specification of Delta, "Deletion Vector Format"). A `remove` action names a file by its path and the text of
+A deletion vector is a set of row numbers: a 64-bit Roaring bitmap, either in the log itself as Z85 text, or in an object
+of its own (Delta's specification, "Deletion Vector Format"). A `remove` action names a file by its path and the text of
 its deletion vector. So the bytes for the same rows MUST NOT change from one version of txlog to the next, or readers
 would keep a removed file. A test holds them.
 """
@@ -17,11 +17,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from txlog.core.publication import count_rows
 from txlog.core.records.publications import RowRun
 
 MAX_INLINE_BYTES = 1024
-"""A larger bitmap is a file. One that is inline is repeated in each checkpoint of the table."""
+"""A larger bitmap is an object. One that is inline is repeated in each checkpoint of the table."""
+VECTOR_FOLDER = "publication"
+"""Below the topic's folder. Delta allows any prefix before the name of the object."""
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _MAGIC = 1_681_511_377
@@ -63,8 +67,13 @@ def deletion_vector(removed: Sequence[RowRun], *, table_id: str, path: str) -> D
     named = hashlib.sha256(b"\0".join((table_id.encode(), path.encode(), bitmap))).hexdigest()[:32]
     uuid = "-".join((named[:8], named[8:12], named[12:16], named[16:20], named[20:]))
     return DeletionVector(
-        descriptor={"storageType": "u", "pathOrInlineDv": z85(bytes.fromhex(named)), "offset": _FILE_START, **sizes},
-        path=f"deletion_vector_{uuid}.bin",
+        descriptor={
+            "storageType": "u",
+            "pathOrInlineDv": VECTOR_FOLDER + z85(bytes.fromhex(named)),
+            "offset": _FILE_START,
+            **sizes,
+        },
+        path=f"{VECTOR_FOLDER}/deletion_vector_{uuid}.bin",
         content=_FILE_VERSION + struct.pack(">I", len(bitmap)) + bitmap + struct.pack(">I", zlib.crc32(bitmap)),
     )
 
@@ -143,7 +152,7 @@ def _run_container(runs: Sequence[_Run]) -> bytes:
 def _plain_container(runs: Sequence[_Run], count: int) -> bytes:
     if count <= _MOST_IN_AN_ARRAY:
         return struct.pack(f"<{count}H", *(number for first, end in runs for number in range(first, end)))
-    bits = 0
+    flags = np.zeros(8 * _BITMAP_BYTES, dtype=np.uint8)
     for first, end in runs:
-        bits |= ((1 << (end - first)) - 1) << first
-    return bits.to_bytes(_BITMAP_BYTES, "little")
+        flags[first:end] = 1
+    return np.packbits(flags, bitorder="little").tobytes()

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome
 from txlog.core.publication import Tables
-from txlog.core.records import SchemaField, TopicMetadata
+from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import PublishedFile
 from txlog.errors import TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create, put_pure
 from txlog.protocol.requests import many
 from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
+from txlog.publication.delta_schema import delta_schema, needed_features
 from txlog.publication.delta_statistics import delta_statistics
 
 LOG_FOLDER = "_delta_log/"
@@ -33,18 +34,11 @@ CHECKPOINT_EVERY = 10
 Action: TypeAlias = dict[str, Any]
 
 _DELETION_VECTORS = "deletionVectors"
-_TYPES = {
-    "bool": "boolean",
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "float32": "float",
-    "float64": "double",
-    "timestamp_ntz": "timestamp_ntz",
-}
-"""Delta's names of types that have another one in txlog, or need a feature; the others have the same name."""
-_FEATURES = {"timestamp_ntz": "timestampNtz"}
+# Spark refuses a table with columns that are not nullable if it lacks this feature.
+_WRITER_FEATURES = ("invariants", OWN_FEATURE)
+# A Delta on Spark before 3.1 does not look at the writer features before VACUUM, which would delete all of txlog's
+# objects that are older than this.
+_NEVER = "interval 18250 days"
 _OURS = "txlog"
 """The field of `commitInfo` from which the next version takes what it must know of this one."""
 
@@ -61,8 +55,8 @@ def write_version(
     """Write the objects of one version of the table. It may be repeated, by several processes at once.
 
     `before` are the tables one publication earlier; None: this is the first version. `topic` has the columns of the
-    publication. Files that the table had are kept for `retention_ms`, which the table states as its own setting. Costs
-    a GET and a PUT, and each tenth version four requests more. Raises TableConflictError if another program wrote to
+    publication. Older versions of the table can be read for `retention_ms`. Costs a GET and a PUT, a PUT for each large
+    deletion vector, and each tenth version four requests more. Raises TableConflictError if another program wrote to
     the table, and as `create`.
     """
     ctx = ctx or Context()
@@ -70,7 +64,7 @@ def write_version(
     held: Action = {}
     if before is not None:
         held = yield from _read(f"{folder}{version - 1:020d}.json", before)
-    features = {*held.get("features", ()), *_needed(topic.schema)}
+    features = {*held.get("features", ()), *needed_features(topic.schema)}
     if any(file.removed for file in after.files.values()):
         features.add(_DELETION_VECTORS)
     created_at = held.get("created_at", after.newest.created_at)
@@ -91,22 +85,14 @@ def write_version(
         yield from _write_checkpoint(ctx, folder, version, look, after)
 
 
-def column_type(field: SchemaField) -> Any:
-    """Return the type of a column in `schemaString`: a name, or an object for a nested one."""
-    if field.type == "struct":
-        return {"type": "struct", "fields": [_column(child) for child in field.fields]}
-    if field.type == "list":
-        (element,) = field.fields
-        return {"type": "array", "elementType": column_type(element), "containsNull": element.nullable}
-    if field.type == "map":
-        key, value = field.fields
-        return {
-            "type": "map",
-            "keyType": column_type(key),
-            "valueType": column_type(value),
-            "valueContainsNull": value.nullable,
-        }
-    return _TYPES.get(field.type, field.type)
+def vector_objects(tables: Tables) -> set[str]:
+    """Return the objects beside the log that a version needs, relative to the topic's folder.
+
+    They hold deletion vectors that are too large for the log, and are in the folder of the publications. Vacuum keeps
+    them as long as it keeps the files that they belong to.
+    """
+    found = (_vector(file, tables.newest.topic_id) for file in tables.files.values())
+    return {each.path for each in found if each is not None and each.path}
 
 
 class _Look:
@@ -121,19 +107,21 @@ class _Look:
                 "minReaderVersion": 3 if reader else 1,
                 "minWriterVersion": 7,
                 **({"readerFeatures": reader} if reader else {}),
-                "writerFeatures": sorted([*reader, OWN_FEATURE]),
+                "writerFeatures": sorted([*reader, *_WRITER_FEATURES]),
             }
         }
-        schema = {"type": "struct", "fields": [_column(field) for field in topic.schema]}
         named = topic.topic_id
         self.metadata: Action = {
             "metaData": {
                 "id": "-".join((named[:8], named[8:12], named[12:16], named[16:20], named[20:])),
                 "name": topic.topic,
                 "format": {"provider": "parquet", "options": {}},
-                "schemaString": _json(schema),
+                "schemaString": _json(delta_schema(topic.schema)),
                 "partitionColumns": [],
-                "configuration": {"delta.deletedFileRetentionDuration": f"interval {retention_ms} milliseconds"},
+                "configuration": {
+                    "delta.deletedFileRetentionDuration": _NEVER,
+                    "delta.logRetentionDuration": f"interval {retention_ms} milliseconds",
+                },
                 "createdTime": state["created_at"],
             }
         }
@@ -198,19 +186,20 @@ class _Look:
         }
 
     def objects(self, before: Tables | None, after: Tables) -> list[DeletionVector]:
-        """Return the deletion vectors of this version that are objects of their own."""
-        found = (self._vector(new) for _, new in _changed(before, after) if new is not None)
+        """Return the deletion vectors of this version that need an object."""
+        found = (_vector(new, self._topic.topic_id) for _, new in _changed(before, after) if new is not None)
         return [each for each in found if each is not None and each.path]
 
-    def _vector(self, file: PublishedFile) -> DeletionVector | None:
-        return deletion_vector(file.removed, table_id=self._topic.topic_id, path=file.path)
-
     def _removed_rows(self, file: PublishedFile) -> Action:
-        vector = self._vector(file)
+        vector = _vector(file, self._topic.topic_id)
         return {} if vector is None else {"deletionVector": vector.descriptor}
 
 
 # -- details ----------------------------------------------------------------------------------------------------------
+
+
+def _vector(file: PublishedFile, topic_id: str) -> DeletionVector | None:
+    return deletion_vector(file.removed, table_id=topic_id, path=file.path)
 
 
 def _changed(before: Tables | None, after: Tables) -> list[tuple[PublishedFile | None, PublishedFile | None]]:
@@ -221,16 +210,6 @@ def _changed(before: Tables | None, after: Tables) -> list[tuple[PublishedFile |
         for path in sorted(old.keys() | after.files.keys())
         if path not in old or path not in after.files or old[path].removed != after.files[path].removed
     ]
-
-
-def _needed(fields: Sequence[SchemaField]) -> set[str]:
-    """Return the reader features that columns of these types need."""
-    found = {_FEATURES[field.type] for field in fields if field.type in _FEATURES}
-    return found.union(*(_needed(field.fields) for field in fields))
-
-
-def _column(field: SchemaField) -> Action:
-    return {"name": field.name, "type": column_type(field), "nullable": field.nullable, "metadata": {}}
 
 
 def _cut(partition: Any) -> Action:
@@ -298,7 +277,17 @@ def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, afte
     newest = f"{folder}_last_checkpoint"
     there = yield Get(newest)
     if there is not None:
+        if _version(there) >= version:
+            return
         # The object is replaced in two steps. A reader that finds none between them lists the whole folder.
         yield Delete(newest)
     hint = {"version": version, "size": len(actions), "sizeInBytes": len(data), "numOfAddFiles": len(adds)}
     yield PutIfAbsent(newest, _line(hint))
+
+
+def _version(hint: bytes) -> int:
+    """Return the version of a `_last_checkpoint`; -1 if it cannot be read."""
+    try:
+        return int(json.loads(hint)["version"])
+    except (ValueError, LookupError, TypeError):
+        return -1
