@@ -15,7 +15,9 @@ from txlog.errors import InvalidRequestError, RetriableError, TxlogError
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
 if TYPE_CHECKING:
+    from txlog.core.names import TopicPartition
     from txlog.core.records import TopicMetadata
+    from txlog.protocol.read import ReadIndexes
 
 _INTERVAL_MS = 10_000
 
@@ -55,12 +57,13 @@ def publish(
     runtime = session.store.runtime
     reads = read_session(runtime)
     workers = session.workers(runtime)
+    known: dict[TopicPartition, ReadIndexes] = {}
     with Interrupts() as interrupts:
         while True:
             made: list[PublishDocument] = []
             failed: list[TxlogError] = []
             for found in _topics(session, names):
-                for _, outcome in publish_topics(reads, [found], workers):
+                for _, outcome in publish_topics(reads, [found], workers, known=known):
                     if isinstance(outcome, TxlogError):
                         failed.append(outcome)
                     else:

@@ -19,7 +19,7 @@ from txlog.maintenance.partition_loop import gather
 from txlog.maintenance.workers import Progress, Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.publications import end_tails
-from txlog.publication.publish import Published, publish_topic
+from txlog.publication.publish import Known, Published, publish_topic
 
 Outcome: TypeAlias = tuple[str, Published | TxlogError]
 """A topic, and what was published of it, or the error."""
@@ -30,14 +30,15 @@ def publish_topics(
     topics: Iterable[TopicMetadata],
     workers: Workers | None = None,
     progress: Progress | None = None,
+    known: Known | None = None,
 ) -> Iterator[Outcome]:
     """Bring the tables of each topic up to date. An error of one topic does not stop the others.
 
-    Raises StoreChangedError.
+    `known` is as in `publish_topic`. Raises StoreChangedError.
     """
     for topic in topics:
         try:
-            yield topic.topic, _publish(session, topic, workers, progress)
+            yield topic.topic, _publish(session, topic, workers, progress, {} if known is None else known)
         except StoreChangedError:
             raise
         except TxlogError as error:
@@ -46,12 +47,14 @@ def publish_topics(
             session.forget([TopicPartition(topic.topic, number) for number in range(topic.partitions)])
 
 
-def _publish(session: Session, topic: TopicMetadata, workers: Workers | None, progress: Progress | None) -> Published:
-    made = publish_topic(session, topic)
+def _publish(
+    session: Session, topic: TopicMetadata, workers: Workers | None, progress: Progress | None, known: Known
+) -> Published:
+    made = publish_topic(session, topic, known)
     if not made.must_rewrite:
         return made
     _rewrite(session, made, workers, progress)
-    return publish_topic(session, topic)
+    return publish_topic(session, topic, known)
 
 
 def _rewrite(session: Session, made: Published, workers: Workers | None, progress: Progress | None) -> None:

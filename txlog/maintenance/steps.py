@@ -125,7 +125,9 @@ def _publish(a_round: Round, step: Step) -> None:
         with step.attempt():
             if not topic.deleted and formats_of(a_round.runtime, topic):
                 due.append(topic)
-    for name, made in publish_topics(a_round.session, due, a_round.maintainer.workers):
+    for name, made in publish_topics(
+        a_round.session, due, a_round.maintainer.workers, known=a_round.maintainer.published
+    ):
         a_round.maintainer.check_stop()
         tp = TopicPartition(name, 0)
         if isinstance(made, TxlogError):

@@ -6,8 +6,9 @@ chain. So two publishers at once, or one that dies anywhere, end in the same tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from txlog.core import envelope, names
 from txlog.core.append_rules import RollPolicy
@@ -21,7 +22,7 @@ from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present, relisting
 from txlog.protocol.put import create, encode_readable
-from txlog.protocol.read import aborted_of_range, read_indexes
+from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
 from txlog.protocol.requests import get, many
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.snapshot import take_snapshot
@@ -46,6 +47,8 @@ class Shown:
 
     partitions: tuple[ShownPartition, ...]
     cut_at: int
+    indexes: Mapping[TopicPartition, ReadIndexes] = field(repr=False)
+    """The indexes of the log at this cut. Pass them to the next call."""
 
 
 def read_chain(topic: str) -> Program[Chain]:
@@ -138,11 +141,16 @@ def end_tails(
     return views
 
 
-def take_shown(ctx: Context, views: Views, partitions: Sequence[TopicPartition]) -> Program[tuple[Views, Shown]]:
+def take_shown(
+    ctx: Context,
+    views: Views,
+    partitions: Sequence[TopicPartition],
+    indexes: Mapping[TopicPartition, ReadIndexes] = MappingProxyType({}),
+) -> Program[tuple[Views, Shown]]:
     """Take a cut of all `partitions` of a topic that ends before the rows that are not in files yet.
 
     It shows each transaction wholly or not at all. The views are fresh, so a cut that is taken later shows no less.
-    Raises InvalidRequestError if a compaction was faster; a later call succeeds.
+    Costs a snapshot, and a GET for each index that is not in `indexes`. Raises InvalidRequestError if a compaction was faster; a later call succeeds.
     """
     views, cut = yield from take_snapshot(ctx, views, partitions)
     found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
@@ -152,10 +160,14 @@ def take_shown(ctx: Context, views: Views, partitions: Sequence[TopicPartition])
         hide_transactions(cut, [txn for _, _, later in found for txn in later]),
         ends={tp: end for tp, (_, end, _) in zip(partitions, found, strict=True)},
     )
-    shown = yield from gathered(_shown(ctx, views[tp], cut) for tp in partitions)
+    shown = yield from gathered(_shown(ctx, views[tp], cut, indexes.get(tp, {})) for tp in partitions)
     for view, _ in shown:
         views = with_view(views, view)
-    return views, Shown(partitions=tuple(each for _, each in shown), cut_at=cut.taken_at.wall_ms)
+    return views, Shown(
+        partitions=tuple(each for _, (each, _) in shown),
+        cut_at=cut.taken_at.wall_ms,
+        indexes={tp: known for tp, (_, (_, known)) in zip(partitions, shown, strict=True)},
+    )
 
 
 def _below_inline_rows(
@@ -170,19 +182,23 @@ def _below_inline_rows(
     return view, first, transactions_of(each for each in tail if each.records and each.base_offset >= first)
 
 
-def _shown(ctx: Context, view: PartitionView, cut: SnapshotCut) -> Program[tuple[PartitionView, ShownPartition]]:
+def _shown(
+    ctx: Context, view: PartitionView, cut: SnapshotCut, indexes: ReadIndexes
+) -> Program[tuple[PartitionView, tuple[ShownPartition, ReadIndexes]]]:
     tp = view.topic_partition
     end = cut.ends[tp]
 
-    def find(found: PartitionView) -> Program[ShownPartition]:
+    def find(found: PartitionView) -> Program[tuple[ShownPartition, ReadIndexes]]:
         start = found.state.log_start_offset
         chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < end]
-        known = yield from read_indexes(found, chosen, {})
+        # An index of a name never changes, so one that was read for an earlier view is still right.
+        held = {name: indexes[name] for name in found.walk if name in indexes}
+        known = yield from read_indexes(found, chosen, held)
         known, aborted = yield from aborted_of_range(found, chosen, known, start, end)
         cut.check_age((yield ReadClocks()), ctx.constants.delete_grace_ms)
         for name in chosen:
             cut.check_compacted(tp, known[name].index)
-        return shown_partition(
+        shown = shown_partition(
             tp=tp,
             indexes=[known[name].index for name in chosen],
             tail=[each.record for each in found.tail],
@@ -191,5 +207,6 @@ def _shown(ctx: Context, view: PartitionView, cut: SnapshotCut) -> Program[tuple
             end_offset=max(end, start),
             cut=cut,
         )
+        return shown, known
 
     return (yield from relisting(ctx, view, find))

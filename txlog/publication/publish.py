@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -44,12 +44,15 @@ from txlog.protocol.publications import (
     read_publications,
     take_shown,
 )
+from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
 from txlog.publication.formats import version_path, write_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Known: TypeAlias = dict[TopicPartition, ReadIndexes]
 
 MAX_RACES = 20
 """Publications that one call may lose to other publishers before it leaves the topic to them."""
@@ -87,8 +90,10 @@ def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]
     return runtime.settings.topic_config(topic).publish_formats  # type: ignore[return-value]
 
 
-def publish_topic(session: Session, topic: TopicMetadata) -> Published:
+def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = None) -> Published:
     """Bring the tables of one topic up to its newest stable cut.
+
+    `known` keeps the indexes of the log from one call to the next, which then reads only new ones.
 
     Raises InvalidRequestError for a topic without `publish.formats`, UnsupportedStoreError in a store without the
     feature, TableConflictError if another program wrote to a table, and what reading raises.
@@ -107,7 +112,7 @@ def publish_topic(session: Session, topic: TopicMetadata) -> Published:
     runtime.ensure_writable()
     done = Published(topic=topic.topic, number=-1, publications=0)
     for _ in range(MAX_RACES):
-        made = _Attempt(session, topic, formats).run()
+        made = _Attempt(session, topic, formats, {} if known is None else known).run()
         if made is not None:
             return made
     return done
@@ -116,11 +121,12 @@ def publish_topic(session: Session, topic: TopicMetadata) -> Published:
 class _Attempt:
     """One try, from reading the chain to writing the formats. It fails if another publisher is faster."""
 
-    def __init__(self, session: Session, topic: TopicMetadata, formats: tuple[FormatName, ...]) -> None:
+    def __init__(self, session: Session, topic: TopicMetadata, formats: tuple[FormatName, ...], known: Known) -> None:
         self._session = session
         self._runtime = session.runtime
         self._topic = topic
         self._formats = formats
+        self._known = known
         self._made = 0
 
     def run(self) -> Published | None:
@@ -185,9 +191,11 @@ class _Attempt:
             }
             late = [tp for tp, at_ms in oldest.items() if at_ms is not None and at_ms < older_than_ms]
             views = yield from end_tails(ctx, views, late, lambda record: record.payload_bytes > 0)
-            return (yield from take_shown(ctx, views, partitions))
+            return (yield from take_shown(ctx, views, partitions, self._known))
 
-        return self._session.call("taking a cut", program)
+        shown = self._session.call("taking a cut", program)
+        self._known.update(shown.indexes)
+        return shown
 
     def _unreadable(self, shown: Shown) -> tuple[Unreadable, ...]:
         topic = self._topic
