@@ -18,7 +18,7 @@ from txlog.client.store import Store
 from txlog.core.features import PUBLICATION, STORE_FEATURES
 from txlog.core.names import TopicPartition
 from txlog.core.publication import Tables
-from txlog.errors import InvalidRequestError, UnsupportedStoreError
+from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
 from txlog.maintenance.publish import publish_topics
 from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
@@ -49,6 +49,13 @@ def tables_of(store: Store, topic: str = "orders") -> Tables:
     assert live == {
         path: sum(run.end_row - run.first_row for run in file.removed) for path, file in chain.newest.files.items()
     }
+    return chain.newest
+
+
+def tables_of_chain(store: Store) -> Tables:
+    """Return the newest tables, whatever formats they have."""
+    chain = store.runtime.run(read_chain("orders"))
+    assert chain.newest is not None
     return chain.newest
 
 
@@ -191,4 +198,22 @@ def test_a_store_without_the_feature_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(store.runtime, "_descriptor", msgspec.structs.replace(descriptor, features=older))
     with pytest.raises(UnsupportedStoreError, match="without the feature 'publication'"):
         publish(store)
+    world.close()
+
+
+def test_a_format_that_was_removed_does_not_go_on_over_its_old_table() -> None:
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=CONFIG)
+    publish(store)
+    store.alter_topic("orders", remove_config=["publish.formats"])
+    assert (publish(store).publications, tables_of_chain(store).newest.formats) == (1, {})
+    with pytest.raises(InvalidRequestError, match="is not published"):
+        publish(store)
+    store.alter_topic("orders", config=CONFIG)
+    with pytest.raises(TableConflictError, match=r"orders/_delta_log/0{20}\.json: .* a table lies there already"):
+        publish(store)
+    world.memory.delete("orders/_delta_log/00000000000000000000.json")
+    assert publish(store).publications == 1
+    assert tables_of(store).version_of("delta") == 0
     world.close()

@@ -14,10 +14,12 @@ _MODULES: dict[FormatName, str] = {"delta": "txlog.publication.delta", "iceberg"
 
 def version_path(name: FormatName, tables: Tables) -> str:
     """Return the path of the object that declares the version of the table that `tables` has in a format."""
-    version = tables.version_of(name)
-    if name == "delta":
-        return f"{tables.newest.topic}/_delta_log/{version:020d}.json"
-    return f"{tables.newest.topic}/metadata/v{version + 1}.metadata.json"
+    return _path(name, tables.newest.topic, tables.version_of(name))
+
+
+def first_version_path(name: FormatName, topic: str) -> str:
+    """Return that path of a table's first version."""
+    return _path(name, topic, 0)
 
 
 def write_version(
@@ -29,3 +31,9 @@ def write_version(
     InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
     """
     yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms)
+
+
+def _path(name: FormatName, topic: str, version: int) -> str:
+    if name == "delta":
+        return f"{topic}/_delta_log/{version:020d}.json"
+    return f"{topic}/metadata/v{version + 1}.metadata.json"

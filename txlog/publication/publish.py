@@ -33,7 +33,7 @@ from txlog.core.publication import (
 )
 from txlog.core.records import DataFile, Publication, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, RowRun
-from txlog.errors import InvalidRequestError, UnsupportedStoreError
+from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
 from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.publications import (
     Chain,
@@ -47,7 +47,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import version_path, write_version
+from txlog.publication.formats import first_version_path, version_path, write_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,19 +91,15 @@ def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]
 
 
 def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = None) -> Published:
-    """Bring the tables of one topic up to its newest stable cut.
+    """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
 
     `known` keeps the indexes of the log from one call to the next, which then reads only new ones.
 
-    Raises InvalidRequestError for a topic without `publish.formats`, UnsupportedStoreError in a store without the
+    Raises InvalidRequestError for a topic that is not published, UnsupportedStoreError in a store without the
     feature, TableConflictError if another program wrote to a table, and what reading raises.
     """
     runtime = session.runtime
     formats = formats_of(runtime, topic)
-    if not formats:
-        raise InvalidRequestError(
-            f"topic {topic.topic!r} is not published. hint: set its formats first, with `txlog topics alter {topic.topic} --config publish.formats=iceberg,delta`"
-        )
     if PUBLICATION not in runtime.require_store().features:
         raise UnsupportedStoreError(
             f"{runtime.where}: the store was made without the feature {PUBLICATION!r}, and programs that do not know it would delete files that a table "
@@ -135,6 +131,9 @@ class _Attempt:
         chain = runtime.run(read_chain(topic.topic))
         roll_forward(runtime, chain)
         before = chain.newest
+        self._check_new_formats(before)
+        if not self._formats:
+            return self._end(before)
         shown = self._shown()
         unreadable = self._unreadable(shown)
         if unreadable:
@@ -176,6 +175,27 @@ class _Attempt:
             rows_added=rows,
             rows_copied=copied,
         )
+
+    def _end(self, before: Tables | None) -> Published | None:
+        """Create a publication without formats. A format that is added later begins a new table."""
+        topic = self._topic.topic
+        if before is None or not before.newest.formats:
+            raise InvalidRequestError(
+                f"topic {topic!r} is not published. hint: set its formats first, with `txlog topics alter {topic} --set publish.formats=iceberg,delta`"
+            )
+        tables = self._append(before, Changes(), "replace", before.newest.partitions, before.newest.cut_at)
+        return None if tables is None else Published(topic=topic, number=tables.number, publications=self._made)
+
+    def _check_new_formats(self, before: Tables | None) -> None:
+        """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
+        topic = self._topic.topic
+        for name in self._formats:
+            path = first_version_path(name, topic)
+            if (before is None or name not in before.newest.formats) and self._runtime.store.get(path) is not None:
+                raise TableConflictError(
+                    f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there already: an earlier publication or "
+                    f"another program made it. hint: move or delete {path.rpartition('/')[0]}/, and publish again"
+                )
 
     def _shown(self) -> Shown:
         runtime, topic = self._runtime, self._topic
