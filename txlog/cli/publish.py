@@ -115,7 +115,7 @@ def published(session: Session, document: TopicDocument) -> PublishedDocument | 
 
     runtime = session.store.runtime
     tables = runtime.run(read_chain(document.topic)).newest
-    if tables is None:
+    if tables is None or not tables.newest.formats:
         return None
     newest = tables.newest
     ends = tuple(each.end_offset for each in newest.partitions)
