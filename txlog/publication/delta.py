@@ -36,8 +36,8 @@ Action: TypeAlias = dict[str, Any]
 _DELETION_VECTORS = "deletionVectors"
 # Spark refuses a table with columns that are not nullable if it lacks this feature.
 _WRITER_FEATURES = ("invariants", OWN_FEATURE)
-# A Delta on Spark before 3.1 does not look at the writer features before VACUUM, which would delete all of txlog's
-# objects that are older than this.
+# Delta on Spark before 3.1 may run VACUUM without a look at the writer features. VACUUM would delete all of txlog's own
+# objects that are older than this, so it is as long as any store lives.
 _NEVER = "interval 18250 days"
 _OURS = "txlog"
 """The field of `commitInfo` from which the next version takes what it must know of this one."""
