@@ -44,6 +44,7 @@ def publish(
     they are older than publish.max.lag.ms. Any number of publishers may run beside writers and maintenance, and each may
     be killed at any point. `txlog maintain` publishes, too.
     """
+    runtime = session.store.runtime
     if once + daemon + files != 1:
         raise InvalidRequestError("give one of --once for one round, --daemon for one round after another, or --files")
     # A local import, because `--help` does not need it.
@@ -54,7 +55,6 @@ def publish(
     if files:
         _show_files(session, _topics(session, names))
         return
-    runtime = session.store.runtime
     reads = read_session(runtime)
     workers = session.workers(runtime)
     known: dict[TopicPartition, ReadIndexes] = {}
