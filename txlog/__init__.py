@@ -59,6 +59,7 @@ __all__ = [
     "Store",
     "StoreAccessError",
     "StoreChangedError",
+    "TableConflictError",
     "TopicExistsError",
     "TopicPartition",
     "TransactionAbortableError",

@@ -237,3 +237,7 @@ class CorruptRecordError(CorruptLogError):
 
 class MissingObjectError(CorruptLogError):
     """An object that the log names does not exist."""
+
+
+class TableConflictError(CorruptLogError):
+    """Another program wrote to a table of another format that txlog publishes."""

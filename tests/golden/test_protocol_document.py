@@ -25,7 +25,16 @@ STRUCTS = {
 }
 STATED = {records.StoreConstants: records.StoreConstants.__struct_fields__}
 """Fields that an object must hold although Python has a default, beside those that the object's type names."""
-SHOWN_IN_WORDS = {"TransactionRow", "OffsetRow", "PendingOffsets", "GroupRow", "Heartbeat", "BatchMetadata"}
+SHOWN_IN_WORDS = {
+    "TransactionRow",
+    "OffsetRow",
+    "PendingOffsets",
+    "GroupRow",
+    "Heartbeat",
+    "BatchMetadata",
+    "RowRun",
+    "OffsetRun",
+}
 RULES = re.findall(r"^\* \*\*([WRC]\d+[a-z]?)\*\*", DOCUMENT, re.MULTILINE)
 INVARIANTS = [f"invariant {number}" for number in re.findall(r"^\| (\d+) \| \*\*", DOCUMENT, re.MULTILINE)]
 FOLDERS = ("txlog", "spark_ext", "tests", "lab", "benchmarks")

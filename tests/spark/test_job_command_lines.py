@@ -18,7 +18,7 @@ from txlog.errors import StorageError
 
 WHICH = "which store? Name it with --store URL, or in the environment as TXLOG_STORE"
 KAFKA = ["--bootstrap-servers", "localhost:1", "--transactional-id", "x", "--checkpoint", "x"]
-VERBS = ["compact", "fsck", "maintain", "merge", "retention", "vacuum"]
+VERBS = ["compact", "fsck", "maintain", "merge", "publish", "retention", "vacuum"]
 
 
 @pytest.mark.parametrize("verb", VERBS)

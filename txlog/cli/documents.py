@@ -101,6 +101,20 @@ class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[SchemaField, ...]
 
 
+class PublishedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the tables of a topic in other formats are."""
+
+    formats: dict[str, int]
+    """Each format, and the version of its table."""
+    publication: int
+    cut_at: int
+    """When the cut was taken that the tables show."""
+    ends: tuple[int, ...]
+    """The tables show rows below these offsets, by number of the partition."""
+    behind_ms: int
+    """How old the cut is, if committed rows follow it; else 0."""
+
+
 class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A topic with all details. `--schema` reads its `columns`."""
 
@@ -118,6 +132,8 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """With --size: one maintenance.size.PartitionSize for each partition."""
     schema_history: tuple[SchemaVersion, ...] = ()
     """With --schema-history: each version that had new columns, oldest first."""
+    published: PublishedDocument | None = None
+    """None: the topic is not published."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +275,36 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool
     """This `txn.version` or a higher one was committed before, so no row of this run is visible."""
     partitions: tuple[ProducedRows, ...]
+
+
+class PublishDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What was published of a topic."""
+
+    topic: str
+    formats: tuple[str, ...]
+    publication: int
+    """The number of the newest publication; -1 if there is none."""
+    publications: int
+    """How many were made."""
+    files_added: int
+    files_removed: int
+    rows_added: int
+    rows_copied: int
+    """Rows among those added that had to be copied to a new file."""
+    must_rewrite: int
+    """Files that other formats would misread and that could not be rewritten yet. The tables wait for them."""
+
+
+class PublishedFileDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a published table."""
+
+    topic: str
+    partition: int
+    url: str
+    rows: int
+    bytes: int
+    removed: tuple[tuple[int, int], ...]
+    """Rows of the file that are not in the table: first, and end."""
 
 
 class RetentionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,7 +68,7 @@ def maintain(
     topic's settings decide what it removes.
 
     The steps run in this order: transactions (finish decided ones, abort overdue ones, delete idle ids), groups,
-    deletions, producers, seal, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has needed for
+    deletions, producers, seal, publish, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has needed for
     delete.grace.ms. The command is safe beside writers, readers and other daemons. A signal ends it after the current
     step. A second signal ends it at once, which is safe too.
     """

@@ -32,6 +32,7 @@ from txlog.cli.offsets import get_offsets
 from txlog.cli.options import Command, Group, command, environment_settings, extended, root
 from txlog.cli.output import OutputFormat
 from txlog.cli.produce import produce
+from txlog.cli.publish import publish
 from txlog.cli.retention import retention
 from txlog.cli.sql import sql
 from txlog.cli.top import top
@@ -59,6 +60,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "compact": (compact, _MAINTENANCE, "--no-dry-run/--dry-run"),
     "retention": (retention, _MAINTENANCE, "--delete/--no-delete"),
     "vacuum": (vacuum, _MAINTENANCE, "--delete/--no-delete"),
+    "publish": (publish, _MAINTENANCE, None),
     "maintain": (maintain, _MAINTENANCE, None),
     "dump-log": (dump_log, _INSPECT, None),
     "fsck": (fsck, _INSPECT, None),

@@ -22,6 +22,7 @@ from txlog.cli.options import (
     parse_pairs,
 )
 from txlog.cli.output import Output
+from txlog.cli.publish import describe_published, published
 from txlog.config import keys_of
 from txlog.core.evolution import describe_changes, find_path
 from txlog.core.names import TopicPartition
@@ -148,6 +149,7 @@ def describe(
     else:
         found = [store.topic(one_of(topic, topic_option, "topic"))]
     documents = [_document(session, each, damaged) for each in found]
+    documents = [msgspec.structs.replace(each, published=published(session, each)) for each in documents]
     if size:
         sizes = {each.topic: _sizes(session, each, damaged) for each in documents}
         documents = [msgspec.structs.replace(each, sizes=sizes[each.topic]) for each in documents]
@@ -161,6 +163,8 @@ def describe(
             if number:
                 out.line()
             _describe(out, document)
+            if document.published is not None:
+                describe_published(out, document.published)
             if size:
                 _describe_sizes(out, sizes[document.topic])
             if schema_history:

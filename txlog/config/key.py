@@ -130,8 +130,8 @@ def _parse_list(key: ConfigKey, value: object) -> Value:
     if not all(items) or len(set(items)) != len(items) or any("," in item for item in items):
         return None
     if key.choices:
-        # The order of choices has no meaning, so they have one spelling. A list without choices is not a valid value.
-        return tuple(sorted(items)) if items and set(items) <= set(key.choices) else None
+        # The order of choices has no meaning, so they have one spelling. Only a setting that is empty by default may be empty.
+        return tuple(sorted(items)) if (items or not key.default) and set(items) <= set(key.choices) else None
     return items
 
 

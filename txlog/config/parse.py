@@ -132,6 +132,9 @@ class TopicConfig(_Config):
     delete_retention_ms: int
     min_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
+    publish_formats: tuple[str, ...]
+    publish_max_lag_ms: int
+    publish_retention_ms: int
     segment_batches: int
     segment_bytes: int
     segment_ms: int

@@ -129,6 +129,13 @@ KEYS: dict[str, ConfigKey] = _table(
         doc="Rows younger than this are not compacted."),
     ConfigKey("min.cleanable.dirty.ratio", "float", _TOPIC, 0.5, minimum=0, maximum=1,
         doc="A log is compacted when at least this share of its bytes was not compacted yet."),
+    ConfigKey("publish.formats", "list", _TOPIC, (), choices=("delta", "iceberg"),
+        doc="The formats in which the topic's files are also a table for other engines; see txlog publish."),
+    ConfigKey("publish.max.lag.ms", "int", _TOPIC, MINUTE_MS, minimum=0, maximum=INT64_MAX,
+        doc="Rows inside commit records are written to a file, so that they can be published, when they are older "
+            "than this."),
+    ConfigKey("publish.retention.ms", "int", _TOPIC, 7 * DAY_MS, minimum=0, maximum=INT64_MAX,
+        doc="How long vacuum keeps the files of a published version after the next one has replaced it."),
     ConfigKey("segment.batches", "int", _TOPIC, 100, minimum=1, maximum=INT32_MAX,
         doc="A segment of this many batches is closed: opening a partition costs a request for each batch after it."),
     ConfigKey("segment.bytes", "int", _TOPIC, GIB, minimum=14, maximum=INT32_MAX,

@@ -78,6 +78,8 @@ class MergePolicy:
     """A member with more than this many times the bytes of all other members is not rewritten until the others have
     grown. Otherwise a job that merges again for each new segment would rewrite the large member each time. 0: no
     limit."""
+    rewrite: frozenset[str] = frozenset()
+    """Paths of files that are rewritten whatever their size: other formats would misread them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +124,24 @@ def choose_merges(
     """Return groups of neighbours to merge into one run each, oldest first.
 
     Each group lies wholly below the LSO and has no member wholly below the log start. It has at least two members, or
-    one whose rows lie in several files. `indexes` holds those of the whole walk. A member with one file of at least
-    half the target size is not rewritten, so no row is merged more than a few times.
+    one whose rows lie in several files, or in one that must be rewritten. `indexes` holds those of the whole walk. Any
+    other member with one file of at least half the target size is not rewritten, so no row is merged more than a few times.
     """
     groups: list[tuple[SegmentName, ...]] = []
     group: list[SegmentName] = []
     size = 0
 
+    def must(index: SegmentIndex) -> bool:
+        return any(file.path in policy.rewrite for file in index.files)
+
     def close() -> None:
         nonlocal group, size
         parts = _without_large(group, indexes, policy.max_ratio)
-        groups.extend(tuple(part) for part in parts if len(part) > 1 or (part and len(indexes[part[0]].files) > 1))
+        groups.extend(
+            tuple(part)
+            for part in parts
+            if len(part) > 1 or (part and (len(indexes[part[0]].files) > 1 or must(indexes[part[0]])))
+        )
         group, size = [], 0
 
     for name in walk:
@@ -144,6 +153,8 @@ def choose_merges(
         its_bytes = sum(file.bytes for file in index.files)
         if len(index.files) == 1 and its_bytes * 2 >= policy.target_bytes:
             close()
+            if must(index):
+                groups.append((name,))
             continue
         if group and (size + its_bytes > policy.target_bytes or len(group) >= policy.max_inputs):
             close()

@@ -37,7 +37,20 @@ columns can only be added, as nullable ones at the end."""
 GROUP_MEMBERS = "group-members"
 """A group may have many members, which write heartbeats. In a store made without this feature a group has one member."""
 
-STORE_FEATURES = (GROUP_MEMBERS, INLINE_ZSTD, SCHEMA_EVOLUTION, SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
+PUBLICATION = "publication"
+"""Tables of other formats may name the files of a topic, and vacuum keeps them. In a store made without this feature no
+topic is published."""
+
+STORE_FEATURES = (
+    GROUP_MEMBERS,
+    INLINE_ZSTD,
+    PUBLICATION,
+    SCHEMA_EVOLUTION,
+    SORTED_RUNS,
+    STAGED_COMMIT,
+    STAGED_INLINE,
+    TXN_V2,
+)
 """The features of a new store, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 

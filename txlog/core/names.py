@@ -16,6 +16,8 @@ STORE_DESCRIPTOR = "txlog.json"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 PROBE_FOLDER = "__probe/"
+PUBLICATION_FOLDER = "publication/"
+"""Below a topic's folder."""
 MAINTENANCE_FOLDER = "__maintenance/"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
@@ -39,6 +41,8 @@ _STAGED_FILE = re.compile(
 )
 _STAGED_FOLDER = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}/\Z", re.ASCII)
 _STAGED_LIST = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}\.staged\Z", re.ASCII)
+_PUBLICATION = re.compile(rf"{_OFFSET}\.json\Z", re.ASCII)
+_PUBLISHED_COPY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.parquet\Z", re.ASCII)
 _HISTORY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.json\Z", re.ASCII)
 _PARTITION_FOLDER = re.compile(rf"{_PARTITION}/\Z", re.ASCII)
 
@@ -269,6 +273,31 @@ def check_own(said: str, path: str) -> None:
     topic, _, rest = path.partition("/")
     if said != f"{topic}-{rest.partition('/')[0]}":
         raise CorruptRecordError(f"{path}: it says that it is of partition {said!r}; an object was swapped or copied")
+
+
+# -- publications -----------------------------------------------------------------------------------------------------
+
+
+def publication_path(topic: str, number: int) -> str:
+    """Return the path of a topic's publication."""
+    return f"{topic}/{PUBLICATION_FOLDER}{number:020d}.json"
+
+
+def parse_publication_name(name: str) -> int | None:
+    """Return the number of a publication's name in its folder; None for another name."""
+    match = _PUBLICATION.match(name)
+    return _bounded(match[1]) if match else None
+
+
+def published_copy_path(number: int, unique: str) -> str:
+    """Return the path of rows that were copied for publication `number`, relative to the topic's folder."""
+    return f"{PUBLICATION_FOLDER}{number:020d}-{unique}.parquet"
+
+
+def parse_published_copy_name(name: str) -> int | None:
+    """Return the publication for which a file of that name was written; None for another name."""
+    match = _PUBLISHED_COPY.match(name)
+    return _bounded(match[1]) if match else None
 
 
 # -- staged lists -----------------------------------------------------------------------------------------------------

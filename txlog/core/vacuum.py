@@ -39,6 +39,8 @@ class Why(Enum):
     OLD_SNAPSHOT = "a later snapshot lies at or below the boundary"
     OLD_CLEAN = "a higher list of cleaned runs exists"
     OLD_BOUNDARY = "a higher boundary exists"
+    OLD_PUBLICATION = "no publication that still counts builds on it"
+    NOT_PUBLISHED = "no publication that still counts names it"
 
 
 class Kind(Enum):
@@ -53,6 +55,7 @@ class Kind(Enum):
     SNAPSHOT = "snapshot"
     CLEAN = "list of cleaned runs"
     BOUNDARY = "boundary"
+    PUBLICATION = "publication"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

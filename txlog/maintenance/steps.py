@@ -16,6 +16,7 @@ from txlog.errors import CorruptLogError, TxlogError
 from txlog.maintenance.compact import Compacted, compact_partitions, compaction_policy
 from txlog.maintenance.merge import Merged, merge_partitions
 from txlog.maintenance.partition_loop import Outcome
+from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_from, retained_of
 from txlog.maintenance.round import Round, Step, candidates_of
 from txlog.maintenance.vacuum import vacuum
@@ -25,6 +26,7 @@ from txlog.protocol.expiry import expire, expire_producers, idle_producers
 from txlog.protocol.groups import expire_groups
 from txlog.protocol.retention import RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
+from txlog.publication.publish import formats_of
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
 _VACUUM_INTERVAL_MS = 3_600_000
@@ -114,6 +116,32 @@ def _seal(a_round: Round, step: Step) -> None:
         with step.attempt(tp):
             a_round.session.call("sealing", program)
             step.did(f"sealed {count_text(finished, 'segment')}", tp, sealed_segments=finished)
+
+
+def _publish(a_round: Round, step: Step) -> None:
+    """Bring the tables of published topics up to date, before their files are replaced."""
+    due = []
+    for topic in a_round.topics(step):
+        with step.attempt():
+            if not topic.deleted and formats_of(a_round.runtime, topic):
+                due.append(topic)
+    for name, made in publish_topics(
+        a_round.session, due, a_round.maintainer.workers, known=a_round.maintainer.published
+    ):
+        a_round.maintainer.check_stop()
+        tp = TopicPartition(name, 0)
+        if isinstance(made, TxlogError):
+            step.fail(made, tp)
+        elif made.must_rewrite:
+            first = made.must_rewrite[0]
+            step.leave(f"{count_text(len(made.must_rewrite), 'file')} must be rewritten first: {first.why}", tp)
+        elif made.publications:
+            step.did(
+                f"published {count_text(made.rows_added, 'new row')}; {count_text(made.files_added, 'file')} added, "
+                f"{made.files_removed} removed",
+                tp,
+                published_rows=made.rows_added,
+            )
 
 
 def _merge(a_round: Round, step: Step) -> None:
@@ -312,6 +340,7 @@ WORK: dict[str, Callable[[Round, Step], None]] = {
     "deletions": _deletions,
     "producers": _producers,
     "seal": _seal,
+    "publish": _publish,
     "retention": _retention,
     "merge": _merge,
     "compact": _compact,

@@ -20,6 +20,7 @@ from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionErr
 from txlog.maintenance.partition_loop import StoreWatch
 from txlog.maintenance.workers import Here, Progress, Task, Workers
 from txlog.protocol.context import with_views
+from txlog.protocol.topics import find_topic
 from txlog.protocol.vacuum import (
     Deleted,
     PartitionPlan,
@@ -31,6 +32,7 @@ from txlog.protocol.vacuum import (
     read_table,
     sweep,
 )
+from txlog.protocol.vacuum_published import PublishRetention
 from txlog.text import count_text
 
 STEP_TIMEOUT_MS = 3_600_000
@@ -109,7 +111,14 @@ def vacuum(
         try:
             plans = session.call(
                 f"reading the chains of {each.topic!r}",
-                partial(plan_topic, files=each, table=table, now_ms=now_ms, dry_run=dry_run),
+                partial(
+                    plan_topic,
+                    files=each,
+                    table=table,
+                    now_ms=now_ms,
+                    dry_run=dry_run,
+                    publish=_publish_retention(runtime, each) if each.is_published else None,
+                ),
             )
             waiting += [dead for plan in plans for dead in plan.dead if dead.waits_until_ms is not None]
             tasks = [_task(plan, dry_run) for plan in plans if plan.has_work]
@@ -141,6 +150,17 @@ def vacuum(
         deleted=tuple(deleted),
         waiting=tuple(waiting),
         failed=tuple(failed),
+    )
+
+
+def _publish_retention(runtime: Runtime, files: TopicFiles) -> PublishRetention:
+    """Return how long the versions of a published topic are kept, by its newest settings (W45)."""
+    topic = runtime.run(find_topic(files.topic))
+    if topic is None:
+        return PublishRetention(retention_ms=0, is_ended=True)
+    config = runtime.settings.topic_config(topic)
+    return PublishRetention(
+        retention_ms=config.publish_retention_ms, is_ended=topic.deleted or not config.publish_formats
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
-from txlog.core.append_rules import next_control
+from txlog.core.append_rules import RollPolicy, next_control
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionMetadata
@@ -158,3 +158,14 @@ def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> fr
         for pid, entry in state.producers.items()
         if entry.txn_first_offset < 0 and pid not in state.pending and newest_ms - entry.timestamp >= idle_ms
     )
+
+
+def append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPolicy) -> Program[Views]:
+    """Append an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord:
+        return next_control(state, now_ms=now_ms, write_id=write_id, roll=roll)
+
+    view, _ = yield from append_slot(ctx, views[tp], decide, write_id=write_id)
+    return with_view(views, view)

@@ -37,14 +37,7 @@ def cut_as_of(
         return views, cut
     ends = {tp: min(end, cut.ends[tp]) for tp, end in ends.items()}
     found = yield Gather(tuple(_later(ctx, views[tp], ends[tp], cut.ends[tp], as_of_ms) for tp in ends))
-    settled = dict(cut.settled)
-    for _, later in found:
-        for producer_id, marker_epoch in later:
-            # A producer that the cut hides stays hidden with all its transactions.
-            shown = settled.get(
-                producer_id, marker_epoch if cut.shows(producer_id, marker_epoch) else NO_PRODUCER_EPOCH
-            )
-            settled[producer_id] = min(shown, marker_epoch - 1)
+    cut = hide_transactions(cut, [each for _, later in found for each in later])
     # After the indexes were read: a merge may have joined batches of transactions that were complete for the grace.
     now: ClockReading = yield ReadClocks()
     if now.wall_ms - as_of_ms >= ctx.constants.delete_grace_ms:
@@ -53,7 +46,17 @@ def cut_as_of(
             "later time, or read each topic up to it with end="
         )
     after = {**views, **{view.topic_partition: view for view, _ in found}}
-    return after, replace(cut, ends=ends, settled=settled, taken_at=ClockReading(as_of_ms))
+    return after, replace(cut, ends=ends, taken_at=ClockReading(as_of_ms))
+
+
+def hide_transactions(cut: SnapshotCut, later: Iterable[tuple[int, int]]) -> SnapshotCut:
+    """Return the cut without these transactions, each given by its producer id and marker epoch."""
+    settled = dict(cut.settled)
+    for producer_id, marker_epoch in later:
+        # A producer that the cut hides stays hidden with all its transactions.
+        shown = settled.get(producer_id, marker_epoch if cut.shows(producer_id, marker_epoch) else NO_PRODUCER_EPOCH)
+        settled[producer_id] = min(shown, marker_epoch - 1)
+    return replace(cut, settled=settled)
 
 
 def _later(
@@ -75,12 +78,13 @@ def _later(
             if entry.records or name.generation
         ]
         batches += [stored.record for stored in found.tail if stored.record.records]
-        return _transactions(each for each in batches if each.timestamp > as_of_ms and each.base_offset < end)
+        return transactions_of(each for each in batches if each.timestamp > as_of_ms and each.base_offset < end)
 
     return (yield from relisting(ctx, view, find))
 
 
-def _transactions(batches: Iterable[CommitRecord | IndexEntry]) -> set[tuple[int, int]]:
+def transactions_of(batches: Iterable[CommitRecord | IndexEntry]) -> set[tuple[int, int]]:
+    """Return producer id and marker epoch of each transaction that has one of these batches."""
     return {
         # The marker of a transaction of epoch e has epoch e + 1. A COMMIT that carries rows is its own marker.
         (batch.producer_id, batch.producer_epoch + (batch.kind != "commit"))

@@ -13,20 +13,19 @@ from dataclasses import dataclass, field, replace
 
 from txlog.core import chain, envelope, names, vacuum
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
-from txlog.core.append_rules import RollPolicy, next_control
-from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent
+from txlog.core.append_rules import RollPolicy
+from txlog.core.effects import Gather, Get, List, Modified, Now, Program, PutIfAbsent
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, SegmentObject, TopicPartition
-from txlog.core.records import Boundary, Clean, CommitRecord, TransactionMetadata
+from txlog.core.records import Boundary, Clean, TransactionMetadata
 from txlog.core.snapshot_state import decode_snapshot
-from txlog.core.state import PartitionState
 from txlog.core.vacuum import Dead, Folder, Kind, Why
 from txlog.errors import StorageError, StoreAccessError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present
 from txlog.protocol.put import encode_readable
 from txlog.protocol.requests import AT_ONCE, delete, many, modified, names_in, size, store_now
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import append_slot
 from txlog.protocol.snapshot import fold_table
 from txlog.protocol.vacuum_dead import (
     ChainContent,
@@ -37,6 +36,7 @@ from txlog.protocol.vacuum_dead import (
     judge_drawn,
     read_chain,
 )
+from txlog.protocol.vacuum_published import PublishRetention, kept_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class TopicFiles:
     """Names below `staged/`, each ending in `/`."""
     staged_lists: Mapping[int, tuple[str, ...]]
     """In the table of transactions: partition -> names of `.staged` objects."""
+    is_published: bool = False
+    """Whether the topic has publications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ def list_files(topic: str) -> Program[TopicFiles]:
         rows={} if is_table else by_partition,
         staged_folders=tuple(each for each in folders if names.parse_staged_folder(each) is not None),
         staged_lists=staged if is_table else {},
+        is_published=names.PUBLICATION_FOLDER in listed,
     )
 
 
@@ -161,8 +164,11 @@ def plan_topic(
     *,
     now_ms: int,
     dry_run: bool = False,
+    publish: PublishRetention | None = None,
 ) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
     """Do step 3 of C8: read the chains of all partitions, and judge. `now_ms` is from `read_store_clock`.
+
+    `publish` is needed for a topic that has publications: their files stay (C13).
 
     Where only an `expire` that names no producer makes a drawn producer's file dead, one is appended, except in a dry
     run (C9).
@@ -181,7 +187,11 @@ def plan_topic(
             ctx, views, tp, mine, files.staged_lists.get(n, ()), table, now_ms=now_ms, dry_run=dry_run
         )
         plans.append(plan)
-    if rest:
+    if publish is not None:
+        kept = yield from kept_files(ctx, files.topic, publish, now_ms=now_ms, dry_run=dry_run)
+        plans = [replace(plan, dead=tuple(kept.judge(files.topic, dead) for dead in plan.dead)) for plan in plans]
+        rest += kept.dead
+    if rest and plans:
         plans[0] = replace(plans[0], dead=(*rest, *plans[0].dead))
     return views, tuple(plans)
 
@@ -237,7 +247,7 @@ def _plan_partition(
         views, known = yield from read_chain(ctx, views, tp)
     drawn = yield from judge_drawn(tp, files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
-        views = yield from _append_nothing(ctx, views, tp, ctx.roll_of(tp))
+        views = yield from append_nothing(ctx, views, tp, ctx.roll_of(tp))
         # Read the chain again: a late append may have won the slot before.
         views, known = yield from read_chain(ctx, views, tp)
         drawn = yield from judge_drawn(tp, files, known, now_ms, grace_ms)
@@ -285,19 +295,8 @@ def _seal_spent(ctx: Context, views: Views, tp: TopicPartition) -> Program[Views
     """End the active segment if it holds rows, and seal all finished segments."""
     base = views[tp].state.segment_base
     if any(stored.record.records for stored in views[tp].tail if stored.record.segment_base == base):
-        views = yield from _append_nothing(ctx, views, tp, RollPolicy(batches=1))
+        views = yield from append_nothing(ctx, views, tp, RollPolicy(batches=1))
     return with_view(views, (yield from seal_quietly(ctx, views[tp])))
-
-
-def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPolicy) -> Program[Views]:
-    """Append an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
-    write_id = yield NewId()
-
-    def decide(state: PartitionState, now_ms: int) -> CommitRecord:
-        return next_control(state, now_ms=now_ms, write_id=write_id, roll=roll)
-
-    view, _ = yield from append_slot(ctx, views[tp], decide, write_id=write_id)
-    return with_view(views, view)
 
 
 def _next_boundary(tp: TopicPartition, known: ChainContent, now_ms: int, grace_ms: int) -> Program[int | None]:

@@ -18,6 +18,8 @@ from txlog.core.records.objects import (
     TopicMetadata,
     TxnIndex,
 )
+from txlog.core.records.publications import *  # noqa: F403
+from txlog.core.records.publications import Publication
 
 STORED_OBJECTS = (
     StoreDescriptor,
@@ -30,6 +32,7 @@ STORED_OBJECTS = (
     Clean,
     StagedList,
     CleanupRun,
+    Publication,
 )
 for _kind in STORED_OBJECTS:
     # msgspec builds its description of a struct when it first decodes one, and takes no lock. A second thread can then

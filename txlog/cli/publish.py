@@ -1,0 +1,222 @@
+"""`txlog publish`: make topics tables of other formats, and keep them up to date."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
+from txlog.cli.errors import raise_first
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.options import Session, TopicsOption, argument, option
+from txlog.cli.output import Output
+from txlog.errors import InvalidRequestError, RetriableError, TxlogError
+from txlog.text import bytes_text, count_text, duration_text, time_text
+
+if TYPE_CHECKING:
+    from txlog.core.names import TopicPartition
+    from txlog.core.records import TopicMetadata
+    from txlog.protocol.read import ReadIndexes
+
+_INTERVAL_MS = 10_000
+
+
+def publish(
+    session: Session,
+    topic: Annotated[
+        list[str] | None, argument("TOPIC", "Only these topics; all with publish.formats if none is named.")
+    ] = None,
+    topic_option: TopicsOption = None,
+    once: Annotated[bool, option("--once", "Publish what is committed now, then end.")] = False,
+    daemon: Annotated[bool, option("--daemon", "Publish again and again until a signal ends the program.")] = False,
+    files: Annotated[
+        bool, option("--files", "Only show the files of the newest publication, for engines that take a list of files.")
+    ] = False,
+    interval_ms: Annotated[
+        int, option("--interval-ms MS", "With --daemon: the pause between two rounds.", min=0)
+    ] = _INTERVAL_MS,
+) -> None:
+    """Make topics tables of other formats: Delta Lake, Iceberg. No row is copied, their metadata name the topic's files.
+
+    The setting publish.formats of a topic says which formats. The tables show the rows of one snapshot of the topic:
+    each transaction wholly or not at all, and no row of an open or aborted one. Rows in commit records get a file when
+    they are older than publish.max.lag.ms. Any number of publishers may run beside writers and maintenance, and each may
+    be killed at any point. `txlog maintain` publishes, too.
+    """
+    runtime = session.store.runtime
+    if once + daemon + files != 1:
+        raise InvalidRequestError("give one of --once for one round, --daemon for one round after another, or --files")
+    # A local import, because `--help` does not need it.
+    from txlog.client.reading import read_session
+    from txlog.maintenance.publish import publish_topics
+
+    names = [*(topic or ()), *(topic_option or ())]
+    if files:
+        _show_files(session, _topics(session, names))
+        return
+    reads = read_session(runtime)
+    workers = session.workers(runtime)
+    known: dict[TopicPartition, ReadIndexes] = {}
+    with Interrupts() as interrupts:
+        while True:
+            made: list[PublishDocument] = []
+            failed: list[TxlogError] = []
+            for found in _topics(session, names):
+                for _, outcome in publish_topics(reads, [found], workers, known=known):
+                    if isinstance(outcome, TxlogError):
+                        failed.append(outcome)
+                    else:
+                        made.append(_document(session, found, outcome))
+                if interrupts.received is not None:
+                    break
+            if once:
+                session.out.show(made, lambda out: show_published(out, made))  # noqa: B023  shown at once
+                raise_first(failed)
+                interrupts.check()
+                return
+            _tell(session, made, failed)
+            if interrupts.received is not None:
+                return
+            with contextlib.suppress(Interrupted), interrupts.at_once():
+                runtime.clock.sleep_ms(interval_ms)
+            if interrupts.received is not None:
+                return
+
+
+def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
+    """Show a table of topics, and sentences."""
+    if not documents:
+        out.line("Nothing is published: no topic has publish.formats.")
+        return
+    out.records(
+        {
+            "topic": each.topic,
+            "formats": ", ".join(each.formats),
+            "publication": each.publication,
+            "new rows": each.rows_added,
+            "of them copied": each.rows_copied,
+            "files added": each.files_added,
+            "files removed": each.files_removed,
+        }
+        for each in documents
+    )
+    for each in documents:
+        if each.must_rewrite:
+            out.line(
+                f"{each.topic}: {count_text(each.must_rewrite, 'file')} must be rewritten for other formats, and a transaction that is still "
+                "open holds them. The tables stay as they are until then."
+            )
+
+
+def published(session: Session, document: TopicDocument) -> PublishedDocument | None:
+    """Return how far the tables of a topic are; None if it has none. Costs one LIST, or two for a published topic."""
+    from txlog.protocol.publications import read_chain
+
+    runtime = session.store.runtime
+    tables = runtime.run(read_chain(document.topic)).newest
+    if tables is None or not tables.newest.formats:
+        return None
+    newest = tables.newest
+    ends = tuple(each.end_offset for each in newest.partitions)
+    shown = dict(enumerate(ends))
+    behind = any(each.last_stable_offset > shown.get(each.partition, 0) for each in document.ends)
+    return PublishedDocument(
+        formats={name: tables.version_of(name) for name in newest.formats},
+        publication=tables.number,
+        cut_at=newest.cut_at,
+        ends=ends,
+        behind_ms=max(0, runtime.clock.now_ms() - newest.cut_at) if behind else 0,
+    )
+
+
+def describe_published(out: Output, document: PublishedDocument) -> None:
+    """Show how far the tables of a topic are."""
+    out.heading("Published")
+    out.fields(
+        [
+            ("tables", ", ".join(f"{name} version {version}" for name, version in document.formats.items())),
+            ("publication", document.publication),
+            ("shows rows below", ", ".join(f"{number}: {end}" for number, end in enumerate(document.ends))),
+            ("as of", time_text(document.cut_at)),
+            ("behind", duration_text(document.behind_ms) if document.behind_ms else "no committed row"),
+        ]
+    )
+
+
+def _topics(session: Session, names: Sequence[str]) -> list[TopicMetadata]:
+    from txlog.publication.publish import formats_of
+
+    runtime = session.store.runtime
+    if names:
+        return [runtime.topic(name, 0) for name in dict.fromkeys(names)]
+    return [each for each in runtime.list_topics() if formats_of(runtime, each)]
+
+
+def _document(session: Session, topic: TopicMetadata, made: object) -> PublishDocument:
+    from txlog.publication.publish import Published, formats_of
+
+    assert isinstance(made, Published)
+    return PublishDocument(
+        topic=made.topic,
+        formats=formats_of(session.store.runtime, topic),
+        publication=made.number,
+        publications=made.publications,
+        files_added=made.files_added,
+        files_removed=made.files_removed,
+        rows_added=made.rows_added,
+        rows_copied=made.rows_copied,
+        must_rewrite=len(made.must_rewrite),
+    )
+
+
+def _tell(session: Session, made: Sequence[PublishDocument], failed: Sequence[TxlogError]) -> None:
+    """Print a line for each topic of which something was published, or that could not be."""
+    out, now_ms = session.out, session.store.runtime.clock.now_ms()
+    for each in made:
+        if each.publications:
+            if out.is_json:
+                out.show(each, lambda _: None)
+            else:
+                out.line(
+                    f"{time_text(now_ms)}  {each.topic}: publication {each.publication}, {count_text(each.rows_added, 'new row')} in "
+                    f"{count_text(each.files_added, 'file')}"
+                )
+    for error in failed:
+        again = "; the next round tries again" if isinstance(error, RetriableError) else ""
+        out.note(f"{time_text(now_ms)}  {error}{again}")
+    out.flush()
+
+
+def _show_files(session: Session, topics: Sequence[TopicMetadata]) -> None:
+    from txlog.protocol.publications import read_chain
+
+    runtime = session.store.runtime
+    newest = {topic.topic: runtime.run(read_chain(topic.topic)).newest for topic in topics}
+    documents = [
+        PublishedFileDocument(
+            topic=topic,
+            partition=file.partition,
+            url=f"{runtime.url}/{topic}/{file.path}",
+            rows=file.rows,
+            bytes=file.bytes,
+            removed=tuple((run.first_row, run.end_row) for run in file.removed),
+        )
+        for topic, tables in newest.items()
+        if tables is not None
+        for file in tables.files.values()
+    ]
+    session.out.show(
+        documents,
+        lambda out: out.records(
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "rows": each.rows - sum(end - first for first, end in each.removed),
+                "without rows": ", ".join(f"{first} to {end - 1}" for first, end in each.removed) or None,
+                "bytes": bytes_text(each.bytes),
+                "file": each.url,
+            }
+            for each in documents
+        ),
+    )

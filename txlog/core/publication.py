@@ -1,0 +1,405 @@
+"""Which files, and which of their rows, do a topic's published tables have, and what changes from one publication to the next?
+
+A publication is a version of tables in other formats that name txlog's own files (PROTOCOL.md, "Publication"). It shows
+the rows of a snapshot of the topic that are in files: all of a transaction or none. A file may hold other rows, too;
+the tables leave these out. Rows that a file was published without are later published as a copy, so that a reader who
+follows the tables sees each row once, in a file that is new to him. This module only decides; it reads no file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
+
+import msgspec
+
+from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.names import TopicPartition
+from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexedFile, SegmentIndex
+from txlog.core.records.publications import (
+    FormatName,
+    OffsetRun,
+    Publication,
+    PublishedFile,
+    PublishedPartition,
+    RowRun,
+)
+from txlog.core.segments import end_of_entry
+from txlog.core.snapshots import SnapshotCut
+from txlog.errors import CorruptLogError
+
+MAX_GROUPS = 100
+"""With more groups of files than this, a publication joins the small ones into its own."""
+WHOLE_EVERY = 50
+"""Each publication whose number is a multiple of this lists all files. So few objects are read to know the tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Neighbouring rows of a file, with offsets in `[first_offset, end_offset)`, in any order."""
+
+    first_row: int
+    rows: int
+    first_offset: int
+    end_offset: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each row's offset is known: the first row has the first offset, and there are no gaps."""
+        return self.end_offset - self.first_offset == self.rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFile:
+    """A file of the log below a cut, with the rows that the cut shows, in order."""
+
+    partition: int
+    file: DataFile
+    schema_id: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPartition:
+    """What a cut shows of one partition."""
+
+    log_start_offset: int
+    cut: PublishedPartition
+    files: tuple[ShownFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The state of a topic's published tables: the fold of its publications."""
+
+    newest: Publication
+    digest: str
+    files: Mapping[str, PublishedFile] = field(repr=False)
+    """By path."""
+
+    @property
+    def number(self) -> int:
+        return self.newest.number
+
+    def version_of(self, name: FormatName) -> int:
+        """Return the version of the table in one format: 0 for the first."""
+        return self.newest.number - self.newest.formats[name]
+
+    def has(self, partition: int, offset: int) -> bool:
+        """Return whether the tables have, or had, the committed row at `offset`."""
+        if partition >= len(self.newest.partitions):
+            return False
+        shown = self.newest.partitions[partition]
+        at = bisect_right(shown.hidden, offset, key=attrgetter("first_offset")) - 1
+        return offset < shown.end_offset and (at < 0 or offset >= shown.hidden[at].end_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """Rows of a published file that the tables do not have yet. They are published as a file of their own."""
+
+    partition: int
+    file: DataFile
+    schema_id: int
+    rows: tuple[RowRun, ...]
+    """The rows to copy, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What must change in the tables. First files are replaced, then rows are added."""
+
+    replaced: tuple[PublishedFile, ...] = ()
+    """Files with rows that the tables have in other files until now."""
+    removed: tuple[str, ...] = ()
+    """Paths of files that are not part of the log any more, or were copied from such files."""
+    added: tuple[PublishedFile, ...] = ()
+    """Files whose rows are all new."""
+    copies: tuple[Copy, ...] = ()
+
+
+def fold(before: Tables | None, publication: Publication, digest: str) -> Tables:
+    """Return the tables after one more publication. Without `before` it must be `whole`."""
+    if before is None and not publication.whole:
+        raise CorruptLogError(
+            f"{publication.topic}: publication {publication.number} builds on the one before it, which is not there"
+        )
+    held = {} if before is None else before.files
+    listed = {file.path: file for file in publication.added}
+    if publication.whole:
+        return Tables(newest=publication, digest=digest, files=listed)
+    gone = set(publication.removed)
+    files = {path: file for path, file in held.items() if path not in gone} | listed
+    # A list of files that has lost one is written again, without it.
+    touched = {held[path].group for path in (*gone, *listed) if path in held}
+    if len({file.group for file in files.values()} - touched) >= MAX_GROUPS:
+        touched = {file.group for file in files.values()}
+    regrouped = {
+        path: msgspec.structs.replace(file, group=publication.number) if file.group in touched else file
+        for path, file in files.items()
+    }
+    return Tables(newest=publication, digest=digest, files=regrouped)
+
+
+def whole(before: Tables, publication: Publication) -> Publication:
+    """Return the same publication as one that lists all files of the tables, so that no earlier one is needed."""
+    files = fold(before, publication, "").files
+    return msgspec.structs.replace(
+        publication, whole=True, added=tuple(files[path] for path in sorted(files)), removed=()
+    )
+
+
+def shown_partition(
+    *,
+    tp: TopicPartition,
+    indexes: Sequence[SegmentIndex],
+    tail: Sequence[CommitRecord],
+    aborted: Iterable[AbortedTxn],
+    log_start_offset: int,
+    end_offset: int,
+    cut: SnapshotCut,
+) -> ShownPartition:
+    """Return which rows in files a cut shows below `end_offset`, and which committed rows it hides.
+
+    `indexes` and `tail` are those of one walk from the log start on. No record below `end_offset` has inline rows.
+    """
+    ranges = AbortedRanges(aborted)
+    spans: dict[str, list[Span]] = {}
+    files: dict[str, tuple[DataFile, int]] = {}
+    hidden: list[OffsetRun] = []
+
+    def take(
+        number: int, skip: int, rows: int, first: int, end: int, listed: Sequence[DataFile], schema_id: int
+    ) -> None:
+        while rows:
+            file = listed[number]
+            number += 1
+            if skip >= file.rows:
+                skip -= file.rows
+                continue
+            part = min(file.rows - skip, rows)
+            files[file.path] = (file, file.schema_id if isinstance(file, IndexedFile) else schema_id)
+            exact = end - first == rows
+            spans.setdefault(file.path, []).append(
+                Span(first_row=skip, rows=part, first_offset=first, end_offset=first + part if exact else end)
+            )
+            first += part if exact else 0
+            skip, rows = 0, rows - part
+
+    for index in indexes:
+        for at, entry in enumerate(index.entries):
+            end = end_of_entry(index, at)
+            if not entry.records or entry.base_offset >= end_offset or end <= log_start_offset or entry.file is None:
+                continue
+            if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
+                continue
+            if cut.hides(entry):
+                hidden.append(OffsetRun(entry.base_offset, end))
+                continue
+            take(entry.file, entry.first_row, entry.records, entry.base_offset, end, index.files, 0)
+    for record in tail:
+        if not record.files or record.base_offset >= end_offset or record.end_offset <= log_start_offset:
+            continue
+        if ranges.hides(record.producer_id, record.base_offset, record.kind):
+            continue
+        if cut.hides(record):
+            hidden.append(OffsetRun(record.base_offset, record.end_offset))
+            continue
+        take(0, 0, record.records, record.base_offset, record.end_offset, record.files, record.schema_id)
+    return ShownPartition(
+        log_start_offset=log_start_offset,
+        cut=PublishedPartition(end_offset=end_offset, hidden=tuple(hidden)),
+        files=tuple(
+            ShownFile(partition=tp.partition, file=file, schema_id=schema_id, spans=tuple(spans[path]))
+            for path, (file, schema_id) in files.items()
+        ),
+    )
+
+
+def unclear_files(before: Tables | None, partitions: Sequence[ShownPartition]) -> list[ShownFile]:
+    """Return the files whose `_offset` column must be read before `compare`.
+
+    They are files of cleaned runs with an entry of which the tables have only some rows, or will keep only some.
+    """
+    return [
+        shown
+        for partition in partitions
+        for shown in partition.files
+        if any(not span.is_exact and _inside(_edges(before, partition, shown.partition), span) for span in shown.spans)
+    ]
+
+
+def compare(
+    before: Tables | None,
+    partitions: Sequence[ShownPartition],
+    offsets: Mapping[str, Sequence[int]],
+) -> Changes:
+    """Return what must change in the tables so that they show `partitions`, which are all of the topic, in order.
+
+    `offsets` holds the offset of each row of the files that are unclear. Raises CorruptLogError if the cut lacks rows
+    that the tables have: it is then older than they are.
+    """
+    held = {} if before is None else before.files
+    if before is not None:
+        _check_not_older(before, partitions)
+    shown = {each.file.path: (each, partition) for partition in partitions for each in partition.files}
+    copies_of: dict[str, list[PublishedFile]] = {}
+    for file in held.values():
+        copies_of.setdefault(file.source, []).append(file)
+    gone = sorted(path for path, file in held.items() if (file.source or path) not in shown)
+    replaced: list[PublishedFile] = []
+    added: list[PublishedFile] = []
+    copies: list[Copy] = []
+    for path, (each, partition) in shown.items():
+        old, new = _split(before, partition, each, offsets.get(path, ()))
+        published = held.get(path)
+        every = (RowRun(0, each.file.rows),)
+        if published is None:
+            if not old:
+                added.append(_published(each, minus(every, new)))
+                continue
+            replaced.append(_published(each, minus(every, old)))
+        else:
+            removed = minus(every, minus(old, published.removed))
+            if removed != published.removed:
+                # The log start has moved into the file.
+                replaced.append(_published(each, removed))
+            for copy in copies_of.get(path, ()):
+                expired = _positions(copy.source_rows, minus(copy.source_rows, old))
+                if expired != copy.removed:
+                    replaced.append(msgspec.structs.replace(copy, removed=expired))
+        if new:
+            copies.append(Copy(partition=each.partition, file=each.file, schema_id=each.schema_id, rows=new))
+    return Changes(replaced=tuple(replaced), removed=tuple(gone), added=tuple(added), copies=tuple(copies))
+
+
+def minus(rows: Sequence[RowRun], others: Sequence[RowRun]) -> tuple[RowRun, ...]:
+    """Return the rows of `rows` that are not in `others`. Both are in order; the result is joined."""
+    left: list[RowRun] = []
+    at = 0
+    for run in rows:
+        first = run.first_row
+        while at and others[at - 1].end_row > first:
+            at -= 1
+        while at < len(others) and others[at].end_row <= first:
+            at += 1
+        while at < len(others) and others[at].first_row < run.end_row:
+            if first < others[at].first_row:
+                left.append(RowRun(first, others[at].first_row))
+            first = max(first, others[at].end_row)
+            if others[at].end_row > run.end_row:
+                break
+            at += 1
+        if first < run.end_row:
+            left.append(RowRun(first, run.end_row))
+    return joined(left)
+
+
+def joined(rows: Iterable[RowRun]) -> tuple[RowRun, ...]:
+    """Return the same rows, in order, with neighbours in one run."""
+    made: list[RowRun] = []
+    for run in rows:
+        if made and made[-1].end_row == run.first_row:
+            made[-1] = RowRun(made[-1].first_row, run.end_row)
+        else:
+            made.append(run)
+    return tuple(made)
+
+
+def count_rows(rows: Iterable[RowRun]) -> int:
+    """Return how many rows there are."""
+    return sum(run.end_row - run.first_row for run in rows)
+
+
+# -- details ----------------------------------------------------------------------------------------------------------
+
+
+def _published(shown: ShownFile, removed: tuple[RowRun, ...]) -> PublishedFile:
+    file = shown.file
+    return PublishedFile(
+        path=file.path,
+        rows=file.rows,
+        bytes=file.bytes,
+        digest=file.digest,
+        footer_digest=file.footer_digest,
+        row_groups=file.row_groups,
+        statistics=file.statistics,
+        partition=shown.partition,
+        schema_id=shown.schema_id,
+        removed=removed,
+        since=0,
+        group=0,
+    )
+
+
+def _edges(before: Tables | None, partition: ShownPartition, number: int) -> list[int]:
+    """Return, in order, the offsets at which "the tables had it" or "the log still has it" may change."""
+    edges = {partition.log_start_offset}
+    if before is not None and number < len(before.newest.partitions):
+        then = before.newest.partitions[number]
+        edges |= {then.end_offset, *(edge for run in then.hidden for edge in (run.first_offset, run.end_offset))}
+    return sorted(edges)
+
+
+def _inside(edges: Sequence[int], span: Span) -> bool:
+    at = bisect_right(edges, span.first_offset)
+    return at < len(edges) and edges[at] < span.end_offset
+
+
+def _split(
+    before: Tables | None, partition: ShownPartition, shown: ShownFile, offsets: Sequence[int]
+) -> tuple[tuple[RowRun, ...], tuple[RowRun, ...]]:
+    """Return the rows at or above the log start that the tables had, and those that are new to them."""
+    edges = _edges(before, partition, shown.partition)
+    old: list[RowRun] = []
+    new: list[RowRun] = []
+    for first, end, offset in _runs(shown, edges, offsets):
+        if offset >= partition.log_start_offset:
+            is_old = before is not None and before.has(shown.partition, offset)
+            (old if is_old else new).append(RowRun(first, end))
+    return joined(old), joined(new)
+
+
+def _runs(shown: ShownFile, edges: Sequence[int], offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield rows `[first, end)` with the offset of one of them: no edge lies between the offsets of such rows."""
+    for span in shown.spans:
+        end_row = span.first_row + span.rows
+        if not _inside(edges, span):
+            yield span.first_row, end_row, span.first_offset
+        elif span.is_exact:
+            cuts = [edge for edge in edges if span.first_offset < edge < span.end_offset]
+            for begin, end in pairwise((span.first_offset, *cuts, span.end_offset)):
+                yield span.first_row + begin - span.first_offset, span.first_row + end - span.first_offset, begin
+        else:
+            for row in range(span.first_row, end_row):
+                yield row, row + 1, int(offsets[row])
+
+
+def _positions(rows: Sequence[RowRun], some: Sequence[RowRun]) -> tuple[RowRun, ...]:
+    """Return where `some` of `rows` are if all `rows` are put behind each other."""
+    made: list[RowRun] = []
+    at = 0
+    for run in rows:
+        for part in some:
+            first, end = max(part.first_row, run.first_row), min(part.end_row, run.end_row)
+            if first < end:
+                made.append(RowRun(at + first - run.first_row, at + end - run.first_row))
+        at += run.end_row - run.first_row
+    return joined(made)
+
+
+def _check_not_older(before: Tables, partitions: Sequence[ShownPartition]) -> None:
+    """Raise CorruptLogError if the tables would lose rows that they show (W58)."""
+    for number, then in enumerate(before.newest.partitions):
+        now = partitions[number].cut
+        lost = now.end_offset < then.end_offset or any(
+            run.first_offset < then.end_offset and before.has(number, run.first_offset) for run in now.hidden
+        )
+        if lost:
+            raise CorruptLogError(
+                f"{before.newest.topic}-{number}: publication {before.number} shows rows up to offset {then.end_offset}, and a later cut up to "
+                f"{now.end_offset} lacks some of them. hint: check the store with `txlog fsck`"
+            )

@@ -1,0 +1,77 @@
+"""How are topics published, with what a maintenance job must do first?
+
+Files that another format would misread are rewritten by a merge. Everything else is in `txlog.publication.publish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from txlog.client.session import Session
+from txlog.core.cleaning import MergePolicy
+from txlog.core.effects import Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import CommitRecord, TopicMetadata
+from txlog.errors import StoreChangedError, TxlogError
+from txlog.maintenance.merge import merge_partitions
+from txlog.maintenance.partition_loop import gather
+from txlog.maintenance.workers import Progress, Workers
+from txlog.protocol.context import Context, Views
+from txlog.protocol.publications import end_tails
+from txlog.publication.publish import Known, Published, publish_topic
+
+Outcome: TypeAlias = tuple[str, Published | TxlogError]
+"""A topic, and what was published of it, or the error."""
+
+
+def publish_topics(
+    session: Session,
+    topics: Iterable[TopicMetadata],
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+    known: Known | None = None,
+) -> Iterator[Outcome]:
+    """Bring the tables of each topic up to date. An error of one topic does not stop the others.
+
+    `known` is as in `publish_topic`. Raises StoreChangedError.
+    """
+    for topic in topics:
+        try:
+            yield topic.topic, _publish(session, topic, workers, progress, {} if known is None else known)
+        except StoreChangedError:
+            raise
+        except TxlogError as error:
+            yield topic.topic, error
+        finally:
+            session.forget([TopicPartition(topic.topic, number) for number in range(topic.partitions)])
+
+
+def _publish(
+    session: Session, topic: TopicMetadata, workers: Workers | None, progress: Progress | None, known: Known
+) -> Published:
+    made = publish_topic(session, topic, known)
+    if not made.must_rewrite:
+        return made
+    _rewrite(session, made, workers, progress)
+    return publish_topic(session, topic, known)
+
+
+def _rewrite(session: Session, made: Published, workers: Workers | None, progress: Progress | None) -> None:
+    """Merge the segments of the files that other formats would misread, each by itself."""
+    paths = frozenset(each.path for each in made.must_rewrite)
+    partitions = sorted({each.topic_partition for each in made.must_rewrite})
+
+    def is_due(record: CommitRecord) -> bool:
+        return any(file.path in paths for file in record.files)
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+        return (yield from end_tails(ctx, views, partitions, is_due)), None
+
+    session.fresh_views(partitions, "looking at a topic")
+    session.call("sealing", program)
+    session.forget(partitions)
+    policy = MergePolicy(max_inputs=1, rewrite=paths)
+    _, failed = gather(merge_partitions(session, partitions, policy, workers=workers, progress=progress))
+    if failed:
+        raise failed[0]

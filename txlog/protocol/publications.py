@@ -1,0 +1,212 @@
+"""How is a topic's chain of publications read and continued, and what does a cut of the topic show in files?
+
+A publication is decided by creating its object. Then the files of each format follow, which are a pure function of the
+chain. So two publishers at once, or one that dies anywhere, end in the same tables (PROTOCOL.md, "Publication").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from txlog.core import envelope, names
+from txlog.core.append_rules import RollPolicy
+from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
+from txlog.core.names import TopicPartition
+from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
+from txlog.core.records import CommitRecord, Publication
+from txlog.core.snapshots import SnapshotCut
+from txlog.errors import CorruptRecordError
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.expiry import append_nothing
+from txlog.protocol.load import present, relisting
+from txlog.protocol.put import create, encode_readable
+from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
+from txlog.protocol.requests import get, many
+from txlog.protocol.seal import seal_quietly
+from txlog.protocol.snapshot import take_snapshot
+from txlog.protocol.snapshot_as_of import hide_transactions, transactions_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A topic's publications as far as they are needed: from the last one that lists all files on."""
+
+    tables: tuple[Tables, ...] = field(default=(), repr=False)
+    """The tables after each of these publications, in order; empty if the topic was never published."""
+
+    @property
+    def newest(self) -> Tables | None:
+        return self.tables[-1] if self.tables else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What one cut of a topic shows in files."""
+
+    partitions: tuple[ShownPartition, ...]
+    cut_at: int
+    indexes: Mapping[TopicPartition, ReadIndexes] = field(repr=False)
+    """The indexes of the log at this cut. Pass them to the next call."""
+
+
+def read_chain(topic: str) -> Program[Chain]:
+    """Read a topic's publications. Costs one LIST, and a GET for each publication since the last one that is whole.
+
+    Raises CorruptRecordError or MissingObjectError naming the object.
+    """
+    listed = yield List(f"{topic}/{names.PUBLICATION_FOLDER}")
+    numbers = [number for name in listed if (number := names.parse_publication_name(name)) is not None]
+    if not numbers:
+        return Chain()
+    newest = max(numbers)
+    return (yield from read_publications(topic, first_whole(newest), newest))
+
+
+def first_whole(number: int) -> int:
+    """Return the last publication up to `number` that lists all files."""
+    return number - number % WHOLE_EVERY
+
+
+def read_publications(topic: str, first: int, last: int) -> Program[Chain]:
+    """Read publications `first` to `last`; the first one must be whole."""
+    paths = [names.publication_path(topic, number) for number in range(first, last + 1)]
+    found = yield from many([get(path) for path in paths])
+    tables: list[Tables] = []
+    for number, (path, data) in enumerate(zip(paths, found, strict=True), first):
+        stored = present(data, path)
+        publication, _ = envelope.decode(stored, Publication, path)
+        before = tables[-1] if tables else None
+        if (publication.topic, publication.number) != (topic, number):
+            raise CorruptRecordError(
+                f"{path}: it says publication {publication.number} of topic {publication.topic!r}; an object was swapped or copied"
+            )
+        if before is not None and publication.previous != before.digest:
+            raise CorruptRecordError(
+                f"{path}: it follows a publication with digest {publication.previous[:12]}…, and {number - 1} has "
+                f"{before.digest[:12]}…; one of the two was replaced"
+            )
+        tables.append(fold(before, publication, envelope.digest(stored)))
+    return Chain(tables=tuple(tables))
+
+
+def append_publication(ctx: Context, before: Tables | None, publication: Publication) -> Program[Tables | None]:
+    """Create the next publication; return the tables after it, or None if another process has created that number.
+
+    It is made whole if its number asks for it. Raises RecordTooLargeError if it names too many files, OutcomeUnknownError.
+    """
+    if before is not None and publication.number == first_whole(publication.number):
+        publication = whole(before, publication)
+    path = names.publication_path(publication.topic, publication.number)
+    data = encode_readable(
+        path, publication, instead="the tables stay as they are. hint: merge the topic's small files first"
+    )
+
+    def look(outcome: PutOutcome) -> Program[bool | None]:
+        if outcome is PutOutcome.WRITTEN:
+            return True
+        stored = yield Get(path)
+        if stored is None:
+            return None
+        return envelope.decode(stored, Publication, path)[0].write_id == publication.write_id
+
+    won = yield from create(ctx, path, data, look, what="the publication")
+    return fold(before, publication, envelope.digest(data)) if won else None
+
+
+def end_tails(
+    ctx: Context,
+    views: Views,
+    partitions: Sequence[TopicPartition],
+    is_due: Callable[[CommitRecord], bool],
+) -> Program[Views]:
+    """Seal the tails with a record that `is_due`, so that its rows are in a file, or its file in a segment.
+
+    The active segment is ended by a record that names no producer. Costs an append and a sealing for each such
+    partition.
+    """
+
+    def one(tp: TopicPartition) -> Program[PartitionView]:
+        view = views[tp]
+        due = [each.record for each in view.tail if is_due(each.record)]
+        if not due:
+            return view
+        if due[-1].segment_base == view.state.segment_base:
+            view = (yield from append_nothing(ctx, {tp: view}, tp, RollPolicy(batches=1)))[tp]
+        return (yield from seal_quietly(ctx, view))
+
+    for view in (yield from gathered(one(tp) for tp in partitions)):
+        views = with_view(views, view)
+    return views
+
+
+def take_shown(
+    ctx: Context,
+    views: Views,
+    partitions: Sequence[TopicPartition],
+    indexes: Mapping[TopicPartition, ReadIndexes] = MappingProxyType({}),
+) -> Program[tuple[Views, Shown]]:
+    """Take a cut of all `partitions` of a topic that ends before the rows that are not in files yet.
+
+    It shows each transaction wholly or not at all. The views are fresh, so a cut that is taken later shows no less.
+    Costs a snapshot, and a GET for each index that is not in `indexes`. Raises InvalidRequestError if a compaction was faster; a later call succeeds.
+    """
+    views, cut = yield from take_snapshot(ctx, views, partitions)
+    found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
+    for view, _, _ in found:
+        views = with_view(views, view)
+    cut = replace(
+        hide_transactions(cut, [txn for _, _, later in found for txn in later]),
+        ends={tp: end for tp, (_, end, _) in zip(partitions, found, strict=True)},
+    )
+    shown = yield from gathered(_shown(ctx, views[tp], cut, indexes.get(tp, {})) for tp in partitions)
+    for view, _ in shown:
+        views = with_view(views, view)
+    return views, Shown(
+        partitions=tuple(each for _, (each, _) in shown),
+        cut_at=cut.taken_at.wall_ms,
+        indexes={tp: known for tp, (_, (_, known)) in zip(partitions, shown, strict=True)},
+    )
+
+
+def _below_inline_rows(
+    ctx: Context, view: PartitionView, end: int
+) -> Program[tuple[PartitionView, int, set[tuple[int, int]]]]:
+    """Return the first offset with inline rows, and the transactions with rows from there to `end`."""
+    yield from ()
+    tail = [each.record for each in view.tail if each.record.base_offset < end]
+    log_start = view.state.log_start_offset
+    inline = (each.base_offset for each in tail if each.payload_bytes and each.end_offset > log_start)
+    first = min(next(inline, end), end)
+    return view, first, transactions_of(each for each in tail if each.records and each.base_offset >= first)
+
+
+def _shown(
+    ctx: Context, view: PartitionView, cut: SnapshotCut, indexes: ReadIndexes
+) -> Program[tuple[PartitionView, tuple[ShownPartition, ReadIndexes]]]:
+    tp = view.topic_partition
+    end = cut.ends[tp]
+
+    def find(found: PartitionView) -> Program[tuple[ShownPartition, ReadIndexes]]:
+        start = found.state.log_start_offset
+        chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < end]
+        # An index of a name never changes, so one that was read for an earlier view is still right.
+        held = {name: indexes[name] for name in found.walk if name in indexes}
+        known = yield from read_indexes(found, chosen, held)
+        known, aborted = yield from aborted_of_range(found, chosen, known, start, end)
+        cut.check_age((yield ReadClocks()), ctx.constants.delete_grace_ms)
+        for name in chosen:
+            cut.check_compacted(tp, known[name].index)
+        shown = shown_partition(
+            tp=tp,
+            indexes=[known[name].index for name in chosen],
+            tail=[each.record for each in found.tail],
+            aborted=aborted,
+            log_start_offset=start,
+            end_offset=max(end, start),
+            cut=cut,
+        )
+        return shown, known
+
+    return (yield from relisting(ctx, view, find))

@@ -1,0 +1,125 @@
+"""Which files must stay because a published table names them, and which objects of publications may go?
+
+A reader of a published table is a reader: he may use every version that was replaced less than `publish.retention.ms`
+ago, and the newest one (PROTOCOL.md, C13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from txlog.core import names
+from txlog.core.effects import List, Modified, NewId, Now, Program
+from txlog.core.records import Publication
+from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Kind, Why
+from txlog.protocol.context import Context
+from txlog.protocol.publications import append_publication, first_whole, read_publications
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRetention:
+    """How long the replaced versions of a topic's tables are kept."""
+
+    retention_ms: int
+    is_ended: bool = False
+    """Whether the topic is not published any more. Then its newest version is kept no longer than the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFiles:
+    """What the publications of a topic keep from being deleted, and what of them is dead."""
+
+    until_ms: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Path relative to the topic's folder -> when it may go, at the earliest."""
+    dead: tuple[Dead, ...] = ()
+
+    def judge(self, topic: str, dead: Dead) -> Dead:
+        """Return `dead`, which waits if a published table names it."""
+        until_ms = self.until_ms.get(dead.path.removeprefix(f"{topic}/"))
+        if until_ms is None or dead.kind not in (Kind.ROWS, Kind.SEGMENT_ROWS):
+            return dead
+        return replace(dead, waits_until_ms=max(until_ms, dead.waits_until_ms or 0))
+
+
+def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int, dry_run: bool) -> Program[KeptFiles]:
+    """Read which files the publications of a topic name. It must be called after its chains were read (C8).
+
+    If the newest publication is older than the grace, one that changes nothing is appended first, except in a dry run:
+    it takes the number that a publisher may use which has slept since before the files were superseded.
+    """
+    folder = f"{topic}/{names.PUBLICATION_FOLDER}"
+    numbers, copies = yield from _listed(folder)
+    if not numbers:
+        return KeptFiles()
+    newest = numbers[-1]
+    newest_ms: int | None = yield Modified(names.publication_path(topic, newest))
+    if not dry_run and (newest_ms is None or now_ms - newest_ms >= ctx.constants.delete_grace_ms):
+        yield from _append_nothing(ctx, topic, newest)
+        numbers, copies = yield from _listed(folder)
+        newest = numbers[-1]
+    horizon_ms = now_ms - kept.retention_ms
+    # Publications are created in order, so their times rise. The one before the first young one was still shown then.
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        modified_ms: int | None = yield Modified(names.publication_path(topic, numbers[middle]))
+        if modified_ms is not None and modified_ms <= horizon_ms:
+            low = middle + 1
+        else:
+            high = middle
+    first = numbers[max(low - 1, 0)] if low < len(numbers) or not kept.is_ended else newest + 1
+    oldest = first_whole(min(first, newest))
+    chain = yield from read_publications(topic, max(oldest, numbers[0]), newest)
+    replaced_ms = (yield Modified(names.publication_path(topic, first + 1))) if first < newest else None
+    earliest_ms = now_ms if replaced_ms is None else replaced_ms + kept.retention_ms
+    until_ms: dict[str, int] = {}
+    for tables in chain.tables:
+        if tables.number >= first:
+            held = NOT_KNOWN_YET if tables.number == newest and not kept.is_ended else earliest_ms
+            until_ms.update(dict.fromkeys(tables.files, held))
+    dead = [
+        Dead(path=names.publication_path(topic, number), kind=Kind.PUBLICATION, why=Why.OLD_PUBLICATION)
+        for number in numbers
+        if number < oldest
+    ]
+    dead += [
+        Dead(path=f"{topic}/{path}", kind=Kind.ROWS, why=Why.NOT_PUBLISHED)
+        for path, number in copies.items()
+        if number <= newest and path not in until_ms
+    ]
+    return KeptFiles(until_ms=until_ms, dead=tuple(dead))
+
+
+def _listed(folder: str) -> Program[tuple[list[int], dict[str, int]]]:
+    """Return the numbers of the publications, in order, and the copied files, each with its publication."""
+    numbers: list[int] = []
+    copies: dict[str, int] = {}
+    for name in (yield List(folder)):
+        number = names.parse_publication_name(name)
+        copied_for = names.parse_published_copy_name(name)
+        if number is not None:
+            numbers.append(number)
+        elif copied_for is not None:
+            copies[names.PUBLICATION_FOLDER + name] = copied_for
+    return sorted(numbers), copies
+
+
+def _append_nothing(ctx: Context, topic: str, newest: int) -> Program[None]:
+    """Append a publication that changes nothing. If another process takes the number, that serves as well."""
+    chain = yield from read_publications(topic, first_whole(newest), newest)
+    before = chain.tables[-1]
+    publication: Publication = msgspec.structs.replace(
+        before.newest,
+        number=newest + 1,
+        operation="replace",
+        added=(),
+        removed=(),
+        whole=False,
+        created_at=(yield Now()),
+        write_id=(yield NewId()),
+        previous=before.digest,
+    )
+    yield from append_publication(ctx, before, publication)

@@ -1,0 +1,293 @@
+"""How does a topic become a Delta table?
+
+Each publication is one version of the table, an object in `_delta_log/` below the topic's folder. The table's root is
+the topic's folder, so that it names txlog's own files by relative paths. What a version contains is a pure function of
+the publications, and any process may write it again (PROTOCOL.md, "Publication"). The
+format is described by Delta's own specification. Only txlog may write to the table and vacuum it: it has a writer feature that other programs do not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome
+from txlog.core.publication import Tables
+from txlog.core.records import TopicMetadata
+from txlog.core.records.publications import PublishedFile
+from txlog.errors import TableConflictError
+from txlog.protocol.context import Context
+from txlog.protocol.put import create, put_pure
+from txlog.protocol.requests import many
+from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
+from txlog.publication.delta_schema import delta_schema, needed_features
+from txlog.publication.delta_statistics import delta_statistics
+
+LOG_FOLDER = "_delta_log/"
+OWN_FEATURE = "txlogManaged"
+"""A writer feature that other programs do not know, and so refuse to write to the table."""
+CHECKPOINT_EVERY = 10
+
+Action: TypeAlias = dict[str, Any]
+
+_DELETION_VECTORS = "deletionVectors"
+# Spark refuses a table with columns that are not nullable if it lacks this feature.
+_WRITER_FEATURES = ("invariants", OWN_FEATURE)
+# Delta on Spark before 3.1 may run VACUUM without a look at the writer features. VACUUM would delete all of txlog's own
+# objects that are older than this, so it is as long as any store lives.
+_NEVER = "interval 18250 days"
+_OURS = "txlog"
+"""The field of `commitInfo` from which the next version takes what it must know of this one."""
+
+
+def write_version(
+    before: Tables | None,
+    after: Tables,
+    topic: TopicMetadata,
+    url: str,
+    *,
+    retention_ms: int,
+    ctx: Context | None = None,
+) -> Program[None]:
+    """Write the objects of one version of the table. It may be repeated, by several processes at once.
+
+    `before` are the tables one publication earlier; None: this is the first version. `topic` has the columns of the
+    publication. Older versions of the table can be read for `retention_ms`. Costs a GET and a PUT, a PUT for each large
+    deletion vector, and each tenth version four requests more. Raises TableConflictError if another program wrote to
+    the table, and as `create`.
+    """
+    ctx = ctx or Context()
+    folder, version = f"{topic.topic}/{LOG_FOLDER}", after.version_of("delta")
+    held: Action = {}
+    if before is not None:
+        held = yield from _read(f"{folder}{version - 1:020d}.json", before)
+    features = {*held.get("features", ()), *needed_features(topic.schema)}
+    if any(file.removed for file in after.files.values()):
+        features.add(_DELETION_VECTORS)
+    created_at = held.get("created_at", after.newest.created_at)
+    state: Action = {
+        "publication": after.number,
+        "digest": after.digest,
+        "features": sorted(features),
+        "created_at": created_at,
+    }
+    look = _Look(topic, state, retention_ms)
+    state["metadata"] = hashlib.sha256(_line(look.metadata)).hexdigest()
+    yield from many([put_pure(ctx, f"{topic.topic}/{each.path}", each.content) for each in look.objects(before, after)])
+    lines = [_line(action) for action in look.actions(before, after, held)]
+    path = f"{folder}{version:020d}.json"
+    if not (yield from _put_own(ctx, path, b"".join(lines), after)):
+        raise _conflict(path, topic.topic)
+    if version and version % CHECKPOINT_EVERY == 0:
+        yield from _write_checkpoint(ctx, folder, version, look, after)
+
+
+def vector_objects(tables: Tables) -> set[str]:
+    """Return the objects beside the log that a version needs, relative to the topic's folder.
+
+    They hold deletion vectors that are too large for the log, and are in the folder of the publications. Vacuum keeps
+    them as long as it keeps the files that they belong to.
+    """
+    found = (_vector(file, tables.newest.topic_id) for file in tables.files.values())
+    return {each.path for each in found if each is not None and each.path}
+
+
+class _Look:
+    """The actions of one version of a table."""
+
+    def __init__(self, topic: TopicMetadata, state: Action, retention_ms: int) -> None:
+        self._topic = topic
+        self._state = state
+        reader = state["features"]
+        self.protocol: Action = {
+            "protocol": {
+                "minReaderVersion": 3 if reader else 1,
+                "minWriterVersion": 7,
+                **({"readerFeatures": reader} if reader else {}),
+                "writerFeatures": sorted([*reader, *_WRITER_FEATURES]),
+            }
+        }
+        named = topic.topic_id
+        self.metadata: Action = {
+            "metaData": {
+                "id": "-".join((named[:8], named[8:12], named[12:16], named[16:20], named[20:])),
+                "name": topic.topic,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": _json(delta_schema(topic.schema)),
+                "partitionColumns": [],
+                "configuration": {
+                    "delta.deletedFileRetentionDuration": _NEVER,
+                    "delta.logRetentionDuration": f"interval {retention_ms} milliseconds",
+                },
+                "createdTime": state["created_at"],
+            }
+        }
+
+    def actions(self, before: Tables | None, after: Tables, held: Mapping[str, Any]) -> Iterator[Action]:
+        """Yield the actions of the version that follows `before`, of which `held` is known."""
+        publication = after.newest
+        # A reader that follows the table must see no change if rows only moved to other files.
+        is_change = before is None or publication.operation == "append"
+        yield {
+            "commitInfo": {
+                "timestamp": publication.created_at,
+                "operation": "WRITE" if is_change else "OPTIMIZE",
+                "operationParameters": {
+                    "txlog.publication": str(publication.number),
+                    "txlog.topic_id": publication.topic_id,
+                    "txlog.cut": _json([_cut(each) for each in publication.partitions]),
+                    "txlog.cut_at": str(publication.cut_at),
+                },
+                "isBlindAppend": is_change,
+                "engineInfo": "txlog",
+                _OURS: self._state,
+            }
+        }
+        if held.get("features") != self._state["features"]:
+            yield self.protocol
+        if held.get("metadata") != self._state["metadata"]:
+            yield self.metadata
+        for old, _ in _changed(before, after):
+            if old is not None:
+                yield self._remove(old, publication.created_at, is_change)
+        for _, new in _changed(before, after):
+            if new is not None:
+                yield self.add(new, is_change)
+
+    def add(self, file: PublishedFile, is_change: bool) -> Action:
+        """Return the action that makes a file a part of the table."""
+        return {
+            "add": {
+                "path": quote(file.path, safe="/="),
+                "partitionValues": {},
+                "size": file.bytes,
+                # Tables hold no time for each file. This one is the same in every checkpoint, and later for later files.
+                "modificationTime": self._state["created_at"] + file.since,
+                "dataChange": is_change,
+                "stats": _json(delta_statistics(file, self._topic.schema)),
+                **self._removed_rows(file),
+            }
+        }
+
+    def _remove(self, file: PublishedFile, now_ms: int, is_change: bool) -> Action:
+        return {
+            "remove": {
+                "path": quote(file.path, safe="/="),
+                "deletionTimestamp": now_ms,
+                "dataChange": is_change,
+                "extendedFileMetadata": True,
+                "partitionValues": {},
+                "size": file.bytes,
+                **self._removed_rows(file),
+            }
+        }
+
+    def objects(self, before: Tables | None, after: Tables) -> list[DeletionVector]:
+        """Return the deletion vectors of this version that need an object."""
+        found = (_vector(new, self._topic.topic_id) for _, new in _changed(before, after) if new is not None)
+        return [each for each in found if each is not None and each.path]
+
+    def _removed_rows(self, file: PublishedFile) -> Action:
+        vector = _vector(file, self._topic.topic_id)
+        return {} if vector is None else {"deletionVector": vector.descriptor}
+
+
+# -- details ----------------------------------------------------------------------------------------------------------
+
+
+def _vector(file: PublishedFile, topic_id: str) -> DeletionVector | None:
+    return deletion_vector(file.removed, table_id=topic_id, path=file.path)
+
+
+def _changed(before: Tables | None, after: Tables) -> list[tuple[PublishedFile | None, PublishedFile | None]]:
+    """Return each file that changes as the table had it and as it will have it, by path; None: not at all."""
+    old = {} if before is None else before.files
+    return [
+        (old.get(path), after.files.get(path))
+        for path in sorted(old.keys() | after.files.keys())
+        if path not in old or path not in after.files or old[path].removed != after.files[path].removed
+    ]
+
+
+def _cut(partition: Any) -> Action:
+    return {
+        "end_offset": partition.end_offset,
+        "hidden": [[run.first_offset, run.end_offset] for run in partition.hidden],
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _line(action: Action) -> bytes:
+    return _json(action).encode() + b"\n"
+
+
+def _read(path: str, tables: Tables) -> Program[Action]:
+    """Return what the version of `tables` says about itself."""
+    data = yield Get(path)
+    own = None if data is None else _own(data)
+    if own is None or own.get("digest") != tables.digest:
+        raise _conflict(path, tables.newest.topic)
+    return own
+
+
+def _own(data: bytes) -> Action | None:
+    """Return what txlog stored in a version for itself; None if another program wrote the version."""
+    try:
+        found = json.loads(data.partition(b"\n")[0])["commitInfo"][_OURS]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _put_own(ctx: Context, path: str, data: bytes, after: Tables) -> Program[bool]:
+    """Create a version; return whether it is there, from this process or another one of txlog."""
+
+    def look(outcome: PutOutcome) -> Program[bool | None]:
+        if outcome is PutOutcome.CONFLICT:
+            there = yield Get(path)
+            # Another version of txlog may write other bytes for the same publication.
+            return None if there is None else (_own(there) or {}).get("digest") == after.digest
+        return True if outcome is PutOutcome.WRITTEN else None
+
+    return (yield from create(ctx, path, data, look, what="the version"))
+
+
+def _conflict(path: str, topic: str) -> TableConflictError:
+    return TableConflictError(
+        f"{path}: this version of topic {topic!r} as a Delta table is not the one that txlog published; another program wrote to the table, or deleted it. "
+        f"hint: remove 'delta' from the topic's publish.formats, publish, delete {topic}/{LOG_FOLDER}, and add 'delta' again"
+    )
+
+
+def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, after: Tables) -> Program[None]:
+    """Write the whole table as one file, and name it as the newest. Without it readers only take longer."""
+    # Imported here, because most versions have no checkpoint, and pyarrow takes long to load.
+    from txlog.publication.delta_checkpoint import checkpoint
+
+    adds = [look.add(after.files[path], is_change=False) for path in sorted(after.files)]
+    actions = [look.protocol, look.metadata, *adds]
+    data = checkpoint(actions)
+    yield from put_pure(ctx, f"{folder}{version:020d}.checkpoint.parquet", data)
+    newest = f"{folder}_last_checkpoint"
+    there = yield Get(newest)
+    if there is not None:
+        if _version(there) >= version:
+            return
+        # The object is replaced in two steps. A reader that finds none between them lists the whole folder.
+        yield Delete(newest)
+    hint = {"version": version, "size": len(actions), "sizeInBytes": len(data), "numOfAddFiles": len(adds)}
+    yield PutIfAbsent(newest, _line(hint))
+
+
+def _version(hint: bytes) -> int:
+    """Return the version of a `_last_checkpoint`; -1 if it cannot be read."""
+    try:
+        return int(json.loads(hint)["version"])
+    except (ValueError, LookupError, TypeError):
+        return -1

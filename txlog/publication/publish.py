@@ -1,0 +1,360 @@
+"""How does a topic become, and stay, a table of other formats?
+
+A publisher first completes what another one has begun, then takes a cut of the topic, and compares it with the tables.
+What changed is decided by creating the next object of the topic's chain of publications; then the files of each format
+are written. Any process may publish, several may at once, and each may die anywhere (PROTOCOL.md, "Publication").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from txlog.client.reading import written_schemas
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core import envelope, names
+from txlog.core.effects import Program
+from txlog.core.features import PUBLICATION
+from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
+from txlog.core.names import TopicPartition
+from txlog.core.publication import (
+    WHOLE_EVERY,
+    Changes,
+    Copy,
+    ShownFile,
+    Tables,
+    compare,
+    count_rows,
+    unclear_files,
+)
+from txlog.core.records import DataFile, Publication, TopicMetadata
+from txlog.core.records.publications import FormatName, PublishedFile, RowRun
+from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
+from txlog.protocol.context import Context, Views, with_views
+from txlog.protocol.publications import (
+    Chain,
+    Shown,
+    append_publication,
+    end_tails,
+    read_chain,
+    read_publications,
+    take_shown,
+)
+from txlog.protocol.read import ReadIndexes
+from txlog.protocol.topics import earlier_version
+from txlog.publication.columns import why_misread
+from txlog.publication.formats import first_version_path, version_path, write_version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Known: TypeAlias = dict[TopicPartition, ReadIndexes]
+
+MAX_RACES = 20
+"""Publications that one call may lose to other publishers before it leaves the topic to them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What one call did for a topic."""
+
+    topic: str
+    number: int
+    """The newest publication; -1 if there is none."""
+    publications: int
+    """How many this call has created."""
+    files_added: int = 0
+    files_removed: int = 0
+    rows_added: int = 0
+    rows_copied: int = 0
+    """Rows among those added that are in new files, because their file had been published without them."""
+    must_rewrite: tuple[Unreadable, ...] = ()
+    """Files that other formats would misread. As long as there are any, the tables stay as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A file that must be rewritten by a merge before the topic can be published."""
+
+    topic_partition: TopicPartition
+    path: str
+    why: str
+
+
+def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]:
+    """Return the formats in which a topic is published, by its settings; empty for none."""
+    return runtime.settings.topic_config(topic).publish_formats  # type: ignore[return-value]
+
+
+def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = None) -> Published:
+    """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
+
+    `known` keeps the indexes of the log from one call to the next, which then reads only new ones.
+
+    Raises InvalidRequestError for a topic that is not published, UnsupportedStoreError in a store without the
+    feature, TableConflictError if another program wrote to a table, and what reading raises.
+    """
+    runtime = session.runtime
+    formats = formats_of(runtime, topic)
+    if PUBLICATION not in runtime.require_store().features:
+        raise UnsupportedStoreError(
+            f"{runtime.where}: the store was made without the feature {PUBLICATION!r}, and programs that do not know it would delete files that a table "
+            "names. hint: copy its topics to a new store"
+        )
+    runtime.ensure_writable()
+    done = Published(topic=topic.topic, number=-1, publications=0)
+    for _ in range(MAX_RACES):
+        made = _Attempt(session, topic, formats, {} if known is None else known).run()
+        if made is not None:
+            return made
+    return done
+
+
+class _Attempt:
+    """One try, from reading the chain to writing the formats. It fails if another publisher is faster."""
+
+    def __init__(self, session: Session, topic: TopicMetadata, formats: tuple[FormatName, ...], known: Known) -> None:
+        self._session = session
+        self._runtime = session.runtime
+        self._topic = topic
+        self._formats = formats
+        self._known = known
+        self._made = 0
+
+    def run(self) -> Published | None:
+        runtime, topic = self._runtime, self._topic
+        # The chain is read before the views of the cut: otherwise a publisher that slept could name deleted files (W58, C13).
+        chain = runtime.run(read_chain(topic.topic))
+        roll_forward(runtime, chain)
+        before = chain.newest
+        self._check_new_formats(before)
+        if not self._formats:
+            return self._end(before)
+        shown = self._shown()
+        unreadable = self._unreadable(shown)
+        if unreadable:
+            return Published(
+                topic=topic.topic,
+                number=-1 if before is None else before.number,
+                publications=0,
+                must_rewrite=unreadable,
+            )
+        unclear = unclear_files(before, shown.partitions)
+        offsets = {each.file.path: self._offsets(each) for each in unclear}
+        changes = compare(before, shown.partitions, offsets)
+        added = rows = copied = 0
+        tables = before
+        is_new_look = before is not None and (
+            before.newest.topic_version != topic.number or set(before.newest.formats) != set(self._formats)
+        )
+        if before is not None and (changes.replaced or changes.removed or is_new_look):
+            tables = self._append(before, changes, "replace", before.newest.partitions, before.newest.cut_at)
+            if tables is None:
+                return None
+        if changes.added or changes.copies or tables is None:
+            following = 0 if tables is None else tables.number + 1
+            copies = [self._copy(copy, following) for copy in changes.copies]
+            files = (*changes.added, *copies)
+            added, rows = len(files), sum(file.rows - count_rows(file.removed) for file in files)
+            copied = sum(file.rows for file in copies)
+            tables = self._append(
+                tables, Changes(added=files), "append", tuple(each.cut for each in shown.partitions), shown.cut_at
+            )
+            if tables is None:
+                return None
+        return Published(
+            topic=topic.topic,
+            number=-1 if tables is None else tables.number,
+            publications=self._made,
+            files_added=added + len(changes.replaced),
+            files_removed=len(changes.removed),
+            rows_added=rows,
+            rows_copied=copied,
+        )
+
+    def _end(self, before: Tables | None) -> Published | None:
+        """Create a publication without formats. A format that is added later begins a new table."""
+        topic = self._topic.topic
+        if before is None or not before.newest.formats:
+            raise InvalidRequestError(
+                f"topic {topic!r} is not published. hint: set its formats first, with `txlog topics alter {topic} --set publish.formats=iceberg,delta`"
+            )
+        tables = self._append(before, Changes(), "replace", before.newest.partitions, before.newest.cut_at)
+        return None if tables is None else Published(topic=topic, number=tables.number, publications=self._made)
+
+    def _check_new_formats(self, before: Tables | None) -> None:
+        """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
+        topic = self._topic.topic
+        for name in self._formats:
+            path = first_version_path(name, topic)
+            if (before is None or name not in before.newest.formats) and self._runtime.store.get(path) is not None:
+                raise TableConflictError(
+                    f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there already: an earlier publication or "
+                    f"another program made it. hint: move or delete {path.rpartition('/')[0]}/, and publish again"
+                )
+
+    def _shown(self) -> Shown:
+        runtime, topic = self._runtime, self._topic
+        partitions = [TopicPartition(topic.topic, number) for number in range(topic.partitions)]
+        lag_ms = runtime.settings.topic_config(topic).publish_max_lag_ms
+        older_than_ms = runtime.clock.now_ms() - lag_ms
+        self._session.fresh_views(partitions, "looking at a topic")
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, Shown]]:
+            oldest = {
+                tp: next((each.record.timestamp for each in views[tp].tail if each.record.payload_bytes), None)
+                for tp in partitions
+            }
+            late = [tp for tp, at_ms in oldest.items() if at_ms is not None and at_ms < older_than_ms]
+            views = yield from end_tails(ctx, views, late, lambda record: record.payload_bytes > 0)
+            return (yield from take_shown(ctx, views, partitions, self._known))
+
+        shown = self._session.call("taking a cut", program)
+        self._known.update(shown.indexes)
+        return shown
+
+    def _unreadable(self, shown: Shown) -> tuple[Unreadable, ...]:
+        topic = self._topic
+        files = [(partition, file) for number, partition in enumerate(shown.partitions) for file in partition.files]
+        versions = {file.schema_id for _, file in files}
+        written = self._runtime.written_schemas(topic, versions)
+        return tuple(
+            Unreadable(topic_partition=TopicPartition(topic.topic, each.partition), path=each.file.path, why=why)
+            for _, each in files
+            if (why := why_misread(topic.schema, written[each.schema_id], each.file, self._formats)) is not None
+        )
+
+    def _append(
+        self, before: Tables | None, changes: Changes, operation: str, partitions: tuple[object, ...], cut_at: int
+    ) -> Tables | None:
+        """Create the next publication and write its formats; None if another publisher was faster."""
+        runtime, topic = self._runtime, self._topic
+        number = 0 if before is None else before.number + 1
+        known = {} if before is None else before.newest.formats
+        listed = (
+            msgspec.structs.replace(file, since=number, group=number) for file in changes.replaced or changes.added
+        )
+        publication = Publication(
+            number=number,
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            topic_version=topic.number,
+            formats={name: known.get(name, number) for name in self._formats},
+            operation=operation,  # type: ignore[arg-type]
+            partitions=partitions,  # type: ignore[arg-type]
+            cut_at=cut_at,
+            added=tuple(sorted(listed, key=lambda file: file.path)),
+            removed=changes.removed,
+            whole=before is None,
+            created_at=runtime.clock.now_ms(),
+            write_id=runtime.ids.new_id(),
+            previous=envelope.digest(topic.topic.encode()) if before is None else before.digest,
+        )
+        tables = self._session.call(
+            "publishing", lambda ctx, views: with_views(views, append_publication(ctx, before, publication))
+        )
+        if tables is not None:
+            self._made += 1
+            _write(runtime, before, tables)
+        return tables
+
+    def _offsets(self, shown: ShownFile) -> Sequence[int]:
+        """Return the offset of each row of a file, as the rows lie in it."""
+        import numpy as np
+
+        from txlog.core.schema import OFFSET_COLUMN
+
+        every = (RowRun(0, shown.file.rows),)
+        batches = self._read(shown.partition, shown.file, shown.schema_id, every, columns=())
+        return np.concatenate([batch.column(OFFSET_COLUMN).to_numpy() for batch in batches])  # type: ignore[return-value]
+
+    def _copy(self, copy: Copy, number: int) -> PublishedFile:
+        """Write the rows of a copy to a new file, and return the file."""
+        from txlog.storage.parquet_writer import write_rows_file
+
+        runtime, topic = self._runtime, self._topic
+        file = write_rows_file(
+            runtime.store,
+            topic.topic,
+            names.published_copy_path(number, runtime.ids.new_id()),
+            self._read(copy.partition, copy.file, copy.schema_id, copy.rows, columns=None),
+            topic.schema,
+            compression=runtime.settings.row_config({}, topic).compression_type,
+            offset_column=True,
+        )
+        return PublishedFile(
+            path=file.path,
+            rows=file.rows,
+            bytes=file.bytes,
+            digest=file.digest,
+            footer_digest=file.footer_digest,
+            row_groups=file.row_groups,
+            statistics=file.statistics,
+            partition=copy.partition,
+            schema_id=topic.schema_id,
+            source=copy.file.path,
+            source_rows=copy.rows,
+            since=number,
+            group=number,
+        )
+
+    def _read(
+        self, partition: int, file: DataFile, schema_id: int, wanted: Sequence[RowRun], columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of a file with `_offset` and `_timestamp`, as they lie in it."""
+        from txlog.client import rows
+
+        topic = self._topic
+        piece = FilePiece(
+            topic_partition=TopicPartition(topic.topic, partition),
+            # Without the fields of an index: its rows may be sorted, and a reader would put them in the order of offsets.
+            file=DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__}),
+            schema_id=schema_id,
+            ranges=tuple(
+                RowRange(
+                    first_row=run.first_row,
+                    rows=run.end_row - run.first_row,
+                    base_offset=BY_COLUMN,
+                    timestamp=BY_COLUMN,
+                )
+                for run in wanted
+            ),
+            offset_column=True,
+            start=0,
+            end=names.MAX_OFFSET,
+        )
+        written = written_schemas(self._runtime, topic, [piece])
+        return rows.read_pieces(self._runtime.store, [piece], topic.schema, columns, written=written)
+
+
+def roll_forward(runtime: Runtime, chain: Chain) -> None:
+    """Write the formats of the newest publications, if whoever created these has not done so."""
+    if chain.newest is None:
+        return
+    tables = list(chain.tables)
+    late = len(tables)
+    while late and not _is_written(runtime, tables[late - 1]):
+        late -= 1
+        if not late and (first := tables[0].number) > 0:
+            earlier = runtime.run(read_publications(tables[0].newest.topic, first - WHOLE_EVERY, first - 1)).tables
+            tables, late = [*earlier, *tables], len(earlier)
+    for at in range(late, len(tables)):
+        _write(runtime, tables[at - 1] if at else None, tables[at])
+
+
+def _is_written(runtime: Runtime, tables: Tables) -> bool:
+    return all(runtime.store.get(version_path(name, tables)) is not None for name in tables.newest.formats)
+
+
+def _write(runtime: Runtime, before: Tables | None, after: Tables) -> None:
+    """Write the files of each format after one more publication."""
+    newest = after.newest
+    topic = runtime.run(earlier_version(newest.topic, newest.topic_version))
+    retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
+    for name, first in newest.formats.items():
+        known = before if newest.number > first else None
+        runtime.run(write_version(name, known, after, topic, url=runtime.url, retention_ms=retention_ms))
