@@ -219,7 +219,7 @@ def test_the_table_of_defaults_is_the_code_s() -> None:
 
 
 def test_the_page_has_the_steps_of_a_round() -> None:
-    assert tuple(re.findall(r"^\d\. `(\w+)`: ", PAGES["docs/maintenance.md"], re.MULTILINE)) == STEPS
+    assert tuple(re.findall(r"^\d+\. `(\w+)`: ", PAGES["docs/maintenance.md"], re.MULTILINE)) == STEPS
 
 
 def test_readme_is_short() -> None:
