@@ -111,15 +111,16 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
         )
     runtime.ensure_writable()
     done = Published(topic=topic.topic, number=-1, publications=0)
+    attempt = _Attempt(session, topic, formats, {} if known is None else known)
     for _ in range(MAX_RACES):
-        made = _Attempt(session, topic, formats, {} if known is None else known).run()
+        made = attempt.run()
         if made is not None:
             return made
     return done
 
 
 class _Attempt:
-    """One try, from reading the chain to writing the formats. It fails if another publisher is faster."""
+    """From reading the chain to writing the formats. It runs again if another publisher was faster."""
 
     def __init__(self, session: Session, topic: TopicMetadata, formats: tuple[FormatName, ...], known: Known) -> None:
         self._session = session
@@ -127,14 +128,21 @@ class _Attempt:
         self._topic = topic
         self._formats = formats
         self._known = known
-        self._made = 0
+        self._made = self._replaced = self._removed = 0
 
     def run(self) -> Published | None:
-        runtime, topic = self._runtime, self._topic
+        runtime = self._runtime
         # The chain is read before the views of the cut: otherwise a publisher that slept could name deleted files (W58, C13).
-        chain = runtime.run(read_chain(topic.topic))
+        chain = runtime.run(read_chain(self._topic.topic))
         roll_forward(runtime, chain)
         before = chain.newest
+        if before is not None and before.newest.topic_version > self._topic.number:
+            # Another publisher knew a later version of the topic. The tables must not go back.
+            self._topic = runtime.topic(self._topic.topic, 0)
+            self._formats = formats_of(runtime, self._topic)
+            if not self._formats:
+                return Published(topic=self._topic.topic, number=before.number, publications=self._made)
+        topic = self._topic
         shown = self._shown()
         unreadable = self._unreadable(shown)
         if unreadable:
@@ -153,8 +161,15 @@ class _Attempt:
             before.newest.topic_version != topic.number or set(before.newest.formats) != set(self._formats)
         )
         if before is not None and (changes.replaced or changes.removed or is_new_look):
-            tables = self._append(before, changes, "replace", before.newest.partitions, before.newest.cut_at)
+            moved = Changes(replaced=changes.replaced, removed=changes.removed)
+            tables = self._append(before, moved, "replace", before.newest.partitions, before.newest.cut_at)
             if tables is None:
+                return None
+            self._replaced += len(changes.replaced)
+            self._removed += len(changes.removed)
+            if changes.added or changes.copies:
+                # The cut is older than this publication, and vacuum goes by the age of the newest one. So take another
+                # cut: the files of this one may be deleted before the next number is created (W58, C13).
                 return None
         if changes.added or changes.copies or tables is None:
             following = 0 if tables is None else tables.number + 1
@@ -171,8 +186,8 @@ class _Attempt:
             topic=topic.topic,
             number=-1 if tables is None else tables.number,
             publications=self._made,
-            files_added=added + len(changes.replaced),
-            files_removed=len(changes.removed),
+            files_added=added + self._replaced,
+            files_removed=self._removed,
             rows_added=rows,
             rows_copied=copied,
         )
