@@ -41,7 +41,7 @@ def no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     monkeypatch.setattr(publishing, "write_version", nothing)
-    monkeypatch.setattr(publishing, "_is_written", lambda runtime, tables: True)
+    monkeypatch.setattr(publishing, "_is_written", lambda *_: True)
 
 
 def _as_dict(changes: deciding.Changes) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_a_publisher_that_slept_does_not_name_deleted_files(broken: bool, monkey
     """Vacuum takes the number that such a publisher would use (C13)."""
     if broken:
 
-        def nothing(*args: Any) -> Iterator[Any]:
+        def nothing(*args: Any, **more: Any) -> Iterator[Any]:
             yield from ()
 
         monkeypatch.setattr(vacuum_published, "_append_nothing", nothing)

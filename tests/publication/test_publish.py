@@ -9,20 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.client.world import ORDERS, World, orders
+from tests.client.world import ORDERS, World, many, orders
 from tests.maintenance.crashes import prepared, strike_everywhere
 from tests.maintenance.test_crashes import history, merge
 from tests.publication.lives import publish
 from txlog.client import reading
 from txlog.client.store import Store
+from txlog.core.cleaning import MergePolicy
 from txlog.core.features import PUBLICATION, STORE_FEATURES
 from txlog.core.names import TopicPartition
 from txlog.core.publication import Tables
 from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
+from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
+from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
-from txlog.publication.formats import version_path
 from txlog.testing.clock import ManualClock
 from txlog.testing.failing_store import FailingStore
 
@@ -140,10 +142,104 @@ def test_a_publisher_that_died_before_the_format_is_completed(monkeypatch: pytes
             publish(world.open())
         chain = store.runtime.run(read_chain("orders"))
         assert chain.newest is not None
-        assert world.memory.get(version_path("delta", chain.newest)) is None
+        assert world.memory.get(chain.newest.path_of("delta")) is None
         monkeypatch.setattr(publishing, "write_version", write)
         assert publish(world.open()).publications == 0
         assert tables_of(store).number == number
+    world.close()
+
+
+def test_a_replacement_adds_no_new_row() -> None:
+    """A follower of a Delta table takes a file of a replacement for no change, and would miss its rows."""
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "segment.batches": "1"})
+    with store.producer() as producer:
+        producer.send("orders", many(3000)).result()
+        producer.send("orders", many(3000, 3000)).result()
+        world.clock.advance_ms(10)
+        publish(world.open())
+        store.admin().delete_records("orders", 0, 3000)
+        producer.send("orders", many(3000, 6000)).result()
+        world.clock.advance_ms(10)
+        made = publish(world.open())
+    assert (made.publications, made.files_removed, made.files_added, made.rows_added) == (2, 1, 1, 3000)
+    chain = store.runtime.run(read_chain("orders"))
+    assert [(each.newest.operation, len(each.newest.added)) for each in chain.tables[1:]] == [
+        ("replace", 0),
+        ("append", 1),
+    ]
+    (new,) = chain.tables[2].newest.added
+    lines = (world.memory.get("orders/_delta_log/00000000000000000002.json") or b"").splitlines()
+    adds = [action["add"] for action in map(json.loads, lines) if "add" in action]
+    assert [(each["path"], each["dataChange"]) for each in adds] == [(new.path, True)]
+    world.close()
+
+
+def test_a_publisher_with_an_old_version_of_the_topic_takes_the_new_one() -> None:
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=CONFIG)
+    with store.producer() as producer:
+        producer.send("orders", orders(1)).result()
+        slow = world.open()
+        old = slow.runtime.topic("orders", 0)
+        store.alter_topic("orders", partitions=3)
+        world.clock.advance_ms(10)
+        publish(world.open())
+        producer.send("orders", orders(2), partition=2).result()
+        world.clock.advance_ms(10)
+        assert publishing.publish_topic(reading.read_session(slow.runtime), old).rows_added == 1
+    assert len(tables_of(store).newest.partitions) == 3
+    world.close()
+
+
+def test_a_publisher_that_sleeps_after_a_replacement_takes_another_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vacuum goes by the age of the newest publication, and the replacement is younger than the cut (W58, C13)."""
+    world = World()
+    store = world.open()
+    config = {**CONFIG, "publish.retention.ms": "0", "segment.batches": "1"}
+    store.create_topic("orders", ORDERS, config=config)
+
+    def clean(policy: MergePolicy) -> None:
+        other = world.open()
+        merge_partition(other.runtime, reading.read_session(other.runtime), A, policy)
+
+    def sweep() -> None:
+        other = world.open()
+        vacuum(other.runtime, reading.read_session(other.runtime), dry_run=False)
+
+    with store.producer() as producer:
+        for first in (0, 3000, 6000):
+            producer.send("orders", many(3000, first)).result()
+        producer.send("orders", orders(90_000)).result()
+        world.clock.advance_ms(10)
+        publish(world.open())
+        clean(MergePolicy(max_inputs=3))
+        for first in (10_000, 13_000, 16_000):
+            producer.send("orders", many(3000, first)).result()
+        producer.send("orders", orders(99_000)).result()
+    append = publishing._Attempt._append
+    slept: list[int] = []
+
+    def sleeps(*args: Any) -> Any:
+        slept.append(1)
+        if len(slept) == 1:
+            clean(MergePolicy(target_bytes=2**30))
+            sweep()
+            world.clock.advance_ms(24 * 3_600_000 - 60_000)
+        elif len(slept) == 2:
+            world.clock.advance_ms(120_000)
+            sweep()
+            sweep()
+        return append(*args)
+
+    monkeypatch.setattr(publishing._Attempt, "_append", sleeps)
+    publish(world.open())
+    newest = store.runtime.run(read_chain("orders")).newest
+    assert newest is not None
+    assert [path for path in newest.files if world.memory.get(f"orders/{path}") is None] == []
+    assert len(slept) > 1
     world.close()
 
 

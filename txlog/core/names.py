@@ -300,6 +300,13 @@ def parse_published_copy_name(name: str) -> int | None:
     return _bounded(match[1]) if match else None
 
 
+def table_version_path(format_name: str, topic: str, version: int) -> str:
+    """Return the path of the object that declares a version of a topic's table in another format."""
+    if format_name == "delta":
+        return f"{topic}/_delta_log/{version:020d}.json"
+    return f"{topic}/metadata/v{version + 1}.metadata.json"
+
+
 # -- staged lists -----------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 import msgspec
 
 from txlog.core.fetch_plan import AbortedRanges
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, table_version_path
 from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexedFile, SegmentIndex
 from txlog.core.records.publications import (
     FormatName,
@@ -53,6 +53,15 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfBatch:
+    """The batch of a file that holds no offsets and times itself."""
+
+    base_offset: int
+    """Offset of the file's first row."""
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFile:
     """A file of the log below a cut, with the rows that the cut shows, in order."""
 
@@ -60,6 +69,8 @@ class ShownFile:
     file: DataFile
     schema_id: int
     spans: tuple[Span, ...]
+    batch: OfBatch | None
+    """None: the file has the columns `_offset` and `_timestamp`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +99,10 @@ class Tables:
         """Return the version of the table in one format: 0 for the first."""
         return self.newest.number - self.newest.formats[name]
 
+    def path_of(self, name: FormatName) -> str:
+        """Return the path of the object that declares this version of the table in one format."""
+        return table_version_path(name, self.newest.topic, self.version_of(name))
+
     def has(self, partition: int, offset: int) -> bool:
         """Return whether the tables have, or had, the committed row at `offset`."""
         if partition >= len(self.newest.partitions):
@@ -99,13 +114,19 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """Rows of a published file that the tables do not have yet. They are published as a file of their own."""
+    """New rows of a file that holds others, too. They are published as a file of their own.
+
+    So no file that an `append` adds has rows that a reader must leave out: readers that follow a table often read its new
+    files alone.
+    """
 
     partition: int
     file: DataFile
     schema_id: int
     rows: tuple[RowRun, ...]
     """The rows to copy, in order."""
+    batch: OfBatch | None
+    """As in ShownFile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +138,7 @@ class Changes:
     removed: tuple[str, ...] = ()
     """Paths of files that are not part of the log any more, or were copied from such files."""
     added: tuple[PublishedFile, ...] = ()
-    """Files whose rows are all new."""
+    """Files whose rows are all new, and all in the tables from then on."""
     copies: tuple[Copy, ...] = ()
 
 
@@ -168,11 +189,18 @@ def shown_partition(
     """
     ranges = AbortedRanges(aborted)
     spans: dict[str, list[Span]] = {}
-    files: dict[str, tuple[DataFile, int]] = {}
+    files: dict[str, tuple[DataFile, int, OfBatch | None]] = {}
     hidden: list[OffsetRun] = []
 
     def take(
-        number: int, skip: int, rows: int, first: int, end: int, listed: Sequence[DataFile], schema_id: int
+        number: int,
+        skip: int,
+        rows: int,
+        first: int,
+        end: int,
+        timestamp: int,
+        listed: Sequence[DataFile],
+        schema_id: int,
     ) -> None:
         while rows:
             file = listed[number]
@@ -181,8 +209,10 @@ def shown_partition(
                 skip -= file.rows
                 continue
             part = min(file.rows - skip, rows)
-            files[file.path] = (file, file.schema_id if isinstance(file, IndexedFile) else schema_id)
             exact = end - first == rows
+            own = isinstance(file, IndexedFile) and file.offset_column
+            batch = None if own else OfBatch(base_offset=first - skip, timestamp=timestamp)
+            files[file.path] = (file, file.schema_id if isinstance(file, IndexedFile) else schema_id, batch)
             spans.setdefault(file.path, []).append(
                 Span(first_row=skip, rows=part, first_offset=first, end_offset=first + part if exact else end)
             )
@@ -199,7 +229,7 @@ def shown_partition(
             if cut.hides(entry):
                 hidden.append(OffsetRun(entry.base_offset, end))
                 continue
-            take(entry.file, entry.first_row, entry.records, entry.base_offset, end, index.files, 0)
+            take(entry.file, entry.first_row, entry.records, entry.base_offset, end, entry.timestamp, index.files, 0)
     for record in tail:
         if not record.files or record.base_offset >= end_offset or record.end_offset <= log_start_offset:
             continue
@@ -208,13 +238,22 @@ def shown_partition(
         if cut.hides(record):
             hidden.append(OffsetRun(record.base_offset, record.end_offset))
             continue
-        take(0, 0, record.records, record.base_offset, record.end_offset, record.files, record.schema_id)
+        take(
+            0,
+            0,
+            record.records,
+            record.base_offset,
+            record.end_offset,
+            record.timestamp,
+            record.files,
+            record.schema_id,
+        )
     return ShownPartition(
         log_start_offset=log_start_offset,
         cut=PublishedPartition(end_offset=end_offset, hidden=tuple(hidden)),
         files=tuple(
-            ShownFile(partition=tp.partition, file=file, schema_id=schema_id, spans=tuple(spans[path]))
-            for path, (file, schema_id) in files.items()
+            ShownFile(partition=tp.partition, file=file, schema_id=schema_id, spans=tuple(spans[path]), batch=batch)
+            for path, (file, schema_id, batch) in files.items()
         ),
     )
 
@@ -255,24 +294,26 @@ def compare(
     copies: list[Copy] = []
     for path, (each, partition) in shown.items():
         old, new = _split(before, partition, each, offsets.get(path, ()))
-        published = held.get(path)
+        published, parts = held.get(path), copies_of.get(path, ())
         every = (RowRun(0, each.file.rows),)
-        if published is None:
-            if not old:
-                added.append(_published(each, minus(every, new)))
-                continue
-            replaced.append(_published(each, minus(every, old)))
-        else:
+        if published is not None:
             removed = minus(every, minus(old, published.removed))
             if removed != published.removed:
                 # The log start has moved into the file.
                 replaced.append(_published(each, removed))
-            for copy in copies_of.get(path, ()):
-                expired = _positions(copy.source_rows, minus(copy.source_rows, old))
-                if expired != copy.removed:
-                    replaced.append(msgspec.structs.replace(copy, removed=expired))
+        elif old and not parts:
+            replaced.append(_published(each, minus(every, old)))
+        elif new == every:
+            added.append(_published(each, ()))
+            continue
+        for part in parts:
+            expired = _positions(part.source_rows, minus(part.source_rows, old))
+            if expired != part.removed:
+                replaced.append(msgspec.structs.replace(part, removed=expired))
         if new:
-            copies.append(Copy(partition=each.partition, file=each.file, schema_id=each.schema_id, rows=new))
+            copies.append(
+                Copy(partition=each.partition, file=each.file, schema_id=each.schema_id, rows=new, batch=each.batch)
+            )
     return Changes(replaced=tuple(replaced), removed=tuple(gone), added=tuple(added), copies=tuple(copies))
 
 

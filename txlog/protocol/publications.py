@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from txlog.core import envelope, names
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
 from txlog.core.records import CommitRecord, Publication
 from txlog.core.snapshots import SnapshotCut
-from txlog.errors import CorruptRecordError
+from txlog.errors import CorruptRecordError, InvalidRequestError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present, relisting
@@ -154,15 +155,23 @@ def take_shown(
     """
     views, cut = yield from take_snapshot(ctx, views, partitions)
     found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
-    for view, _, _ in found:
+    for view, *_ in found:
         views = with_view(views, view)
     cut = replace(
-        hide_transactions(cut, [txn for _, _, later in found for txn in later]),
-        ends={tp: end for tp, (_, end, _) in zip(partitions, found, strict=True)},
+        hide_transactions(cut, [txn for *_, later in found for txn in later]),
+        ends={tp: end for tp, (_, end, *_) in zip(partitions, found, strict=True)},
     )
     shown = yield from gathered(_shown(ctx, views[tp], cut, indexes.get(tp, {})) for tp in partitions)
     for view, _ in shown:
         views = with_view(views, view)
+    # After the indexes were read: a merge may have joined batches of transactions that are older than the grace.
+    now: ClockReading = yield ReadClocks()
+    for tp, (_, end, inline_at, _) in zip(partitions, found, strict=True):
+        if inline_at is not None and now.wall_ms - inline_at >= ctx.constants.delete_grace_ms:
+            raise InvalidRequestError(
+                f"{tp}: rows in commit records from offset {end} on are older than delete.grace.ms = {ctx.constants.delete_grace_ms} ms and not in a file "
+                "yet, so a cut cannot tell which transactions go on there. hint: seal them, with `txlog maintain --once`, and publish again"
+            )
     return views, Shown(
         partitions=tuple(each for _, (each, _) in shown),
         cut_at=cut.taken_at.wall_ms,
@@ -172,14 +181,15 @@ def take_shown(
 
 def _below_inline_rows(
     ctx: Context, view: PartitionView, end: int
-) -> Program[tuple[PartitionView, int, set[tuple[int, int]]]]:
-    """Return the first offset with inline rows, and the transactions with rows from there to `end`."""
+) -> Program[tuple[PartitionView, int, int | None, set[tuple[int, int]]]]:
+    """Return the first offset with inline rows, their time if there are any, and the transactions from there to `end`."""
     yield from ()
     tail = [each.record for each in view.tail if each.record.base_offset < end]
     log_start = view.state.log_start_offset
-    inline = (each.base_offset for each in tail if each.payload_bytes and each.end_offset > log_start)
-    first = min(next(inline, end), end)
-    return view, first, transactions_of(each for each in tail if each.records and each.base_offset >= first)
+    inline = next((each for each in tail if each.payload_bytes and each.end_offset > log_start), None)
+    first = end if inline is None else min(inline.base_offset, end)
+    later = transactions_of(each for each in tail if each.records and each.base_offset >= first)
+    return view, first, None if inline is None else inline.timestamp, later
 
 
 def _shown(

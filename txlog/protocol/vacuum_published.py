@@ -13,10 +13,12 @@ import msgspec
 
 from txlog.core import names
 from txlog.core.effects import List, Modified, NewId, Now, Program
+from txlog.core.publication import Tables
 from txlog.core.records import Publication
 from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Kind, Why
 from txlog.protocol.context import Context
 from txlog.protocol.publications import append_publication, first_whole, read_publications
+from txlog.protocol.requests import get, many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,15 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         return KeptFiles()
     newest = numbers[-1]
     newest_ms: int | None = yield Modified(names.publication_path(topic, newest))
-    if not dry_run and (newest_ms is None or now_ms - newest_ms >= ctx.constants.delete_grace_ms):
-        yield from _append_nothing(ctx, topic, newest)
-        numbers, copies = yield from _listed(folder)
-        newest = numbers[-1]
+    if not dry_run:
+        newest_tables = (yield from read_publications(topic, first_whole(newest), newest)).tables[-1]
+        late = newest_ms is None or now_ms - newest_ms >= ctx.constants.delete_grace_ms
+        ends = kept.is_ended and bool(newest_tables.newest.formats)
+        # A topic that is not published any more needs this once: its files go by the age of that publication.
+        if ends or (late and not kept.is_ended):
+            yield from _append_nothing(ctx, newest_tables, ends=ends)
+            numbers, copies = yield from _listed(folder)
+            newest = numbers[-1]
     horizon_ms = now_ms - kept.retention_ms
     # Publications are created in order, so their times rise. The one before the first young one was still shown then.
     low, high = 0, len(numbers)
@@ -80,10 +87,11 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         if tables.number >= first:
             held = NOT_KNOWN_YET if tables.number == newest and not kept.is_ended else earliest_ms
             until_ms.update(dict.fromkeys(tables.files, held))
+    written = oldest > numbers[0] and (yield from _is_written(chain.tables[0]))
     dead = [
         Dead(path=names.publication_path(topic, number), kind=Kind.PUBLICATION, why=Why.OLD_PUBLICATION)
         for number in numbers
-        if number < oldest
+        if number < oldest and written
     ]
     dead += [
         Dead(path=f"{topic}/{path}", kind=Kind.ROWS, why=Why.NOT_PUBLISHED)
@@ -107,14 +115,22 @@ def _listed(folder: str) -> Program[tuple[list[int], dict[str, int]]]:
     return sorted(numbers), copies
 
 
-def _append_nothing(ctx: Context, topic: str, newest: int) -> Program[None]:
-    """Append a publication that changes nothing. If another process takes the number, that serves as well."""
-    chain = yield from read_publications(topic, first_whole(newest), newest)
-    before = chain.tables[-1]
+def _is_written(tables: Tables) -> Program[bool]:
+    """Return whether the formats of a publication are written. If not, a publisher needs the publications before it."""
+    found = yield from many([get(tables.path_of(name)) for name in tables.newest.formats])
+    return None not in found
+
+
+def _append_nothing(ctx: Context, before: Tables, *, ends: bool) -> Program[None]:
+    """Append a publication that changes nothing, or one without formats if the publication `ends`.
+
+    If another process takes the number, that serves as well.
+    """
     publication: Publication = msgspec.structs.replace(
         before.newest,
-        number=newest + 1,
+        number=before.number + 1,
         operation="replace",
+        formats={} if ends else before.newest.formats,
         added=(),
         removed=(),
         whole=False,

@@ -25,6 +25,7 @@ from txlog.core.publication import (
     WHOLE_EVERY,
     Changes,
     Copy,
+    OfBatch,
     ShownFile,
     Tables,
     compare,
@@ -47,7 +48,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import first_version_path, version_path, write_version
+from txlog.publication.formats import write_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +100,6 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
     feature, TableConflictError if another program wrote to a table, and what reading raises.
     """
     runtime = session.runtime
-    formats = formats_of(runtime, topic)
     if PUBLICATION not in runtime.require_store().features:
         raise UnsupportedStoreError(
             f"{runtime.where}: the store was made without the feature {PUBLICATION!r}, and programs that do not know it would delete files that a table "
@@ -107,30 +107,34 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
         )
     runtime.ensure_writable()
     done = Published(topic=topic.topic, number=-1, publications=0)
+    attempt = _Attempt(session, topic, {} if known is None else known)
     for _ in range(MAX_RACES):
-        made = _Attempt(session, topic, formats, {} if known is None else known).run()
+        made = attempt.run()
         if made is not None:
             return made
     return done
 
 
 class _Attempt:
-    """One try, from reading the chain to writing the formats. It fails if another publisher is faster."""
+    """From reading the chain to writing the formats. It runs again if another publisher was faster."""
 
-    def __init__(self, session: Session, topic: TopicMetadata, formats: tuple[FormatName, ...], known: Known) -> None:
+    def __init__(self, session: Session, topic: TopicMetadata, known: Known) -> None:
         self._session = session
         self._runtime = session.runtime
         self._topic = topic
-        self._formats = formats
+        self._formats: tuple[FormatName, ...] = ()
         self._known = known
-        self._made = 0
+        self._made = self._replaced = self._removed = 0
 
     def run(self) -> Published | None:
-        runtime, topic = self._runtime, self._topic
+        runtime = self._runtime
         # The chain is read before the views of the cut: otherwise a publisher that slept could name deleted files (W58, C13).
-        chain = runtime.run(read_chain(topic.topic))
-        roll_forward(runtime, chain)
+        chain = runtime.run(read_chain(self._topic.topic))
         before = chain.newest
+        # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
+        topic = self._topic = runtime.topic(self._topic.topic, 0)
+        self._formats = formats_of(runtime, topic)
+        roll_forward(runtime, chain, topic, self._formats)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
@@ -149,11 +153,18 @@ class _Attempt:
         added = rows = copied = 0
         tables = before
         is_new_look = before is not None and (
-            before.newest.topic_version != topic.number or set(before.newest.formats) != set(self._formats)
+            before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
         )
         if before is not None and (changes.replaced or changes.removed or is_new_look):
-            tables = self._append(before, changes, "replace", before.newest.partitions, before.newest.cut_at)
+            moved = Changes(replaced=changes.replaced, removed=changes.removed)
+            tables = self._append(before, moved, "replace", before.newest.partitions, before.newest.cut_at)
             if tables is None:
+                return None
+            self._replaced += len(changes.replaced)
+            self._removed += len(changes.removed)
+            if changes.added or changes.copies:
+                # The cut is older than this publication, and vacuum goes by the age of the newest one. So take another
+                # cut: the files of this one may be deleted before the next number is created (W58, C13).
                 return None
         if changes.added or changes.copies or tables is None:
             following = 0 if tables is None else tables.number + 1
@@ -170,8 +181,8 @@ class _Attempt:
             topic=topic.topic,
             number=-1 if tables is None else tables.number,
             publications=self._made,
-            files_added=added + len(changes.replaced),
-            files_removed=len(changes.removed),
+            files_added=added + self._replaced,
+            files_removed=self._removed,
             rows_added=rows,
             rows_copied=copied,
         )
@@ -190,7 +201,7 @@ class _Attempt:
         """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
         topic = self._topic.topic
         for name in self._formats:
-            path = first_version_path(name, topic)
+            path = names.table_version_path(name, topic, 0)
             if (before is None or name not in before.newest.formats) and self._runtime.store.get(path) is not None:
                 raise TableConflictError(
                     f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there already: an earlier publication or "
@@ -200,7 +211,8 @@ class _Attempt:
     def _shown(self) -> Shown:
         runtime, topic = self._runtime, self._topic
         partitions = [TopicPartition(topic.topic, number) for number in range(topic.partitions)]
-        lag_ms = runtime.settings.topic_config(topic).publish_max_lag_ms
+        # Transactions that go on in commit records must be known until then: merges keep them for the grace.
+        lag_ms = min(runtime.settings.topic_config(topic).publish_max_lag_ms, runtime.constants.delete_grace_ms // 2)
         older_than_ms = runtime.clock.now_ms() - lag_ms
         self._session.fresh_views(partitions, "looking at a topic")
 
@@ -242,7 +254,7 @@ class _Attempt:
             number=number,
             topic=topic.topic,
             topic_id=topic.topic_id,
-            topic_version=topic.number,
+            topic_version=topic.schema_id,
             formats={name: known.get(name, number) for name in self._formats},
             operation=operation,  # type: ignore[arg-type]
             partitions=partitions,  # type: ignore[arg-type]
@@ -259,7 +271,7 @@ class _Attempt:
         )
         if tables is not None:
             self._made += 1
-            _write(runtime, before, tables)
+            _write(runtime, before, tables, topic, self._formats)
         return tables
 
     def _offsets(self, shown: ShownFile) -> Sequence[int]:
@@ -269,7 +281,7 @@ class _Attempt:
         from txlog.core.schema import OFFSET_COLUMN
 
         every = (RowRun(0, shown.file.rows),)
-        batches = self._read(shown.partition, shown.file, shown.schema_id, every, columns=())
+        batches = self._read(shown.partition, shown.file, shown.schema_id, shown.batch, every, columns=())
         return np.concatenate([batch.column(OFFSET_COLUMN).to_numpy() for batch in batches])  # type: ignore[return-value]
 
     def _copy(self, copy: Copy, number: int) -> PublishedFile:
@@ -281,7 +293,7 @@ class _Attempt:
             runtime.store,
             topic.topic,
             names.published_copy_path(number, runtime.ids.new_id()),
-            self._read(copy.partition, copy.file, copy.schema_id, copy.rows, columns=None),
+            self._read(copy.partition, copy.file, copy.schema_id, copy.batch, copy.rows, columns=None),
             topic.schema,
             compression=runtime.settings.row_config({}, topic).compression_type,
             offset_column=True,
@@ -303,7 +315,13 @@ class _Attempt:
         )
 
     def _read(
-        self, partition: int, file: DataFile, schema_id: int, wanted: Sequence[RowRun], columns: Sequence[str] | None
+        self,
+        partition: int,
+        file: DataFile,
+        schema_id: int,
+        batch: OfBatch | None,
+        wanted: Sequence[RowRun],
+        columns: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows of a file with `_offset` and `_timestamp`, as they lie in it."""
         from txlog.client import rows
@@ -318,12 +336,12 @@ class _Attempt:
                 RowRange(
                     first_row=run.first_row,
                     rows=run.end_row - run.first_row,
-                    base_offset=BY_COLUMN,
-                    timestamp=BY_COLUMN,
+                    base_offset=BY_COLUMN if batch is None else batch.base_offset + run.first_row,
+                    timestamp=BY_COLUMN if batch is None else batch.timestamp,
                 )
                 for run in wanted
             ),
-            offset_column=True,
+            offset_column=batch is None,
             start=0,
             end=names.MAX_OFFSET,
         )
@@ -331,30 +349,39 @@ class _Attempt:
         return rows.read_pieces(self._runtime.store, [piece], topic.schema, columns, written=written)
 
 
-def roll_forward(runtime: Runtime, chain: Chain) -> None:
-    """Write the formats of the newest publications, if whoever created these has not done so."""
+def roll_forward(runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: Sequence[FormatName]) -> None:
+    """Write the `formats` of the newest publications, if whoever created these has not done so.
+
+    A format that the topic does not have any more is left where it stands.
+    """
     if chain.newest is None:
         return
     tables = list(chain.tables)
     late = len(tables)
-    while late and not _is_written(runtime, tables[late - 1]):
+    while late and not _is_written(runtime, tables[late - 1], formats):
         late -= 1
         if not late and (first := tables[0].number) > 0:
-            earlier = runtime.run(read_publications(tables[0].newest.topic, first - WHOLE_EVERY, first - 1)).tables
+            earlier = runtime.run(read_publications(topic.topic, first - WHOLE_EVERY, first - 1)).tables
             tables, late = [*earlier, *tables], len(earlier)
     for at in range(late, len(tables)):
-        _write(runtime, tables[at - 1] if at else None, tables[at])
+        _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
 
 
-def _is_written(runtime: Runtime, tables: Tables) -> bool:
-    return all(runtime.store.get(version_path(name, tables)) is not None for name in tables.newest.formats)
+def _is_written(runtime: Runtime, tables: Tables, formats: Sequence[FormatName]) -> bool:
+    return all(runtime.store.get(tables.path_of(name)) is not None for name in _both(tables, formats))
 
 
-def _write(runtime: Runtime, before: Tables | None, after: Tables) -> None:
-    """Write the files of each format after one more publication."""
+def _write(
+    runtime: Runtime, before: Tables | None, after: Tables, topic: TopicMetadata, formats: Sequence[FormatName]
+) -> None:
+    """Write the files of each format after one more publication. `topic` has the settings of now."""
     newest = after.newest
-    topic = runtime.run(earlier_version(newest.topic, newest.topic_version))
+    columns = runtime.run(earlier_version(newest.topic, newest.topic_version))
     retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
-    for name, first in newest.formats.items():
-        known = before if newest.number > first else None
-        runtime.run(write_version(name, known, after, topic, url=runtime.url, retention_ms=retention_ms))
+    for name in _both(after, formats):
+        known = before if newest.number > newest.formats[name] else None
+        runtime.run(write_version(name, known, after, columns, url=runtime.url, retention_ms=retention_ms))
+
+
+def _both(tables: Tables, formats: Sequence[FormatName]) -> list[FormatName]:
+    return [name for name in tables.newest.formats if name in formats]
