@@ -77,7 +77,8 @@ class Life:
         self.random = random.Random(seed)
         self.keyed = keyed
         self.store = self.world.open()
-        config = {"segment.batches": "4", "publish.formats": "delta", "publish.max.lag.ms": "0"}
+        lag_ms = self.random.choice([0, 0, 1000, 200_000_000])
+        config = {"segment.batches": "4", "publish.formats": "delta", "publish.max.lag.ms": str(lag_ms)}
         config |= {"publish.retention.ms": str(PUBLISH_RETENTION_MS)}
         if keyed:
             config |= {"key.columns": "id", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}

@@ -436,8 +436,11 @@ def _check_not_older(before: Tables, partitions: Sequence[ShownPartition]) -> No
     """Raise CorruptLogError if the tables would lose rows that they show (W58)."""
     for number, then in enumerate(before.newest.partitions):
         now = partitions[number].cut
+        # A batch that begins below the log start may not have been looked at then.
         lost = now.end_offset < then.end_offset or any(
-            run.first_offset < then.end_offset and before.has(number, run.first_offset) for run in now.hidden
+            before.has(number, run.first_offset)
+            for run in now.hidden
+            if partitions[number].log_start_offset <= run.first_offset < then.end_offset
         )
         if lost:
             raise CorruptLogError(

@@ -209,10 +209,19 @@ class _Attempt:
                 )
 
     def _shown(self) -> Shown:
+        # Transactions that go on in commit records must be known until then: merges keep them for the grace.
+        constants, config = self._runtime.constants, self._runtime.settings.topic_config(self._topic)
+        lag_ms = min(config.publish_max_lag_ms, constants.delete_grace_ms // 2)
+        try:
+            return self._cut(lag_ms)
+        except InvalidRequestError:
+            # A compaction has used rows of a transaction that goes on in commit records. Give these a file.
+            return self._cut(-1)
+
+    def _cut(self, lag_ms: int) -> Shown:
+        """Take a cut after rows in commit records that are older than `lag_ms` have a file."""
         runtime, topic = self._runtime, self._topic
         partitions = [TopicPartition(topic.topic, number) for number in range(topic.partitions)]
-        # Transactions that go on in commit records must be known until then: merges keep them for the grace.
-        lag_ms = min(runtime.settings.topic_config(topic).publish_max_lag_ms, runtime.constants.delete_grace_ms // 2)
         older_than_ms = runtime.clock.now_ms() - lag_ms
         self._session.fresh_views(partitions, "looking at a topic")
 
