@@ -1,0 +1,1 @@
+"""A topic as tables of other formats, whose metadata name txlog's own files (PROTOCOL.md, "Publication")."""
