@@ -22,6 +22,9 @@ BENCH := .venv-bench
 BENCH_STAMP := $(BENCH)/.stamp
 ICEBERG := .venv-iceberg
 ICEBERG_STAMP := $(ICEBERG)/.stamp
+# Engines that read published tables.
+ENGINES := .venv-engines
+ENGINES_STAMP := $(ENGINES)/.stamp
 # The lowest supported versions of everything but Spark, or another Python with the newest.
 MINIMUM := .venv-minimum$(if $(PYTHON),-$(notdir $(PYTHON)))
 MINIMUM_STAMP := $(MINIMUM)/.stamp
@@ -32,11 +35,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native smoke-spark-4.2 test-rivals simulate scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-engines test-spark-4.2 test-spark-native smoke-spark-4.2 test-rivals simulate scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-engines, test-spark-4.2, test-spark-native, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
@@ -52,6 +55,11 @@ $(BENCH_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 $(ICEBERG_STAMP): conf/iceberg.txt
 	@$(or $(PYTHON),python3) -m venv --clear $(ICEBERG)
 	@$(ICEBERG)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/iceberg.txt
+	@touch $@
+
+$(ENGINES_STAMP): conf/engines.txt
+	@$(or $(PYTHON),python3) -m venv --clear $(ENGINES)
+	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/engines.txt
 	@touch $@
 
 $(MINIMUM_STAMP): pyproject.toml conf/minimum.txt
@@ -87,6 +95,9 @@ test-kafka: $(CLASSES) ## Ingest from a real Kafka and kill the job in the middl
 
 test-cluster: $(CLASSES) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
 	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+test-engines: $(CLASSES) $(ENGINES_STAMP) $(ICEBERG_STAMP) ## Read published tables with other engines, and let these try to change them
+	$(BIN)/python -m pytest -m engines $(ARGS)
 
 smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest supported Spark, as CI does
 	$(OLDEST)/bin/python -m pytest -m smoke tests/spark $(ARGS)

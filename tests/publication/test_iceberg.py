@@ -411,6 +411,19 @@ def test_a_lost_version_is_named_and_a_new_history_can_be_written(topic: Publish
     assert read(topic) == [2, 3, 4, 5]
 
 
+def test_the_first_version_has_the_files_of_earlier_publications(topic: PublishedTopic, tmp_path: Path) -> None:
+    topic.write = lambda before, after: None  # type: ignore[method-assign]
+    one = topic.publish(topic.file(numbers(1, 2), removed=[(0, 1)]))
+    topic.first = 8
+    two = topic.publish(topic.file(numbers(3)), operation="replace")
+    del topic.write  # type: ignore[method-assign]
+    topic.write(one, two)
+    assert read(topic) == [2, 3]
+    assert {(status, file) for _, status, _, file, _ in entries(topic)} == {("ADDED", 1)}
+    topic.publish(topic.file(numbers(4)))
+    assert read(topic) == [2, 3, 4]
+
+
 def test_a_damaged_list_is_named(topic: PublishedTopic) -> None:
     topic.publish(topic.file(numbers(1)))
     (path,) = (topic.path / "metadata").glob("snap-*.avro")

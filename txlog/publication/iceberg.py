@@ -47,6 +47,9 @@ def write_version(
     publication = after.newest
     number = publication.number
     table = IcebergTable(topic=topic.topic, topic_id=topic.topic_id, first=publication.formats["iceberg"], url=url)
+    if after.version_of("iceberg") == 0:
+        # The topic may have had publications of another format.
+        before = None
     previous, manifests = (None, ()) if before is None else (yield from _read_before(library, table, before))
     schema = library.columns(topic)
     writer = _Writer(ctx, library, table, schema, before, after)
