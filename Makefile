@@ -22,6 +22,9 @@ BENCH := .venv-bench
 BENCH_STAMP := $(BENCH)/.stamp
 ICEBERG := .venv-iceberg
 ICEBERG_STAMP := $(ICEBERG)/.stamp
+# Engines that read published tables.
+ENGINES := .venv-engines
+ENGINES_STAMP := $(ENGINES)/.stamp
 # The lowest supported versions of everything but Spark, or another Python with the newest.
 MINIMUM := .venv-minimum$(if $(PYTHON),-$(notdir $(PYTHON)))
 MINIMUM_STAMP := $(MINIMUM)/.stamp
@@ -52,6 +55,11 @@ $(BENCH_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 $(ICEBERG_STAMP): conf/iceberg.txt
 	@$(or $(PYTHON),python3) -m venv --clear $(ICEBERG)
 	@$(ICEBERG)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/iceberg.txt
+	@touch $@
+
+$(ENGINES_STAMP): conf/engines.txt
+	@$(or $(PYTHON),python3) -m venv --clear $(ENGINES)
+	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/engines.txt
 	@touch $@
 
 $(MINIMUM_STAMP): pyproject.toml conf/minimum.txt
@@ -97,7 +105,7 @@ test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest suppor
 test-spark-native: $(CLASSES) ## Run the tests of Spark after install(); `make test` runs them with the Python data source
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder tests/spark --spark-format=native $(ARGS)
 
-test-engines: $(BENCH_STAMP) $(ICEBERG_STAMP) ## Read published tables with delta-rs, Polars, pyiceberg, DuckDB, Delta on Spark and Iceberg on Spark
+test-engines: $(BENCH_STAMP) $(ICEBERG_STAMP) $(ENGINES_STAMP) ## Read published tables with delta-rs, Polars, pyiceberg, DuckDB, Delta on Spark and Iceberg on Spark, and let these try to change them
 	$(BENCH)/bin/python -m pytest -m engines $(ARGS)
 
 test-rivals: $(OLDEST_STAMP) ## Kill the sinks of Delta and of Spark's files as test-kill does txlog's, delete their checkpoints, poll three tables

@@ -1,1 +1,1 @@
-"""Topics as tables of other formats: the same files, with metadata for engines that do not know txlog."""
+"""A topic as tables of other formats, whose metadata name txlog's own files (PROTOCOL.md, "Publication")."""
