@@ -90,6 +90,10 @@ def test_a_key_column_is_renamed_and_cannot_be_dropped(world: World) -> None:
         ({"rename_columns": {"name": "id"}}, "id"),
         ({"rename_columns": {"tags.element": "e"}}, "belongs to a list: it cannot be renamed"),
         ({"column_defaults": {"name": "x"}}, "'name' has a default and is not a new column"),
+        (
+            {"add_columns": pa.schema([pa.field("at.z", pa.int8())])},
+            r"'at' is a struct\. hint: add the field with add_fields",
+        ),
         ({"add_fields": {"name": pa.schema([pa.field("z", pa.int8())])}}, "is a string, and only a struct"),
         (
             {"add_columns": pa.schema([pa.field("n", pa.int8())]), "column_defaults": {"n": 200}},

@@ -100,6 +100,21 @@ def add_columns(runtime: Runtime, topic: TopicMetadata, fields: Sequence[SchemaF
     return changed
 
 
+def check_not_inside(base: TopicMetadata, fields: Sequence[SchemaField]) -> None:
+    """Raise SchemaMismatchError if a new column has a name like `address.city`, and `address` is a struct of the topic.
+
+    It would become a column beside the struct, with a dot in its name.
+    """
+    structs = {each.name for each in base.schema if each.type == "struct"}
+    for added in fields:
+        above, dot, name = added.name.partition(".")
+        if dot and above in structs:
+            raise SchemaMismatchError(
+                f"topic {base.topic!r}: new column {added.name!r}: {above!r} is a struct. hint: add the field with add_fields={{{above!r}: ...}}, "
+                f"named {name!r}"
+            )
+
+
 def changes_of(base: TopicMetadata, changes: ColumnChanges) -> tuple[Change, ...]:
     """Return the steps from the columns of `base` to the wanted ones. Raises SchemaMismatchError for unknown columns."""
     where = f"topic {base.topic!r}"

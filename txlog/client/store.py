@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from txlog.client.admin import Admin
-from txlog.client.column_changes import ColumnChanges, alter_columns
+from txlog.client.column_changes import ColumnChanges, alter_columns, check_not_inside
 from txlog.client.column_names import topic_versions
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
@@ -267,6 +267,7 @@ class Store:
         added: tuple[SchemaField, ...] = ()
         if add_columns is not None:
             added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
+            check_not_inside(self.runtime.topic(name), added)
         runtime = self.runtime
         wanted = ColumnChanges(
             rename=rename_columns or {},
