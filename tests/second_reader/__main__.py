@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from lab.spread import add_processes, spread
-from tests.second_reader.compare import differences
-from tests.second_reader.worlds import make_store
+from tests.second_reader.compare import differences, read_world
 
 SHOWN = 10
 
@@ -41,16 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if done % 25 == 0 or done == len(seeds):
             print(f"{done} of {len(seeds)} stores read, {failed} with a difference", flush=True)
     return bool(failed)
-
-
-def read_world(seed: int) -> list[str]:
-    """Return what the readers see differently in the store of a random world."""
-    with tempfile.TemporaryDirectory(prefix="txlog-second-") as folder:
-        try:
-            make_store(seed, Path(folder))
-            return differences(folder, seed)
-        except Exception as error:  # the reader itself failed, which is a difference too
-            return [f"{type(error).__name__}: {error}"]
 
 
 def _report(what: str, found: Sequence[str]) -> None:

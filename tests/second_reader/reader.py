@@ -22,7 +22,7 @@ class Missing(Damaged):
 class Unsupported(Exception):
     """The store needs a feature or a version that this reader does not know (R1)."""
 class Unstable(Exception):
-    """A transaction that is not decided holds offsets of the group; the second argument has the others (R16, R18)."""
+    """Offsets of the group are pending; the second argument has the others (Fetch, R16, R18)."""
 def need(condition: object, where: str, what: str) -> None:
     """Report damage that names the object, unless the condition holds (R2)."""
     if not condition:
@@ -42,6 +42,7 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 INTS = {"m1": (-1, MAX), "nat": (0, MAX), "count": (0, 2**48), "count1": (1, 2**48), "fid": (1, 2**31 - 1),
         "parts": (1, 10**5), "const": (1, 10**4), "time": (-1, 253402300799999)}
+PARTS = {"pair": ["text", "nat"], "stats": ["any", "any", "count"]}
 TEXTS = {"text": "(?s:.*)", "name": "(?s:.{0,32768})", "id": "[0-9a-f]{32}", "digest": "[0-9a-f]{64}", "java": "java_string",
          "digest0": "([0-9a-f]{64})?", "kind": "data|commit|abort|log_start|expire", "outcome": "commit|abort",
          "txlog": "txlog", "unique": "[0-9a-f]{8,64}", "state": "EMPTY|ONGOING|(PREPARE|COMPLETE)_(COMMIT|ABORT)"}
@@ -54,8 +55,8 @@ records count !; kind kind !; transactional bool !; timestamp time ! / Commit: +
 producer_id,producer_epoch,base_sequence,coordinator_epoch,first_offset,last_stable_offset,log_start_offset m1 -1;
 segment_base nat !; schema_id,deleted_version nat 0; files [@File] []; payload_bytes count 0; entries [entry] []; write_id id !;
 previous digest !; expired [nat] [] / Row: position nat !; entry @offset ! / GroupRow: position nat !; entry @group !
-/ File: path name !; rows,bytes count !; digest digest? !; footer_digest digest !; row_groups [count] !
-/ transaction: key text !; value @Transaction? ! / Transaction: transactional_id text !;
+/ File: path name !; rows,bytes count !; digest digest? !; footer_digest digest !; row_groups [count] !;
+statistics {stats} {} / transaction: key text !; value @Transaction? ! / Transaction: transactional_id text !;
 producer_id,producer_epoch,timeout_ms nat !; last_epoch m1 -1; last_outcome outcome? null; state state !; partitions [pair] [];
 staged [{any}] []; staged_object {any}? null; write_id id ! / offset: group,topic text !; partition nat !; value @OffsetValue? !
 / OffsetValue: offset nat ! / group: group text !; value {any}? ! / heartbeat: group,member_id text ! / Index: partition name !;
@@ -90,8 +91,8 @@ def check(kind: str, value: Any, where: str) -> Any:
         need(not lost, where, f"has no {lost}")
         return {name: check(sort, value[name], f"{where}: {name}") if name in value else json.loads(default)
                 for name, sort, default in TABLES[kind[1:]]}
-    if kind == "pair" and isinstance(value, list) and len(value) == 2:
-        return [check("text", value[0], where), check("nat", value[1], where)]
+    if kind in PARTS and isinstance(value, list) and len(value) == len(PARTS[kind]):
+        return [check(sort, item, where) for sort, item in zip(PARTS[kind], value, strict=True)]
     if kind in INTS or kind == "bool":
         ok = type(value) is bool if kind == "bool" else type(value) is int and INTS[kind][0] <= value <= INTS[kind][1]
     elif kind in TEXTS and isinstance(value, str):
@@ -204,9 +205,10 @@ def resolve(table: pa.Table, versions: list[Obj], number: int, where: str) -> li
     need(number < len(versions) and versions[number]["topic_id"] == versions[-1]["topic_id"], where, f"no version {number}")
     table.validate(full=True)  # strings are UTF-8, and decimals have their digits
     ids, version, have = any(field_id(column) is not None for column in table.schema), versions[number], dict[int, Any]()
+    allowed = versions[number:] if versions[-1]["last_field_id"] is None else [version]  # columns were only added, or changed
     for column, data in zip(table.schema, table.columns, strict=True):
         if field_id(column) is not None if ids else column.name not in ("_offset", "_timestamp"):
-            match = next((c for v in versions[number:] for c in v["schema"] if same(column, c, ids)), {"id": 0})
+            match = next((c for v in allowed for c in v["schema"] if same(column, c, ids)), {"id": 0})
             need(match["id"] and match["id"] not in have, where, f"column {column.name} is not the topic's, or is twice")
             have[match["id"]] = (pa.concat_arrays(data.chunks) if data.chunks else pa.array([], column.type), match)
     have = {c["id"]: (pa.nulls(len(table), arrow_type(c)), c) for c in version["schema"]} | have  # need() in convert()
@@ -294,7 +296,7 @@ class View:
             lower = 0 <= r["first_offset"] < min(was["txn_first_offset"], self.log_start)
             right = kind != "abort" or lower or r["first_offset"] == was["txn_first_offset"]
             need(right, where, "first_offset is not the transaction's")
-            if kind == "data" and r["transactional"] and not (first >= 0 and was["last_offset"] >= self.log_start):
+            if kind == "data" and (r["transactional"] if first < 0 else was["last_offset"] < self.log_start):
                 first = base
             self.producers[pid] = {"producer_epoch": r["producer_epoch"], "last_offset": end - 1, "txn_first_offset": first}
             ended = self.pending.pop(pid, {}) if kind != "data" else {}
@@ -363,14 +365,15 @@ def again(method: Callable[..., Any]) -> Callable[..., Any]:
             except Missing:
                 if tries == 2:
                     raise
+        raise AssertionError("unreachable")
     return call
 class Store:
     """A store in a local folder, opened to be read. Each call lists again, so it answers from a fresh tail (R17)."""
-    def __init__(self, path: str, now_ms: int | None = None) -> None:
-        self.root, self.now_ms = path, now_ms  # no step needs a clock, because no view is kept (R7, R9)
-        self.features = set(check("[text]", load("txlog.json", self._get("txlog.json"))[0].get("features"), "txlog.json"))
-        if self.features - FEATURES:
-            raise Unsupported(f"txlog.json: features {sorted(self.features - FEATURES)} are not known")
+    def __init__(self, path: str) -> None:
+        self.root = path  # no step needs a clock, because each call lists again after its last record (R7, R9)
+        features = set(check("[text]", load("txlog.json", self._get("txlog.json"))[0].get("features"), "txlog.json"))
+        if features - FEATURES:
+            raise Unsupported(f"txlog.json: features {sorted(features - FEATURES)} are not known")
         constants = self._object("txlog.json", "Store")["constants"]
         self.parts = {STATES: constants["transaction_state_partitions"], OFFSETS: constants["consumer_offsets_partitions"]}
     def _get(self, path: str) -> bytes:
@@ -397,7 +400,7 @@ class Store:
             now = self._object(path, "Topic")
             right = (now["number"], now["topic"]) == (number, topic) and now["schema_id"] <= number
             every, last = check_schema(now["schema"], path), now["last_field_id"]
-            right = right and len({c["id"] for c in every}) == len(every) and (not last or "schema-evolution" in self.features)
+            right = right and len({c["id"] for c in every}) == len(every)
             right = right and all(c["default"] is None if last is None else c["id"] <= last for c in every)
             need(right, path, "is not what its name says, or its ids, defaults or last_field_id are not possible")
             versions.append(now | {"floor": last or max(c["id"] for c in every)})
@@ -407,7 +410,7 @@ class Store:
         view, folder, begins = View(topic, partition), f"{topic}/{partition}", set[int]()
         marks: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
         for m in filter(None, map(NAME.fullmatch, self._list(folder))):
-            if int(m[1]) <= MAX and int(m[2] or 0) <= MAX:
+            if int(m[1]) < int(m[2] or MAX + 1) <= MAX + (m[2] is None):  # else the name does not parse (Layout)
                 marks[m[4]].append(int(m[1])) if m[4] else view.gen0.append((int(m[1]), int(m[2])))
         if marks["clean"]:
             path = f"{folder}/{max(marks['clean']):020}.clean"
@@ -535,15 +538,10 @@ class Store:
         """Return the users' topics that are not deleted, with their numbers of partitions (Topics)."""
         found = {name: self._versions(name)[-1:] for name in self._list("") if TOPIC.fullmatch(name)}
         return {name: v["partitions"] for name, last in found.items() for v in last if not v["deleted"]}
-    def log_start_offset(self, topic: str, partition: int) -> int:
-        """Return the first offset that is kept."""
-        return self._user(topic, partition).log_start
-    def log_end_offset(self, topic: str, partition: int) -> int:
-        """Return the next offset to be given, which is the high watermark (Words)."""
-        return self._user(topic, partition).end
-    def last_stable_offset(self, topic: str, partition: int) -> int:
-        """Return the LSO (Partition state)."""
-        return self._user(topic, partition).lso
+    def ends(self, topic: str, partition: int) -> tuple[int, int, int]:
+        """Return log start, LSO and log end (Words, Partition state)."""
+        view = self._user(topic, partition)
+        return view.log_start, view.lso, view.end
     def aborted(self, topic: str, partition: int) -> list[tuple[int, int, int]]:
         """Return the aborted transactions between the log start and the LSO (Reading)."""
         view = self._user(topic, partition)
@@ -562,14 +560,21 @@ class Store:
         for b in self._batches(view) if low < high else ():
             gone = any(p == b["producer_id"] and a <= b["base_offset"] <= z for p, a, z in aborted) and b["kind"] == "data"
             if b["end"] > low and b["base_offset"] < high and not (gone and b["transactional"] and not b["run"]):
-                for rows in self._rows(b, versions, topic, done):
-                    pieces.append(rows.filter(pc.and_(pc.greater_equal(rows["_offset"], low), pc.less(rows["_offset"], high))))
-        return pa.concat_tables(pieces).combine_chunks()
+                pieces.extend(self._rows(b, versions, topic, done))
+        rows = pa.concat_tables(pieces).combine_chunks()
+        return rows.filter(pc.and_(pc.greater_equal(rows["_offset"], low), pc.less(rows["_offset"], high)))
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the first batch with rows, below the LSO, whose timestamp is at or after the time (Reading)."""
-        view = self._user(topic, partition)
-        late = (b for b in self._batches(view) if b["timestamp"] >= timestamp_ms and view.log_start < b["end"])
-        return next((max(b["base_offset"], view.log_start) for b in late if b["base_offset"] < view.lso), None)
+        """Return the offset from which the first row below the LSO, at or after the time, is read (Reading)."""
+        view, versions, late = self._user(topic, partition), self._versions(topic), pa.scalar(timestamp_ms * 1000, pa.int64())
+        for b in self._batches(view):
+            found = [max(b["base_offset"], view.log_start)] * (b["timestamp"] >= timestamp_ms and b["end"] > view.log_start)
+            if found and b["run"] and b["producer_id"] < 0:  # it may stand for many batches, so its rows show their own times
+                rows = pa.concat_tables(self._rows(b, versions, topic, {}))
+                rows = rows.filter(pc.greater_equal(rows["_timestamp"].cast(pa.int64()), late))
+                found = [offset for offset in rows["_offset"].to_pylist() if offset >= view.log_start]
+            if found:
+                return int(found[0]) if found[0] < view.lso else None
+        return None
     def transactions(self) -> list[Obj]:
         """Return the ids of the transaction-state table, as their last records show them."""
         table = {key: value for n in range(self.parts[STATES]) for key, value in self._view(STATES, n).transactions.items()}
@@ -580,21 +585,16 @@ class Store:
         known = self.topics() if self.transactions() is not None else {}  # the log ends are read after the table
         return {topic: {n: self._view(topic, n).end for n in range(known[topic])} for topic in topics or known}
     def groups(self) -> list[str]:
-        """Return the groups that have committed offsets or a row of membership (Consumer offsets)."""
+        """Return the groups with a committed or pending offset, or a row of membership (Consumer offsets)."""
         views = [self._view(OFFSETS, n) for n in range(self.parts[OFFSETS])]
-        return sorted({key[0] for view in views for key in [*view.groups, *view.committed]})
+        return sorted({k[0] for view in views for rows in (view.groups, view.committed, *view.pending.values()) for k in rows})
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """Return the committed offsets of a group; a decided transaction counts although its marker is missing (Fetch, R16)."""
-        view, waiting = self._view(OFFSETS, java_hash(group, self.parts[OFFSETS])), set[Key]()
-        for pid in [p for p, rows in view.pending.items() if any(key[0] == group for key in rows)]:
-            ids = self._view(STATES, pid % self.parts[STATES]).transactions.values()
-            now, rows = next((v["state"] for v in ids if v["producer_id"] == pid), "none"), view.pending.pop(pid)
-            need(now[:3] in ("ONG", "PRE"), view.label, f"producer {pid} has pending offsets, but its transaction is {now}")
-            view.commit(rows if now == "PREPARE_COMMIT" else {})
-            waiting |= {key for key in rows if now == "ONGOING" and key[0] == group}
-        found = {key[1:]: row["entry"]["value"]["offset"] for key, row in view.committed.items() if key[0] == group}
+        """Return the committed offsets of a group; pending ones stay so, because this reader cannot write (Fetch, R16, R18)."""
+        view = self._view(OFFSETS, java_hash(group, self.parts[OFFSETS]))
+        waiting = {key for rows in view.pending.values() for key in rows if key[0] == group}
+        found = {k[1:]: r["entry"]["value"]["offset"] for k, r in view.committed.items() if k[0] == group and k not in waiting}
         if waiting:
-            raise Unstable(f"pending: {sorted(waiting)}", {k: v for k, v in found.items() if (group, *k) not in waiting})
+            raise Unstable(f"pending: {sorted(waiting)}", found)
         return found
 for _name in [name for name in vars(Store) if not name.startswith("_")]:
     setattr(Store, _name, again(getattr(Store, _name)))

@@ -29,13 +29,16 @@ TOPICS = {"orders": 1, "events": 2, "scratch": 1}
 def make_store(seed: int, folder: Path) -> None:
     """Write the store of a random world to `folder`, which must be empty."""
     world = World()
+    life = _Life(world, random.Random(seed))
     try:
-        _Life(world, random.Random(seed)).run()
+        life.run()
         for path, data in objects_of(world.memory):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
     finally:
+        # The folder keeps the open transactions. Closing their producers here ends them only in the world.
+        life.close()
         world.close()
 
 
@@ -45,6 +48,7 @@ class _Life:
         self.store = world.open()
         self.model = Model(dice)
         self.open: dict[str, Any] = {}
+        self.producers: list[Any] = []
         self.store.create_topic("orders", SCHEMA, config=CONFIG)
         keyed = {"key.columns": "id", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.batches": 3}
         self.store.create_topic("events", ORDERS, partitions=2, config=keyed)
@@ -57,6 +61,12 @@ class _Life:
             self.world.clock.advance_ms(self.dice.choice([0, 1, 1000]))
             with contextlib.suppress(TxlogError):
                 self.dice.choice(doings)()
+
+    def close(self) -> None:
+        """Close the producers that are still open."""
+        for producer in self.producers:
+            with contextlib.suppress(TxlogError):
+                producer.close()
 
     def _rows(self, store: Store, topic: str) -> Any:
         if topic == "orders":
@@ -98,10 +108,15 @@ class _Life:
             producer = store.producer(
                 name, staged=False, transaction_timeout_ms=2**31 - 1, transaction_max_timeout_ms=2**31 - 1
             )
+            self.producers.append(producer)
+            producer.init_transactions()
             producer.begin_transaction()
             self.open[name] = (producer, store)
-        self._send(*self.open[name])
-        self.open[name][0].flush()
+        producer, store = self.open[name]
+        self._send(producer, store)
+        producer.flush()
+        if self.dice.random() < 0.3:
+            producer.send_offsets_to_transaction({TopicPartition("events", 1): self.dice.randrange(9)}, "pending")
 
     def _end(self) -> None:
         if self.open:
@@ -110,12 +125,11 @@ class _Life:
             producer.close()
 
     def _group(self) -> None:
-        consumer = self.world.open().consumer(
+        with self.world.open().consumer(
             "events", group_id=f"h{self.dice.randrange(2)}", auto_offset_reset="earliest", enable_auto_commit=False
-        )
-        consumer.poll(0)
-        consumer.commit()
-        consumer.close()
+        ) as consumer:
+            consumer.poll(0)
+            consumer.commit()
 
     def _change(self) -> None:
         try_change(self.world.open(), self.dice, self.dice.randrange(1000))
