@@ -35,11 +35,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines smoke-spark-4.2 test-rivals simulate scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
@@ -120,6 +120,9 @@ test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch 
 simulate: $(STAMP) ## Explore every scenario of the protocol, plant every mutant, then run WORLDS=300 random worlds; one process per core
 	$(BIN)/python -m lab.explore $(ARGS)
 	$(BIN)/python -m lab.simulate --seeds $(WORLDS) --start $(START)
+
+second-reader: $(STAMP) ## Compare the client with a reader that was written from PROTOCOL.md alone, on WORLDS=300 random stores
+	$(BIN)/python -m tests.second_reader --worlds $(WORLDS) --start $(START) $(ARGS)
 
 scale: $(STAMP) ## Simulate up to 1,000 writers on a store with 60 ms a request, in virtual time: docs/scale.md
 	$(BIN)/python -m lab.scale $(ARGS)

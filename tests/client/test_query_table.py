@@ -198,23 +198,23 @@ def some_predicate(dice: random.Random, depth: int = 0) -> str:
         return f"(NOT {some_predicate(dice, depth + 1)})"
     name = dice.choice([*VALUES])
     column, literals = SPELLED[name], [literal for _, literal in VALUES[name]]
-    match dice.randrange(8):
-        case 0:
+    match dice.choice(["null", "in", "between", "distinct", "like", "whole", *["compare"] * 2]):
+        case "null":
             return f"{column} IS {dice.choice(['', 'NOT '])}NULL"
-        case 1:
+        case "in":
             chosen = ", ".join(dice.choices(literals, k=dice.randrange(1, 6)))
             return f"{column} {dice.choice(['', 'NOT '])}IN ({chosen})"
-        case 2:
+        case "between":
             return f"{column} BETWEEN {dice.choice(literals)} AND {dice.choice(literals)}"
-        case 3:
+        case "distinct":
             return f"{column} IS {dice.choice(['', 'NOT '])}DISTINCT FROM {dice.choice([*literals, 'NULL'])}"
-        case 4 if name in ("text", "point.s"):
+        case "like" if name in ("text", "point.s"):
             return f"{column} {dice.choice(['', 'NOT '])}LIKE {dice.choice(['%', 'a%', '%x', 'x%'])!r}"
-        case 4:
+        case "like":
             return f"{dice.choice(['id', '_offset'])} {dice.choice(['<', '>='])} {dice.randrange(200)}"
-        case 5 if name == "flag":
+        case "whole" if name == "flag":
             return column
-        case 5:
+        case "whole":
             return f"coalesce({column}, {dice.choice(literals)}) = {dice.choice(literals)}"
         case _:
             operator = dice.choice(["=", "<>", "<", "<=", ">", ">="])

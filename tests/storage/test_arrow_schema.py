@@ -674,6 +674,15 @@ def test_stored_columns_without_ids_are_found_by_name():
         check_stored(stored.append(pa.field("b", pa.int64())), fields, "orders/0/x")
 
 
+def test_an_id_of_zero_is_an_id_of_no_column() -> None:
+    fields = to_fields(pa.schema([("a", pa.int64())]))
+    stored = pa.schema([pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "0"})])
+    with pytest.raises(
+        CorruptRecordError, match=r"column 'a' \(id 0\): int64 is in it, and the topic's metadata has no such"
+    ):
+        check_stored(stored, fields, "orders/0/x")
+
+
 def test_the_schema_of_the_same_fields_is_made_once() -> None:
     fields = to_fields(pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))]))
     assert to_arrow(fields) is to_arrow(list(fields))

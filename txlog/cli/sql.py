@@ -233,7 +233,7 @@ def _topics_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
         raise InvalidRequestError("the query is too deeply nested") from None
     if not names:
         raise InvalidRequestError(
-            "the query names no topic. hint: name one, as in FROM orders; `txlog topics list` shows them"
+            "the query names no topic, and it can read topics only. hint: name one, as in FROM orders; `txlog topics list` shows them"
         )
     folded: dict[str, str] = {}
     for name in names:
@@ -290,8 +290,17 @@ def _distinct(schema: pa.Schema) -> pa.Schema:
 
 
 def _output(out: Output, kind: ResultFormat, schema: pa.Schema, interrupts: Interrupts) -> RowOutput:
+    import pyarrow as pa
+
     if kind is ResultFormat.TABLE:
         return _Table(out, schema.names)
+    # Before the first line of the output.
+    spans = [field.name for field in schema if pa.types.is_interval(field.type)]
+    if spans and kind in (ResultFormat.CSV, ResultFormat.PARQUET):
+        raise InvalidRequestError(
+            f"--output {kind} cannot write column {spans[0]!r}, which is an INTERVAL. hint: convert it in the query, as in "
+            f'CAST("{spans[0]}" AS VARCHAR)'
+        )
     with _writable(kind):
         return row_output(FileFormat(kind), schema, interrupts, "--output")
 

@@ -175,7 +175,8 @@ def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -
     if schema.equals(target, check_metadata=True):
         return
     ids = [field_id(found) for found in schema]
-    if not any(ids):
+    # An id of 0 is an id, too: no column of a topic has it.
+    if all(number is None for number in ids):
         unknown = [name for name in schema.names if name not in (*target.names, OFFSET_COLUMN, TIMESTAMP_COLUMN)]
         if unknown:
             raise CorruptRecordError(

@@ -251,7 +251,7 @@ class TransactionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the folded offsets table, committed or pending; `position` is the offset of the record that wrote it."""
+    """A row of the folded offsets table, committed or pending; `position` is the offset of the entry itself."""
 
     position: Offset
     write_id: Id

@@ -1,0 +1,48 @@
+"""A reader that somebody wrote from PROTOCOL.md alone sees in each store what the client sees."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.second_reader.compare import differences
+from tests.second_reader.worlds import make_store
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = sorted(path.name for path in (ROOT / "tests" / "golden").glob("v*") if path.is_dir())
+READER = Path(__file__).parent / "reader.py"
+
+
+def test_it_is_short_and_knows_nothing_of_txlog() -> None:
+    source = READER.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 600
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(source))
+        for name in (
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "txlog" not in imported
+    assert "tests" not in imported
+
+
+@pytest.mark.parametrize("version", GOLDEN)
+def test_every_golden_store(version: str, tmp_path: Path) -> None:
+    # A copy, because opening a store must not be able to change the golden one.
+    shutil.copytree(ROOT / "tests" / "golden" / version, tmp_path / version)
+    assert differences(tmp_path / version) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stores_of_random_worlds(seed: int, tmp_path: Path) -> None:
+    """`python -m tests.second_reader --worlds 300` reads more of them."""
+    make_store(seed, tmp_path)
+    assert differences(tmp_path, seed) == []
