@@ -63,6 +63,7 @@ def test_topics_describe_all_and_kafkas_option(seen: Cli) -> None:
         "ends",
         "sizes",
         "schema_history",
+        "published",
     }
 
 
