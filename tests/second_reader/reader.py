@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 Obj = dict[str, Any]
 Key = tuple[str, str, int]  # group, topic, partition
-FEATURES = set("txn-v2 staged-commit staged-inline sorted-runs inline-zstd group-members schema-evolution publication".split())
+FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution", "publication"}
 STATES, OFFSETS, STAMP, MAX = "__transaction_state", "__consumer_offsets", pa.timestamp("us", tz="UTC"), 2**63 - 1
 class Damaged(Exception):
     """The store holds an object that breaks the protocol (R2, R21)."""
