@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.client.world import World, many
+from tests.client.world import ORDERS, World, many
 from tests.effort import cases
 from txlog.client.store import Store
 from txlog.client.tables.query_table import QueryTable
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 
-FACTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 TYPED = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
@@ -81,18 +80,6 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-@pytest.fixture
-def numbered(world: World) -> Store:
-    """Return a store whose topic `facts` has three files with ids 0 to 2999, and an inline batch."""
-    opened = world.open()
-    opened.create_topic("facts", FACTS, config={"inline.max.bytes": 1024})
-    with opened.producer() as producer:
-        for first in (0, 1000, 2000):
-            producer.send("facts", many(1000, first)).result()
-        producer.send("facts", [{"id": 3000, "name": "last"}]).result()
-    return opened
-
-
 def opened_files(world: World, connection: duckdb.DuckDBPyConnection, query: str) -> tuple[int, list[Any]]:
     """Return how many files of rows a query opened, and its rows."""
     with world.counting.counting() as cost:
@@ -129,11 +116,11 @@ def test_files_are_skipped_by_the_condition_of_the_query(
 
 def test_only_the_columns_of_the_query_are_read(world: World, connection: duckdb.DuckDBPyConnection) -> None:
     store = world.open()
-    store.create_topic("facts", FACTS, config={"inline.max.bytes": 0, "segment.batches": 100})
+    store.create_topic("facts", ORDERS, config={"inline.max.bytes": 0, "segment.batches": 100})
     dice = random.Random(1)
     names = [f"{dice.getrandbits(120):x}" for _ in range(400_000)]
     with store.producer(batch_size=2**30) as producer:
-        producer.send("facts", pa.table({"id": range(400_000), "name": names}, FACTS)).result()
+        producer.send("facts", pa.table({"id": range(400_000), "name": names}, ORDERS)).result()
     (path,) = world.memory.list("facts/0/rows/")
     size = world.memory.size(f"facts/0/rows/{path}")
     connection.register("facts", QueryTable(store.snapshot("facts").table("facts")))
@@ -158,7 +145,7 @@ def test_only_the_columns_of_the_query_are_read(world: World, connection: duckdb
 
 def test_a_limit_ends_the_read(world: World, connection: duckdb.DuckDBPyConnection) -> None:
     store = world.open()
-    store.create_topic("facts", FACTS, config={"inline.max.bytes": 0, "segment.batches": 1000})
+    store.create_topic("facts", ORDERS, config={"inline.max.bytes": 0, "segment.batches": 1000})
     with store.producer() as producer:
         for first in range(0, 60_000, 1000):
             producer.send("facts", many(1000, first, width=4000)).result()
@@ -260,7 +247,7 @@ def test_answers_are_those_over_a_copy_of_the_rows(
 
 def test_columns_that_were_changed(world: World, connection: duckdb.DuckDBPyConnection) -> None:
     store = world.open()
-    store.create_topic("facts", FACTS, config={"inline.max.bytes": 0})
+    store.create_topic("facts", ORDERS, config={"inline.max.bytes": 0})
     with store.producer() as producer:
         producer.send("facts", [{"id": 1, "name": "old"}]).result()
     store.alter_topic("facts", add_columns=pa.schema([("note", pa.string())]))

@@ -24,7 +24,7 @@ from hypothesis import given
 import txlog
 from tests.client.test_where import FIELDS, LITERALS, ROWS, conditions, file_of, piece_of
 from tests.client.test_where import SCHEMA as TYPED
-from tests.client.world import World, many, rows_of, tp
+from tests.client.world import ORDERS, World, rows_of, tp
 from tests.effort import cases, examples
 from txlog.client import reading
 from txlog.client.store import Store
@@ -47,7 +47,6 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("txn", pa.int64()), ("name", pa.string()), ("amount", pa.float64())]
 )
 TOPICS = ("orders", "payments")
-FACTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 LARGE = MergePolicy(target_bytes=2**30)
 Row = dict[str, Any]
 
@@ -109,18 +108,6 @@ def store(world: World) -> Store:
     opened = world.open()
     for topic in TOPICS:
         opened.create_topic(topic, SCHEMA, partitions=2, config={"segment.batches": 4, "inline.max.bytes": 4096})
-    return opened
-
-
-@pytest.fixture
-def numbered(world: World) -> Store:
-    """Return a store whose topic `facts` has three files in one partition, with ids 0 to 2999, and an inline batch."""
-    opened = world.open()
-    opened.create_topic("facts", FACTS, config={"inline.max.bytes": 1024})
-    with opened.producer() as producer:
-        for first in (0, 1000, 2000):
-            producer.send("facts", many(1000, first)).result()
-        producer.send("facts", [{"id": 3000, "name": "last"}]).result()
     return opened
 
 
@@ -393,12 +380,12 @@ def test_files_are_skipped_by_their_statistics(world: World, numbered: Store, ki
 
 def test_row_groups_are_skipped_and_columns_pruned(world: World) -> None:
     store = world.open()
-    store.create_topic("facts", FACTS, config={"inline.max.bytes": 0, "segment.batches": 100})
+    store.create_topic("facts", ORDERS, config={"inline.max.bytes": 0, "segment.batches": 100})
     rows = 400_000
     dice = random.Random(1)
     names = [f"{dice.getrandbits(120):x}" for _ in range(rows)]
     with store.producer(batch_size=2**30) as producer:
-        producer.send("facts", pa.table({"id": range(rows), "name": names}, FACTS)).result()
+        producer.send("facts", pa.table({"id": range(rows), "name": names}, ORDERS)).result()
     facts = store.table("facts")
     (path,) = world.memory.list("facts/0/rows/")
     size = world.memory.size(f"facts/0/rows/{path}")

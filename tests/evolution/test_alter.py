@@ -94,6 +94,10 @@ def test_a_key_column_is_renamed_and_cannot_be_dropped(world: World) -> None:
             {"add_columns": pa.schema([pa.field("at.z", pa.int8())])},
             r"'at' is a struct\. hint: add the field with add_fields",
         ),
+        (
+            {"add_columns": pa.schema([pa.field("at.z", pa.int8())]), "column_defaults": {"at.z": 1}},
+            r"'at' is a struct\. hint: add the field with add_fields",
+        ),
         ({"add_fields": {"name": pa.schema([pa.field("z", pa.int8())])}}, "is a string, and only a struct"),
         (
             {"add_columns": pa.schema([pa.field("n", pa.int8())]), "column_defaults": {"n": 200}},

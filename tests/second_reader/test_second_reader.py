@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import txlog
 from tests.second_reader.compare import differences
 from tests.second_reader.worlds import make_store
+from txlog.core.names import SegmentObject, parse_partition_object
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = sorted(path.name for path in (ROOT / "tests" / "golden").glob("v*") if path.is_dir())
@@ -46,3 +48,23 @@ def test_stores_of_random_worlds(seed: int, tmp_path: Path) -> None:
     """`python -m tests.second_reader --worlds 300` reads more of them."""
     make_store(seed, tmp_path)
     assert differences(tmp_path, seed) == []
+
+
+def test_the_random_worlds_have_what_a_reader_may_misread(tmp_path: Path) -> None:
+    """A world goes on after an error, so only its store shows whether it did anything."""
+    found: set[str] = set()
+    for seed in range(4):
+        make_store(seed, tmp_path / str(seed))
+        with txlog.open(str(tmp_path / str(seed))) as store:
+            ends = [each for topic in store.topics() for each in store.admin().list_offsets(topic.name).values()]
+            found |= {"open" for each in ends if each.last_stable_offset < each.log_end_offset}
+            found |= {"log start" for each in ends if each.log_start_offset}
+            found |= {each.state for each in store.admin().list_transactions()}
+            found |= {"offsets" for each in store.admin().list_groups() if each.offsets}
+            found |= {"changed columns" for _ in store.schema_history("orders")[1:]}
+    found |= {path.suffix for path in tmp_path.rglob("*")}
+    for path in tmp_path.rglob("*.parquet"):
+        parsed = parse_partition_object(path.name)
+        found.add(f"generation {parsed.segment.generation}" if isinstance(parsed, SegmentObject) else path.parent.name)
+    assert found >= {"open", "log start", "offsets", "changed columns", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"}
+    assert found >= {".clean", ".txnindex", ".boundary", "rows", "generation 0", "generation 1", "generation 2"}

@@ -100,18 +100,17 @@ def add_columns(runtime: Runtime, topic: TopicMetadata, fields: Sequence[SchemaF
     return changed
 
 
-def check_not_inside(base: TopicMetadata, fields: Sequence[SchemaField]) -> None:
-    """Raise SchemaMismatchError if a new column has a name like `address.city`, and `address` is a struct of the topic.
+def check_not_inside(fields: Sequence[SchemaField], added: Sequence[SchemaField], where: str) -> None:
+    """Raise SchemaMismatchError if an added column has a name like `address.city`, and `address` is a struct of `fields`.
 
     It would become a column beside the struct, with a dot in its name.
     """
-    structs = {each.name for each in base.schema if each.type == "struct"}
-    for added in fields:
-        above, dot, name = added.name.partition(".")
+    structs = {each.name for each in fields if each.type == "struct"}
+    for each in added:
+        above, dot, name = each.name.partition(".")
         if dot and above in structs:
             raise SchemaMismatchError(
-                f"topic {base.topic!r}: new column {added.name!r}: {above!r} is a struct. hint: add the field with add_fields={{{above!r}: ...}}, "
-                f"named {name!r}"
+                f"{where}: new column {each.name!r}: {above!r} is a struct. hint: add the field with add_fields={{{above!r}: ...}}, named {name!r}"
             )
 
 
@@ -144,6 +143,7 @@ def _additions(base: TopicMetadata, before: Sequence[Change], changes: ColumnCha
             f"{where}: {unknown[0]!r} has a default and is not a new column; the default of a column cannot be changed"
         )
     now, _ = apply_changes(base.schema, last_field_id(base), before, where)
+    check_not_inside(now, changes.add, where)
     made: list[Change] = []
     for above, shown, each in new:
         if shown in changes.defaults:

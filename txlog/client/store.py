@@ -267,7 +267,6 @@ class Store:
         added: tuple[SchemaField, ...] = ()
         if add_columns is not None:
             added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
-            check_not_inside(self.runtime.topic(name), added)
         runtime = self.runtime
         wanted = ColumnChanges(
             rename=rename_columns or {},
@@ -289,7 +288,8 @@ class Store:
                 )
             runtime.ensure_writable()
             return self._remember(alter_columns(runtime, name, wanted, allow_key_movement=allow_key_movement))
-        topic_id = runtime.topic(name, 0).topic_id
+        base = runtime.topic(name, 0)
+        check_not_inside(base.schema, added, f"topic {name!r}")
         runtime.ensure_writable()
         changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
         return self._remember(
@@ -302,7 +302,7 @@ class Store:
                     partitions=partitions,
                     add_columns=added,
                     allow_key_movement=allow_key_movement,
-                    topic_id=topic_id,
+                    topic_id=base.topic_id,
                 ),
             )
         )
