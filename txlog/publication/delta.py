@@ -74,7 +74,7 @@ def write_version(
         "features": sorted(features),
         "created_at": created_at,
     }
-    look = _Look(topic, state, retention_ms)
+    look = _Look(topic, after.newest.topic_id, state, retention_ms)
     state["metadata"] = hashlib.sha256(_line(look.metadata)).hexdigest()
     yield from many([put_pure(ctx, f"{topic.topic}/{each.path}", each.content) for each in look.objects(before, after)])
     lines = [_line(action) for action in look.actions(before, after, held)]
@@ -98,8 +98,9 @@ def vector_objects(tables: Tables) -> set[str]:
 class _Look:
     """The actions of one version of a table."""
 
-    def __init__(self, topic: TopicMetadata, state: Action, retention_ms: int) -> None:
+    def __init__(self, topic: TopicMetadata, table_id: str, state: Action, retention_ms: int) -> None:
         self._topic = topic
+        self._table_id = named = table_id
         self._state = state
         reader = state["features"]
         self.protocol: Action = {
@@ -110,7 +111,6 @@ class _Look:
                 "writerFeatures": sorted([*reader, *_WRITER_FEATURES]),
             }
         }
-        named = topic.topic_id
         self.metadata: Action = {
             "metaData": {
                 "id": "-".join((named[:8], named[8:12], named[12:16], named[16:20], named[20:])),
@@ -187,11 +187,11 @@ class _Look:
 
     def objects(self, before: Tables | None, after: Tables) -> list[DeletionVector]:
         """Return the deletion vectors of this version that need an object."""
-        found = (_vector(new, self._topic.topic_id) for _, new in _changed(before, after) if new is not None)
+        found = (_vector(new, self._table_id) for _, new in _changed(before, after) if new is not None)
         return [each for each in found if each is not None and each.path]
 
     def _removed_rows(self, file: PublishedFile) -> Action:
-        vector = _vector(file, self._topic.topic_id)
+        vector = _vector(file, self._table_id)
         return {} if vector is None else {"deletionVector": vector.descriptor}
 
 

@@ -46,7 +46,9 @@ def write_version(
     ctx = ctx or Context()
     publication = after.newest
     number = publication.number
-    table = IcebergTable(topic=topic.topic, topic_id=topic.topic_id, first=publication.formats["iceberg"], url=url)
+    table = IcebergTable(
+        topic=topic.topic, topic_id=publication.topic_id, first=publication.formats["iceberg"], url=url
+    )
     if after.version_of("iceberg") == 0:
         # The topic may have had publications of another format.
         before = None

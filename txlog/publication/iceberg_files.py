@@ -350,7 +350,7 @@ def metadata(
     snapshots = [each for each in older["snapshots"] if each["timestamp-ms"] >= now - retention_ms] + [snapshot]
     value = {
         "format-version": 2,
-        "table-uuid": str(UUID(topic.topic_id)),
+        "table-uuid": str(UUID(publication.topic_id)),
         "location": table.location,
         "last-sequence-number": table.sequence_number(number),
         "last-updated-ms": now,

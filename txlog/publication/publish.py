@@ -262,7 +262,8 @@ class _Attempt:
         publication = Publication(
             number=number,
             topic=topic.topic,
-            topic_id=topic.topic_id,
+            # A topic that is created again continues the tables, and formats take this id for that of the table.
+            topic_id=topic.topic_id if before is None else before.newest.topic_id,
             topic_version=topic.schema_id,
             formats={name: known.get(name, number) for name in self._formats},
             operation=operation,  # type: ignore[arg-type]

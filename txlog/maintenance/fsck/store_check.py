@@ -23,6 +23,7 @@ from txlog.core.records import CleanupRun, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
 from txlog.maintenance.fsck.findings import LOST_RECORD, Finding, Findings, Reader, few
 from txlog.maintenance.fsck.partition_check import Checked, Looked, PartitionTask, look_at, look_elsewhere
+from txlog.maintenance.fsck.publication_check import check_publications
 from txlog.maintenance.fsck.repair import RepairedObject
 from txlog.maintenance.fsck.topic_check import Topic, TopicCheck
 from txlog.maintenance.fsck.transaction_check import TransactionCheck
@@ -271,6 +272,8 @@ class _StoreCheck:
         for topic in topics:
             prepared = [paths for tp, paths in self.transactions.prepared_files.items() if tp.topic == topic.name]
             self.topic_check.check_staged_folder(topic, before[topic.name], named[topic.name].union(*prepared))
+            if topic.is_published:
+                check_publications(self.reader, topic.name)
 
     def _look_here(self, tp: TopicPartition, task: Callable[[], PartitionTask]) -> Checked:
         """Check a partition in this process."""

@@ -17,6 +17,7 @@ from txlog.core.schema import check_fields
 from txlog.errors import SchemaMismatchError
 from txlog.maintenance.fsck.findings import Reader
 from txlog.maintenance.fsck.partition_check import Schemas
+from txlog.maintenance.fsck.publication_check import FORMAT_FOLDERS
 from txlog.text import duration_text
 
 SKEW_MS = 2 * MAX_CLOCK_ERROR_MS
@@ -31,6 +32,8 @@ class Topic:
     versions: dict[int, TopicMetadata] = field(default_factory=dict)
     folders: list[int] = field(default_factory=list)
     """Partitions that have a folder or that a finished transaction wrote to."""
+    is_published: bool = False
+    """Whether the topic has publications, of now or earlier."""
     last_version: int = -1
 
     @property
@@ -57,6 +60,8 @@ class TopicCheck:
         """Return a topic as its versions describe it."""
         topic = Topic(name=name)
         listed = self.reader.list(f"{name}/")
+        topic.is_published = names.PUBLICATION_FOLDER in listed and name not in INTERNAL_TOPICS
+        own = {"staged/", names.PUBLICATION_FOLDER, *(FORMAT_FOLDERS if topic.is_published else ())}
         strange = []
         numbers = []
         for entry in listed:
@@ -64,7 +69,7 @@ class TopicCheck:
                 topic.folders.append(partition)
             elif (number := names.parse_topic_metadata_name(entry)) is not None and name not in INTERNAL_TOPICS:
                 numbers.append(number)
-            elif entry != "staged/" or name in INTERNAL_TOPICS:
+            elif entry not in own or name in INTERNAL_TOPICS:
                 strange.append(entry)
         topic.folders.sort()
         self.findings.note_strange(f"{name}/", strange)
