@@ -41,6 +41,7 @@ def no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     monkeypatch.setattr(publishing, "write_version", nothing)
+    monkeypatch.setattr(publishing, "complete_version", nothing)
     monkeypatch.setattr(publishing, "_is_written", lambda *_: True)
 
 

@@ -24,6 +24,11 @@ from txlog.publication.iceberg_names import FOLDER, HINT, IcebergTable, group_of
 from txlog.text import install_text
 
 
+def check_installed() -> None:
+    """Raise InvalidRequestError without pyiceberg."""
+    _library()
+
+
 def write_version(
     before: Tables | None,
     after: Tables,
