@@ -187,7 +187,7 @@ def _found(session: Session, names: Sequence[str]) -> Iterator[tuple[str, TopicM
             is_due = bool(names or formats_of(runtime, topic))
         except StoreChangedError:
             raise
-        except (InvalidRequestError, CorruptLogError) as error:
+        except TxlogError as error:
             yield name, error
             continue
         if is_due:

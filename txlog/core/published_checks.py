@@ -23,8 +23,7 @@ def check_publication(before: Tables | None, publication: Publication, path: str
     why = _why(before, publication)
     if why is not None:
         raise CorruptRecordError(
-            f"{path}: {why}. hint: restore this object from a backup; until then vacuum deletes nothing of topic {publication.topic!r}, and its tables stay "
-            "as they are"
+            f"{path}: {why}. hint: restore this object from a backup; vacuum deletes nothing of the topic until then"
         )
 
 
