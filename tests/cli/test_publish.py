@@ -73,6 +73,34 @@ def test_a_table_that_another_program_wrote_to_is_an_error(published: Cli) -> No
     assert "_delta_log/00000000000000000000.json" in done.err
 
 
+def test_a_topic_that_fails_stops_no_other(published: Cli, store: Store) -> None:
+    store.create_topic("alien", config={"publish.formats": "delta"})
+    log = published.root / "alien" / "_delta_log"
+    log.mkdir()
+    (log / f"{0:020d}.json").write_text('{"commitInfo":{}}\n')
+    done = published("publish", "--once", status=4)
+    assert done.lines[0].split()[-1] == "FAILED"
+    assert done.lines[1].split()[0] == "alien"
+    assert "alien/_delta_log/00000000000000000000.json" in done.lines[1]
+    assert done.lines[2].split() == ["orders", "delta", "0", "2", "0", "1", "0", "-"]
+    assert "alien/_delta_log/00000000000000000000.json" in done.err
+    done = published("publish", "--once", "-o", "json", status=4)
+    alien, orders = done.json
+    assert (alien["topic"], alien["publication"], orders["error"]) == ("alien", -1, None)
+    assert "alien/_delta_log" in alien["error"]
+
+
+def test_a_name_that_is_no_topic_and_a_damaged_topic_stop_no_other(published: Cli, store: Store) -> None:
+    done = published("publish", "nothing", "orders", "--once", status=2)
+    assert [line.split()[0] for line in done.lines[1:]] == ["nothing", "orders"]
+    assert "'nothing'" in done.err
+    store.create_topic("damaged")
+    (published.root / "damaged" / f"topic.{0:020d}.json").write_bytes(b"?")
+    done = published("publish", "--once", status=4)
+    assert done.lines[-1].split()[:3] == ["orders", "delta", "0"]
+    assert f"damaged/topic.{0:020d}.json" in done.err
+
+
 def test_the_daemon_publishes_until_a_signal(published: Cli, store: Store) -> None:
     command = [sys.executable, "-m", "txlog.cli.main", "--store", str(published.root), "publish", "--daemon"]
     options = [part for name, value in FAST.items() for part in ("--storage-option", f"{name}={value}")]

@@ -22,6 +22,7 @@ def _no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     monkeypatch.setattr(publish, "write_version", nothing)
+    monkeypatch.setattr(publish, "complete_version", nothing)
     monkeypatch.setattr(publish, "_is_written", lambda *_: True)
 
 

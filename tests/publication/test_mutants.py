@@ -41,6 +41,7 @@ def no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     monkeypatch.setattr(publishing, "write_version", nothing)
+    monkeypatch.setattr(publishing, "complete_version", nothing)
     monkeypatch.setattr(publishing, "_is_written", lambda *_: True)
 
 
@@ -51,8 +52,8 @@ def _as_dict(changes: deciding.Changes) -> dict[str, Any]:
 _SPLIT = deciding._split
 
 
-def _all_old(before: Any, partition: Any, shown: Any, offsets: Any) -> Any:
-    old, new = _SPLIT(before, partition, shown, offsets)
+def _all_old(intervals: Any, shown: Any, offsets: Any) -> Any:
+    old, new = _SPLIT(intervals, shown, offsets)
     return (deciding.joined(sorted((*old, *new), key=lambda run: run.first_row)), ()) if old else (old, new)
 
 

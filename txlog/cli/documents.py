@@ -293,6 +293,8 @@ class PublishDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Rows among those added that had to be copied to a new file."""
     must_rewrite: int
     """Files that other formats would misread and that could not be rewritten yet. The tables wait for them."""
+    error: str | None = None
+    """Why the topic could not be published. Then the numbers are 0, and `publication` is -1."""
 
 
 class PublishedFileDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,7 +357,7 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VacuumFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A damaged topic, in which nothing more was deleted."""
+    """A topic in which nothing more was deleted, because it is damaged or its tables cannot go on."""
 
     topic: str
     error: str

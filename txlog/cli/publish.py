@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
@@ -11,8 +11,16 @@ from txlog.cli.errors import raise_first
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, TopicsOption, argument, option
 from txlog.cli.output import Output
-from txlog.errors import InvalidRequestError, RetriableError, TxlogError
-from txlog.text import bytes_text, count_text, duration_text, time_text
+from txlog.errors import (
+    CorruptLogError,
+    InvalidRequestError,
+    RetriableError,
+    StoreChangedError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+    split_hint,
+)
+from txlog.text import bytes_text, count_text, duration_text, shorten, time_text
 
 if TYPE_CHECKING:
     from txlog.core.names import TopicPartition
@@ -62,14 +70,22 @@ def publish(
         while True:
             made: list[PublishDocument] = []
             failed: list[TxlogError] = []
-            for found in _topics(session, names):
-                for _, outcome in publish_topics(reads, [found], workers, known=known):
+            try:
+                for name, found in _found(session, names):
+                    outcome: object = found
+                    if not isinstance(found, TxlogError):
+                        ((_, outcome),) = publish_topics(reads, [found], workers, known=known)
+                    if isinstance(outcome, UnknownTopicOrPartitionError) and not names:
+                        continue  # it was deleted meanwhile
                     if isinstance(outcome, TxlogError):
                         failed.append(outcome)
-                    else:
-                        made.append(_document(session, found, outcome))
-                if interrupts.received is not None:
-                    break
+                    made.append(_document(session, name, found, outcome))
+                    if interrupts.received is not None:
+                        break
+            except RetriableError as error:
+                if once:
+                    raise
+                failed.append(error)
             if once:
                 session.out.show(made, lambda out: show_published(out, made))  # noqa: B023  shown at once
                 raise_first(failed)
@@ -89,15 +105,17 @@ def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
     if not documents:
         out.line("Nothing is published: no topic has publish.formats.")
         return
+    some_failed = any(each.error is not None for each in documents)
     out.records(
         {
             "topic": each.topic,
             "formats": ", ".join(each.formats),
-            "publication": each.publication,
+            "publication": each.publication if each.error is None else None,
             "new rows": each.rows_added,
             "of them copied": each.rows_copied,
             "files added": each.files_added,
             "files removed": each.files_removed,
+            **({"failed": each.error and shorten(split_hint(each.error)[0], 80)} if some_failed else {}),
         }
         for each in documents
     )
@@ -145,20 +163,57 @@ def describe_published(out: Output, document: PublishedDocument) -> None:
 
 
 def _topics(session: Session, names: Sequence[str]) -> list[TopicMetadata]:
+    topics = []
+    for _, found in _found(session, names):
+        if isinstance(found, TxlogError):
+            raise found
+        topics.append(found)
+    return topics
+
+
+def _found(session: Session, names: Sequence[str]) -> Iterator[tuple[str, TopicMetadata | TxlogError]]:
+    """Yield each topic that is to be published, or why it cannot be: one that is damaged must not stop the others."""
     from txlog.publication.publish import formats_of
 
     runtime = session.store.runtime
-    if names:
-        return [runtime.topic(name, 0) for name in dict.fromkeys(names)]
-    return [each for each in runtime.list_topics() if formats_of(runtime, each)]
+    damaged: list[CorruptLogError] = []
+    every = list(dict.fromkeys(names)) or runtime.list_topics(damaged)
+    for error in damaged:
+        yield "", error
+    for each in every:
+        name = each if isinstance(each, str) else each.topic
+        try:
+            topic = runtime.topic(each, 0) if isinstance(each, str) else each
+            is_due = bool(names or formats_of(runtime, topic))
+        except StoreChangedError:
+            raise
+        except TxlogError as error:
+            yield name, error
+            continue
+        if is_due:
+            yield name, topic
 
 
-def _document(session: Session, topic: TopicMetadata, made: object) -> PublishDocument:
+def _document(session: Session, name: str, topic: object, made: object) -> PublishDocument:
+    from txlog.core.records import TopicMetadata
     from txlog.publication.publish import Published, formats_of
 
-    assert isinstance(made, Published)
+    if not isinstance(made, Published):
+        return PublishDocument(
+            topic=name,
+            formats=(),
+            publication=-1,
+            publications=0,
+            files_added=0,
+            files_removed=0,
+            rows_added=0,
+            rows_copied=0,
+            must_rewrite=0,
+            error=str(made),
+        )
+    assert isinstance(topic, TopicMetadata)
     return PublishDocument(
-        topic=made.topic,
+        topic=name,
         formats=formats_of(session.store.runtime, topic),
         publication=made.number,
         publications=made.publications,

@@ -116,4 +116,4 @@ def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None
         when = f"; vacuum may delete the first at {time_text(min(times))}" if times else ""
         out.line(f"{count_text(len(document.waiting), 'object')} more must wait out delete.grace.ms{when}.")
     for each in document.failed:
-        out.line(f"Topic {each.topic!r} is damaged, so vacuum stopped there: {each.error}")
+        out.line(f"Vacuum stopped in topic {each.topic!r}: {each.error}")

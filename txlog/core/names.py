@@ -300,6 +300,15 @@ def parse_published_copy_name(name: str) -> int | None:
     return _bounded(match[1]) if match else None
 
 
+def parse_published_copy_path(path: str) -> int | None:
+    """Return the publication for which a file was written, by its path in the topic's folder; None for another path."""
+    return (
+        parse_published_copy_name(path.removeprefix(PUBLICATION_FOLDER))
+        if path.startswith(PUBLICATION_FOLDER)
+        else None
+    )
+
+
 def table_version_path(format_name: str, topic: str, version: int) -> str:
     """Return the path of the object that declares a version of a topic's table in another format."""
     if format_name == "delta":

@@ -8,10 +8,10 @@ follows the tables sees each row once, in a file that is new to him. This module
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 
 import msgspec
@@ -265,9 +265,10 @@ def unclear_files(before: Tables | None, partitions: Sequence[ShownPartition]) -
     """
     return [
         shown
-        for partition in partitions
+        for number, partition in enumerate(partitions)
+        for edges in (_edges(before, partition, number),)
         for shown in partition.files
-        if any(not span.is_exact and _inside(_edges(before, partition, shown.partition), span) for span in shown.spans)
+        if any(not span.is_exact and _inside(edges, span) for span in shown.spans)
     ]
 
 
@@ -284,7 +285,12 @@ def compare(
     held = {} if before is None else before.files
     if before is not None:
         _check_not_older(before, partitions)
-    shown = {each.file.path: (each, partition) for partition in partitions for each in partition.files}
+    shown = {
+        each.file.path: (each, intervals)
+        for number, partition in enumerate(partitions)
+        for intervals in (_Intervals(before, partition, number),)
+        for each in partition.files
+    }
     copies_of: dict[str, list[PublishedFile]] = {}
     for file in held.values():
         copies_of.setdefault(file.source, []).append(file)
@@ -292,8 +298,8 @@ def compare(
     replaced: list[PublishedFile] = []
     added: list[PublishedFile] = []
     copies: list[Copy] = []
-    for path, (each, partition) in shown.items():
-        old, new = _split(before, partition, each, offsets.get(path, ()))
+    for path, (each, intervals) in shown.items():
+        old, new = _split(intervals, each, offsets.get(path, ()))
         published, parts = held.get(path), copies_of.get(path, ())
         every = (RowRun(0, each.file.rows),)
         if published is not None:
@@ -390,33 +396,51 @@ def _inside(edges: Sequence[int], span: Span) -> bool:
     return at < len(edges) and edges[at] < span.end_offset
 
 
+class _Intervals:
+    """Which offsets of a partition the tables had, between edges. A partition may have many files and many edges."""
+
+    def __init__(self, before: Tables | None, partition: ShownPartition, number: int) -> None:
+        self.edges = _edges(before, partition, number)
+        # Below the first edge, from it to the second one, and so on.
+        self._are_old: list[bool | None] = [
+            None if offset < partition.log_start_offset else before is not None and before.has(number, offset)
+            for offset in (-1, *self.edges)
+        ]
+
+    def is_old(self, offset: int) -> bool | None:
+        """Return whether the tables had the row at `offset`; None if it lies below the log start."""
+        return self._are_old[bisect_right(self.edges, offset)]
+
+
 def _split(
-    before: Tables | None, partition: ShownPartition, shown: ShownFile, offsets: Sequence[int]
+    intervals: _Intervals, shown: ShownFile, offsets: Sequence[int]
 ) -> tuple[tuple[RowRun, ...], tuple[RowRun, ...]]:
     """Return the rows at or above the log start that the tables had, and those that are new to them."""
-    edges = _edges(before, partition, shown.partition)
     old: list[RowRun] = []
     new: list[RowRun] = []
-    for first, end, offset in _runs(shown, edges, offsets):
-        if offset >= partition.log_start_offset:
-            is_old = before is not None and before.has(shown.partition, offset)
+    for first, end, is_old in _runs(shown, intervals, offsets):
+        if is_old is not None:
             (old if is_old else new).append(RowRun(first, end))
     return joined(old), joined(new)
 
 
-def _runs(shown: ShownFile, edges: Sequence[int], offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield rows `[first, end)` with the offset of one of them: no edge lies between the offsets of such rows."""
+def _runs(shown: ShownFile, intervals: _Intervals, offsets: Sequence[int]) -> Iterator[tuple[int, int, bool | None]]:
+    """Yield rows `[first, end)`, and whether the tables had them."""
+    edges = intervals.edges
     for span in shown.spans:
         end_row = span.first_row + span.rows
         if not _inside(edges, span):
-            yield span.first_row, end_row, span.first_offset
+            yield span.first_row, end_row, intervals.is_old(span.first_offset)
         elif span.is_exact:
-            cuts = [edge for edge in edges if span.first_offset < edge < span.end_offset]
+            cuts = edges[bisect_right(edges, span.first_offset) : bisect_left(edges, span.end_offset)]
             for begin, end in pairwise((span.first_offset, *cuts, span.end_offset)):
-                yield span.first_row + begin - span.first_offset, span.first_row + end - span.first_offset, begin
+                row = span.first_row - span.first_offset
+                yield row + begin, row + end, intervals.is_old(begin)
         else:
-            for row in range(span.first_row, end_row):
-                yield row, row + 1, int(offsets[row])
+            row = span.first_row
+            for is_old, rows in groupby(map(intervals.is_old, map(int, offsets[row:end_row]))):
+                first, row = row, row + sum(1 for _ in rows)
+                yield first, row, is_old
 
 
 def _positions(rows: Sequence[RowRun], some: Sequence[RowRun]) -> tuple[RowRun, ...]:

@@ -5,7 +5,9 @@ Files that another format would misread are rewritten by a merge. Everything els
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import TypeAlias
 
 from txlog.client.session import Session
@@ -20,6 +22,7 @@ from txlog.maintenance.workers import Progress, Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.publications import end_tails
 from txlog.publication.publish import Known, Published, publish_topic
+from txlog.text import shorten
 
 Outcome: TypeAlias = tuple[str, Published | TxlogError]
 """A topic, and what was published of it, or the error."""
@@ -34,17 +37,33 @@ def publish_topics(
 ) -> Iterator[Outcome]:
     """Bring the tables of each topic up to date. An error of one topic does not stop the others.
 
-    `known` is as in `publish_topic`. Raises StoreChangedError.
+    An error of another kind is the cause of a TxlogError. `known` is as in `publish_topic`. Raises StoreChangedError.
     """
     for topic in topics:
         try:
-            yield topic.topic, _publish(session, topic, workers, progress, {} if known is None else known)
+            outcome: Published | TxlogError = _publish(
+                session, topic, workers, progress, {} if known is None else known
+            )
         except StoreChangedError:
             raise
         except TxlogError as error:
-            yield topic.topic, error
+            outcome = error
+        except Exception as error:
+            # A library of a format may fail in its own way, and the other topics have other columns and formats.
+            outcome = _unexpected(topic.topic, error)
         finally:
             session.forget([TopicPartition(topic.topic, number) for number in range(topic.partitions)])
+        yield topic.topic, outcome
+
+
+def _unexpected(topic: str, error: Exception) -> TxlogError:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    made = TxlogError(
+        f"topic {topic!r} could not be published, because of {type(error).__name__}: {shorten(str(error), 120)} ({PurePath(where.filename).name}, line "
+        f"{where.lineno}). hint: report this line as a bug; the other topics are published"
+    )
+    made.__cause__ = error
+    return made
 
 
 def _publish(

@@ -16,7 +16,13 @@ from txlog.client.session import Session
 from txlog.core import names
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.vacuum import Dead
-from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import (
+    CorruptLogError,
+    InvalidConfigurationError,
+    RecordTooLargeError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.maintenance.partition_loop import StoreWatch
 from txlog.maintenance.workers import Here, Progress, Task, Workers
 from txlog.protocol.context import with_views
@@ -51,7 +57,7 @@ class VacuumReport:
     waiting: tuple[Dead, ...]
     """Objects that nothing needs any more, but that stay for paused readers and writers."""
     failed: tuple[tuple[str, str], ...]
-    """Damaged topics, in which nothing was deleted, each with its error."""
+    """Topics in which nothing more was deleted, each with its error: it is damaged, or its tables cannot go on."""
 
     @property
     def bytes(self) -> int:
@@ -83,7 +89,7 @@ def vacuum(
     """Delete the objects that no reader or writer can still use in `topics` (None: all topics, internal ones included).
 
     This process decides what is deleted; `workers` delete it (None: this process too), one partition for each task. A
-    dry run needs no workers. Damage in one topic does not stop the others: the report names it. If the call fails, the
+    dry run needs no workers. Damage in one topic, or tables that cannot go on, do not stop the others: the report names it. If the call fails, the
     objects deleted so far stay deleted, and the next call continues.
 
     Raises UnknownTopicOrPartitionError for a name that never was a topic, ClockSkewError, StorageError,
@@ -137,7 +143,8 @@ def vacuum(
                     on_progress(task.subject, done, total)
             if errors:
                 raise errors[0]
-        except CorruptLogError as error:
+        except (CorruptLogError, InvalidConfigurationError, RecordTooLargeError) as error:
+            # A publication that names too many files, or a format of a later version of txlog, concern this topic alone.
             failed.append((each.topic, str(error)))
         finally:
             # Views hold the rows of tails, and the next topic does not need them.

@@ -16,6 +16,7 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
+from txlog.core.published_checks import check_publication
 from txlog.core.records import CommitRecord, Publication
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptRecordError, InvalidRequestError
@@ -88,6 +89,7 @@ def read_publications(topic: str, first: int, last: int) -> Program[Chain]:
                 f"{path}: it follows a publication with digest {publication.previous[:12]}…, and {number - 1} has "
                 f"{before.digest[:12]}…; one of the two was replaced"
             )
+        check_publication(before, publication, path)
         tables.append(fold(before, publication, envelope.digest(stored)))
     return Chain(tables=tuple(tables))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome
+from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import PublishedFile
@@ -81,8 +81,24 @@ def write_version(
     path = f"{folder}{version:020d}.json"
     if not (yield from _put_own(ctx, path, b"".join(lines), after)):
         raise _conflict(path, topic.topic)
-    if version and version % CHECKPOINT_EVERY == 0:
+    if _has_checkpoint(version):
         yield from _write_checkpoint(ctx, folder, version, look, after)
+
+
+def complete_version(
+    after: Tables, columns: Program[TopicMetadata], *, retention_ms: int, ctx: Context | None = None
+) -> Program[None]:
+    """Write the checkpoint of a version if its publisher died before. Readers would replay the log from an older one.
+
+    `columns` reads the topic with the columns of the publication. Costs a request at each tenth version, and none at
+    the others. Raises TableConflictError as `write_version`.
+    """
+    folder, version = f"{after.newest.topic}/{LOG_FOLDER}", after.version_of("delta")
+    if not _has_checkpoint(version) or (yield Size(_checkpoint_path(folder, version))) is not None:
+        return
+    state = yield from _read(f"{folder}{version:020d}.json", after)
+    look = _Look((yield from columns), state, retention_ms)
+    yield from _write_checkpoint(ctx or Context(), folder, version, look, after)
 
 
 def vector_objects(tables: Tables) -> set[str]:
@@ -164,7 +180,9 @@ class _Look:
                 "path": quote(file.path, safe="/="),
                 "partitionValues": {},
                 "size": file.bytes,
-                # Tables hold no time for each file. This one is the same in every checkpoint, and later for later files.
+                # The chain does not say when a file was written: a list of all files has only the publication that
+                # added it. Delta needs a time that is the same in the log and in each checkpoint, whoever writes them,
+                # and a later one for a later file. Only its VACUUM compares it with a clock, and that is refused here.
                 "modificationTime": self._state["created_at"] + file.since,
                 "dataChange": is_change,
                 "stats": _json(delta_statistics(file, self._topic.schema)),
@@ -265,6 +283,14 @@ def _conflict(path: str, topic: str) -> TableConflictError:
     )
 
 
+def _has_checkpoint(version: int) -> bool:
+    return version > 0 and version % CHECKPOINT_EVERY == 0
+
+
+def _checkpoint_path(folder: str, version: int) -> str:
+    return f"{folder}{version:020d}.checkpoint.parquet"
+
+
 def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, after: Tables) -> Program[None]:
     """Write the whole table as one file, and name it as the newest. Without it readers only take longer."""
     # Imported here, because most versions have no checkpoint, and pyarrow takes long to load.
@@ -273,7 +299,7 @@ def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, afte
     adds = [look.add(after.files[path], is_change=False) for path in sorted(after.files)]
     actions = [look.protocol, look.metadata, *adds]
     data = checkpoint(actions)
-    yield from put_pure(ctx, f"{folder}{version:020d}.checkpoint.parquet", data)
+    yield from put_pure(ctx, _checkpoint_path(folder, version), data)
     newest = f"{folder}_last_checkpoint"
     there = yield Get(newest)
     if there is not None:

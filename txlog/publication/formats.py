@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from txlog.core.effects import Program
@@ -10,6 +11,12 @@ from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import FormatName
 
 _MODULES: dict[FormatName, str] = {"delta": "txlog.publication.delta", "iceberg": "txlog.publication.iceberg"}
+
+
+def check_installed(formats: Iterable[FormatName]) -> None:
+    """Raise InvalidRequestError if a format needs an extra that is not installed."""
+    if "iceberg" in formats:
+        import_module(_MODULES["iceberg"]).check_installed()
 
 
 def write_version(
@@ -21,3 +28,14 @@ def write_version(
     InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
     """
     yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms)
+
+
+def complete_version(
+    name: FormatName, after: Tables, columns: Program[TopicMetadata], *, retention_ms: int
+) -> Program[None]:
+    """Write what a publisher that died has left out of a version, although readers see the version already.
+
+    `columns` reads the topic with the columns of the publication. Raises TableConflictError.
+    """
+    if name == "delta":
+        yield from import_module(_MODULES[name]).complete_version(after, columns, retention_ms=retention_ms)

@@ -24,6 +24,11 @@ from txlog.publication.iceberg_names import FOLDER, HINT, IcebergTable, group_of
 from txlog.text import install_text
 
 
+def check_installed() -> None:
+    """Raise InvalidRequestError without pyiceberg."""
+    _library()
+
+
 def write_version(
     before: Tables | None,
     after: Tables,
@@ -37,7 +42,7 @@ def write_version(
 
     `before` is the state one publication earlier, whose version is written already. Without it the table gets a new
     history, which begins with this version and has all files. `topic` is the version that the publication names, and
-    `url` that of the store. Snapshots that are older than `retention_ms` at this publication are left out.
+    `url` that of the store. Snapshots that were replaced `retention_ms` before this publication are left out.
 
     Raises InvalidRequestError without pyiceberg, CorruptLogError if another program has written to the table, and
     otherwise as txlog.protocol.put.create.

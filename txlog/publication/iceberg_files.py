@@ -347,7 +347,11 @@ def metadata(
         },
         "schema-id": schema.schema_id,
     }
-    snapshots = [each for each in older["snapshots"] if each["timestamp-ms"] >= now - retention_ms] + [snapshot]
+    # As vacuum keeps files (C13): the age of a snapshot counts from the next one. Otherwise a publication after a quiet
+    # time would drop the snapshot that it replaces, and a reader that follows the table could not go on from there.
+    replaced_ms = [*(each["timestamp-ms"] for each in older["snapshots"][1:]), now]
+    kept = [each for each, at_ms in zip(older["snapshots"], replaced_ms, strict=False) if at_ms > now - retention_ms]
+    snapshots = [*kept, snapshot]
     value = {
         "format-version": 2,
         "table-uuid": str(UUID(publication.topic_id)),

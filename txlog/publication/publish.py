@@ -48,7 +48,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import write_version
+from txlog.publication.formats import check_installed, complete_version, write_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,12 +134,14 @@ class _Attempt:
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
+        # Before anything is written: nobody could complete a publication here whose format cannot be written.
+        check_installed(self._formats)
         roll_forward(runtime, chain, topic, self._formats)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
         shown = self._shown()
-        unreadable = self._unreadable(shown)
+        unreadable = self._unreadable(before, shown)
         if unreadable:
             return Published(
                 topic=topic.topic,
@@ -238,16 +240,24 @@ class _Attempt:
         self._known.update(shown.indexes)
         return shown
 
-    def _unreadable(self, shown: Shown) -> tuple[Unreadable, ...]:
+    def _unreadable(self, before: Tables | None, shown: Shown) -> tuple[Unreadable, ...]:
+        """Return the files that a format would misread. Of a copy it is the source: a merge of it replaces both."""
         topic = self._topic
-        files = [(partition, file) for number, partition in enumerate(shown.partitions) for file in partition.files]
-        versions = {file.schema_id for _, file in files}
-        written = self._runtime.written_schemas(topic, versions)
-        return tuple(
-            Unreadable(topic_partition=TopicPartition(topic.topic, each.partition), path=each.file.path, why=why)
-            for _, each in files
-            if (why := why_misread(topic.schema, written[each.schema_id], each.file, self._formats)) is not None
-        )
+        files: list[tuple[int, DataFile, int, str]] = [
+            (each.partition, each.file, each.schema_id, each.file.path)
+            for partition in shown.partitions
+            for each in partition.files
+        ]
+        log = {path for *_, path in files}
+        held = () if before is None else before.files.values()
+        files += [(each.partition, each, each.schema_id, each.source) for each in held if each.source in log]
+        written = self._runtime.written_schemas(topic, {schema_id for _, _, schema_id, _ in files})
+        whys = {
+            (TopicPartition(topic.topic, partition), path): why
+            for partition, file, schema_id, path in files
+            if (why := why_misread(topic.schema, written[schema_id], file, self._formats)) is not None
+        }
+        return tuple(Unreadable(topic_partition=tp, path=path, why=why) for (tp, path), why in whys.items())
 
     def _append(
         self, before: Tables | None, changes: Changes, operation: str, partitions: tuple[object, ...], cut_at: int
@@ -373,8 +383,19 @@ def roll_forward(runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: 
         if not late and (first := tables[0].number) > 0:
             earlier = runtime.run(read_publications(topic.topic, first - WHOLE_EVERY, first - 1)).tables
             tables, late = [*earlier, *tables], len(earlier)
+    if late:
+        # A publisher that died in the middle of a version has left this one, or one that is written below.
+        _complete(runtime, tables[late - 1], topic, formats)
     for at in range(late, len(tables)):
         _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
+
+
+def _complete(runtime: Runtime, tables: Tables, topic: TopicMetadata, formats: Sequence[FormatName]) -> None:
+    newest = tables.newest
+    retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
+    for name in _both(tables, formats):
+        columns = earlier_version(newest.topic, newest.topic_version)
+        runtime.run(complete_version(name, tables, columns, retention_ms=retention_ms))
 
 
 def _is_written(runtime: Runtime, tables: Tables, formats: Sequence[FormatName]) -> bool:
