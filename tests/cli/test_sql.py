@@ -209,10 +209,11 @@ def test_only_the_named_topics_are_in_the_snapshot(cli: Cli, shop: Store, monkey
         ("FROM 'x.csv'", "topic 'x.csv' does not exist"),
         ("FROM \"no'such\"", "topic name \"no'such\""),
         ("FROM orders, ORDERS", "names 'orders' and 'ORDERS', and DuckDB does not distinguish upper and lower case"),
+        ("FROM orders JOIN 2024-orders", "a topic with other characters than letters, digits and _ needs double quotes"),
         ("FROM my-topic", "a topic with other characters than letters, digits and _ needs double quotes"),
         ("FROM main.orders", 'the query reads main.orders, which is not the name of a topic'),
         ("FROM a.b.c", 'quote a name with dots, as in FROM "a.b.c"'),
-        ("FROM information_schema.tables", "the query reads information_schema.tables"),
+        ("FROM information_schema.tables", "information_schema.tables, which is not the name of a topic\n  hint: `txlog topics list` shows the topics"),
         ("SELECT 1", "the query names no topic, and it can read topics only\n  hint: name one, as in FROM orders; `txlog topics list` shows them"),
         ("SHOW TABLES", "the query names no topic"),
         ("FROM duckdb_settings()", "the query names no topic"),
@@ -224,6 +225,10 @@ def test_only_the_named_topics_are_in_the_snapshot(cli: Cli, shop: Store, monkey
 )  # fmt: skip
 def test_wrong_queries(cli: Cli, shop: Store, query: str, message: str) -> None:
     assert message in cli.fails("sql", query)
+
+
+def test_an_error_that_is_not_about_a_name_has_no_hint_about_names(cli: Cli, shop: Store) -> None:
+    assert "hint" not in cli.fails("sql", "SELEC order_id FROM orders")
 
 
 def test_a_long_query_and_one_that_is_nested_too_deeply(cli: Cli, shop: Store) -> None:
@@ -417,9 +422,12 @@ def test_sums_beyond_64_bits_and_other_types_of_duckdb(cli: Cli, shop: Store) ->
     ]
     for kind in ("csv", "parquet"):
         ended = cli("sql", query, "-o", kind, status=2)
-        assert f"--output {kind} cannot write column 'i', which is an INTERVAL" in ended.err
+        assert f"--output {kind} cannot write column 'i', which has an INTERVAL" in ended.err
         assert 'hint: convert it in the query, as in CAST("i" AS VARCHAR)' in ended.err
         assert ended.out == ""
+        nested = cli("sql", "SELECT MAP {'a': [{'b': INTERVAL 1 DAY}]} AS i FROM orders", "-o", kind, status=2)
+        assert "cannot write column 'i', which has an INTERVAL" in nested.err
+        assert nested.out == ""
     late = "SELECT DATE '12345-01-01' AS d FROM orders"
     assert "--output json cannot write this result: " in cli.fails("sql", late, "-o", "json")
     assert cli("sql", late, "-o", "csv").lines[1] == "12345-01-01"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,10 @@ _TABLE_ROWS = 1000
 _CELL = 200
 """Maximum length of a text in a table."""
 _BATCH_ROWS = 10_000
+_BARE_NAME = re.compile(r"\b(from|join)\s+(\w+-|\d)", re.IGNORECASE)
+"""A table in a query that DuckDB cannot read as a name without quotes."""
+_OWN_SCHEMAS = ("information_schema", "main", "pg_catalog")
+"""Of DuckDB. They have no topics."""
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoinstall_known_extensions": False,
@@ -208,7 +213,7 @@ def _of_query(text: str) -> TxlogError:
     if text.startswith("Out of Memory"):
         return TxlogError(f"the query failed: {text} hint: give it more with --memory-limit, or read fewer rows")
     hint = ""
-    if text.startswith("Parser Error"):
+    if text.startswith("Parser Error") and _BARE_NAME.search(text):
         hint = (
             ' hint: a topic with other characters than letters, digits and _ needs double quotes, as in FROM "my-topic"'
         )
@@ -263,9 +268,12 @@ def _tables(node: Any, ctes: frozenset[str]) -> Iterator[str]:
         name = node["table_name"]
         if above := [part for part in (node["catalog_name"], node["schema_name"]) if part]:
             whole = ".".join([*above, name])
-            raise InvalidRequestError(
-                f'the query reads {whole}, which is not the name of a topic. hint: quote a name with dots, as in FROM "{whole}"'
+            hint = (
+                "`txlog topics list` shows the topics"
+                if above[-1].lower() in _OWN_SCHEMAS
+                else f'quote a name with dots, as in FROM "{whole}"'
             )
+            raise InvalidRequestError(f"the query reads {whole}, which is not the name of a topic. hint: {hint}")
         if name.lower() not in ctes:
             yield name
     for key, value in node.items():
@@ -290,19 +298,24 @@ def _distinct(schema: pa.Schema) -> pa.Schema:
 
 
 def _output(out: Output, kind: ResultFormat, schema: pa.Schema, interrupts: Interrupts) -> RowOutput:
-    import pyarrow as pa
 
     if kind is ResultFormat.TABLE:
         return _Table(out, schema.names)
     # Before the first line of the output.
-    spans = [field.name for field in schema if pa.types.is_interval(field.type)]
+    spans = [field.name for field in schema if _has_interval(field.type)]
     if spans and kind in (ResultFormat.CSV, ResultFormat.PARQUET):
         raise InvalidRequestError(
-            f"--output {kind} cannot write column {spans[0]!r}, which is an INTERVAL. hint: convert it in the query, as in "
+            f"--output {kind} cannot write column {spans[0]!r}, which has an INTERVAL. hint: convert it in the query, as in "
             f'CAST("{spans[0]}" AS VARCHAR)'
         )
     with _writable(kind):
         return row_output(FileFormat(kind), schema, interrupts, "--output")
+
+
+def _has_interval(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_interval(kind) or any(_has_interval(kind.field(at).type) for at in range(kind.num_fields))
 
 
 @contextmanager
