@@ -31,6 +31,8 @@ def _why(before: Tables | None, publication: Publication) -> str | None:
     number = publication.number
     if number == 0 and publication.previous != envelope.digest(publication.topic.encode()):
         return "it is the first publication, and follows another one"
+    if before is not None and publication.topic_id != before.newest.topic_id:
+        return f"it has topic_id {publication.topic_id}, and the one before {before.newest.topic_id}"
     for name, first in publication.formats.items():
         # A format that comes back begins a new table.
         known = None if before is None else before.newest.formats.get(name, number)

@@ -97,7 +97,7 @@ def complete_version(
     if not _has_checkpoint(version) or (yield Size(_checkpoint_path(folder, version))) is not None:
         return
     state = yield from _read(f"{folder}{version:020d}.json", after)
-    look = _Look((yield from columns), state, retention_ms)
+    look = _Look((yield from columns), after.newest.topic_id, state, retention_ms)
     yield from _write_checkpoint(ctx or Context(), folder, version, look, after)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from txlog.core import envelope, names
 from txlog.core.publication import Tables, fold
+from txlog.core.published_checks import check_publication
 from txlog.core.records import Publication
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.findings import Reader, reason
@@ -64,6 +65,7 @@ def _folded(
         )
         return None
     try:
+        check_publication(before, publication, path)
         return fold(before, publication, envelope.digest(data))
     except CorruptLogError as error:
         reader.findings.damaged(path, "a publication that follows from the one before", reason(error, path))
