@@ -814,7 +814,7 @@ _ORIGINAL_COMPACTED = cleaning._compacted
 def _vacuum_knowing(order: str) -> Any:
     """Returns a vacuum that reads files (f), the table (t) and the chain (c) in that order."""
 
-    def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False) -> Any:
+    def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False, **_: Any) -> Any:
         now_ms = yield from vacuum.read_store_clock()
         files: Any = None
         table_rows: Any = None
