@@ -84,6 +84,8 @@ class Rules:
     """Compacted partitions, which keep only the newest row of a key."""
     publisher: Client | None = None
     """A client that has opened the published topic, if there is one."""
+    publishes: bool = True
+    """Whether a lone publisher goes on from every store, also if the scenario does not recover."""
     _partitions: dict[tuple[TopicPartition, frozenset[int]], _Partition] = field(default_factory=dict)
     _stores: dict[int, str | None] = field(default_factory=dict)
     _changes: dict[tuple[frozenset[int], frozenset[int]], str | None] = field(default_factory=dict)
@@ -146,7 +148,7 @@ class Rules:
         if (wrong := self._tables(store, ticks)) is not None:
             return wrong
         if not self.recovers:
-            return self._publish(store, ticks)
+            return self._publish(store, ticks) if self.publishes else None
         self.recoveries += 1
         try:
             after, _ = run_alone(self.world, store, self.times[ticks], self._recover())
@@ -186,11 +188,10 @@ class Rules:
             return f"11 recovery: a lone publisher cannot finish: {type(error).__name__}: {error}"
         if (wrong := self._tables(after, ticks)) is not None:
             return f"11 recovery: after a lone publisher finished: {wrong}"
-        if not self.recovers:
-            return None
         (topic,) = self.publisher.topics
         shown = published_words(topic.topic, self._objects(after)) or set()
         due: set[str] = set()
+        expired: set[str] = set()
         hidden: set[str] = set()
         for tp in self._all(after):
             if tp.topic == topic.topic:
@@ -198,8 +199,11 @@ class Rules:
                 # Rows in commit records end a cut. Transactions that go on there are hidden.
                 end = min((each.record.base_offset for each in truth.stored if each.payload), default=truth.log_end_offset)
                 due |= {word for at, word in truth.stable.items() if at < end}
+                expired |= {word for at, word in truth.words.items() if at < truth.log_start_offset}
                 hidden |= {word[0] for at, word in truth.words.items() if at >= end}
-        late = {word for word in due - shown if word[0] not in hidden}
+        if expired & shown:
+            return f"11 recovery: a lone publisher left rows below the log start: {sorted(expired & shown)}"
+        late = {word for word in due - shown if word[0] not in hidden} if self.recovers else ()
         return f"11 recovery: a lone publisher left {sorted(late)} out" if late else None
 
     def _objects(self, store: int) -> dict[str, bytes]:

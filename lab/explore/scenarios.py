@@ -115,6 +115,8 @@ class Scene:
     """Paths that no actor creates."""
     publisher: Client | None = None
     """A client that has opened the published topic, if there is one."""
+    publishes: bool = True
+    """Whether a lone publisher goes on from every store, also if the scenario does not recover."""
     past_ms: int = 0
     """The time between the prelude and the beginning of the scenario."""
     world: World = field(init=False)
@@ -169,7 +171,7 @@ class Scene:
         rules = Rules(
             self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
             recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
-            compacted=self.compacted, publisher=self.publisher,
+            compacted=self.compacted, publisher=self.publisher, publishes=self.publishes,
         )  # fmt: skip
         explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order, clocks=self.clocks)
         rules.times = tuple(explorer.times)
@@ -1307,8 +1309,12 @@ def _publish_vacuum(size: Size) -> Scene:
     full = size == "full"
     scene, _, publisher = _publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
     scene.before("m", scene.client(), merge(A))
+    if not full:
+        # It deletes the indexes, so that the next one would delete the files.
+        scene.past_ms = HOUR_MS
+        scene.before("v", publisher, vacuum(A))
     scene.cleaner("publisher", publish(), client=publisher)
-    scene.cleaner("vacuum", *[vacuum(A)] * (3 if full else 2), client=publisher)
+    scene.cleaner("vacuum", *[vacuum(A)] * (3 if full else 1), client=publisher)
     return scene
 
 
@@ -1316,8 +1322,12 @@ def _publish_sleeps(size: Size) -> Scene:
     """A publisher sleeps while the files of its cut are merged, and deleted a grace later."""
     full = size == "full"
     scene, plain, publisher = _publish_scene((GRACE_MS + 1,), 0, "b")
-    scene.past_ms = HOUR_MS
-    scene.before("q", plain, *(calls.send(A, word) for word in ("cd" if full else "c")), calls.send(A, "y", in_file=True))
+    words = "cd" if full else "c"
+    scene.before("q", plain, *(calls.send(A, word) for word in words), calls.send(A, "y", in_file=True))
+    scene.past_ms, scene.publishes = HOUR_MS, full
+    if not full:
+        # It deletes commit records and raises the boundary, so that the next one has less to do.
+        scene.before("v", publisher, vacuum(A))
     scene.cleaner("publisher", publish(), client=publisher)
     scene.cleaner("vacuum", merge(A), wait(GRACE_MS), vacuum(A), vacuum(A), client=publisher)
     return scene
