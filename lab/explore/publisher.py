@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -30,6 +31,7 @@ from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import InvalidRequestError, MissingObjectError, OutcomeUnknownError, RetriableError, TxlogError
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
+from txlog.protocol.publications import Shown
 from txlog.protocol.requests import get
 from txlog.protocol.topics import refresh_topic
 from txlog.protocol.vacuum_published import PublishRetention
@@ -60,25 +62,32 @@ def make_published(topic: str, partitions: int, **config: object) -> Call:
     return call
 
 
-def publish() -> Call:
-    """Run `txlog publish` of the topic that the client has opened."""
+def publish(*, until_cut: bool = False) -> Call:
+    """Run `txlog publish` of the topic that the client has opened; with `until_cut` stop after the cut was taken.
+
+    The next call then goes on from there.
+    """
 
     def call(client: Client) -> Program[Client]:
+        known = replace(client, answers=())
         try:
-            number = yield from replayed(lambda door: _publish(door, client))
+            answers = list(client.answers)
+            number = yield from replayed(lambda door: _publish(door, known), answers, _is_cut if until_cut else None)
+            if until_cut:
+                return replace(client, answers=tuple(answers))
         except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
             # As for other maintenance: the next call sees what is left to do.
-            return client.noted("unknown", text=str(error))
+            return known.noted("unknown", text=str(error))
         except InvalidRequestError as error:  # it slept for so long that its cut is too old
-            return client.noted("too old", text=str(error))
-        return client.noted("published", text=str(number))
+            return known.noted("too old", text=str(error))
+        return known.noted("published", text=str(number))
 
     return call
 
 
 def publish_alone(client: Client) -> Program[None]:
     """Publish, without a note."""
-    yield from replayed(lambda door: _publish(door, client))
+    yield from replayed(lambda door: _publish(door, client), [])
 
 
 def retention_of(topic: TopicMetadata) -> PublishRetention:
@@ -116,9 +125,13 @@ class Door(Replayed):
         return value  # type: ignore[no-any-return]
 
 
-def replayed(code: Callable[[Door], T]) -> Program[T]:
-    """Return the result of blocking code that sends its requests through a door."""
-    answers: list[tuple[Any, TxlogError | None]] = []
+def replayed(
+    code: Callable[[Door], T], answers: list[tuple[Any, TxlogError | None]], is_last: Callable[[Any], bool] | None = None
+) -> Program[T | None]:
+    """Return the result of blocking code that sends its requests through a door; None if it stops before its end.
+
+    `answers` are those that the code has got, and get those that follow. The code stops after one that `is_last`.
+    """
     while True:
         program, result = _run(code, answers)
         if program is None:
@@ -129,6 +142,8 @@ def replayed(code: Callable[[Door], T]) -> Program[T]:
             answers.append((None, error))
         else:
             answers.append((answer, None))
+            if is_last is not None and is_last(answer):
+                return None
             del answer
 
 
@@ -137,6 +152,11 @@ def _run(code: Callable[[Door], Any], answers: Sequence[Any]) -> tuple[Program[A
         return None, code(Door(answers))
     except _NeededError as needed:
         return needed.program, None
+
+
+def _is_cut(answer: Any) -> bool:
+    """Return whether an answer is that of the call that takes a cut."""
+    return isinstance(answer, tuple) and isinstance(answer[-1], Shown)
 
 
 class _Hidden(Replayed):

@@ -1322,12 +1322,10 @@ def _publish_sleeps(size: Size) -> Scene:
     """A publisher sleeps while the files of its cut are merged, and deleted a grace later."""
     full = size == "full"
     scene, plain, publisher = _publish_scene((GRACE_MS + 1,), 0, "b")
-    words = "cd" if full else "c"
-    scene.before("q", plain, *(calls.send(A, word) for word in words), calls.send(A, "y", in_file=True))
-    scene.past_ms, scene.publishes = HOUR_MS, full
+    scene.before("q", plain, calls.send(A, "c"), calls.send(A, "y", in_file=True))
+    scene.past_ms, scene.publishes = 0, full
     if not full:
-        # It deletes commit records and raises the boundary, so that the next one has less to do.
-        scene.before("v", publisher, vacuum(A))
+        publisher = scene.before("half", publisher, publish(until_cut=True))
     scene.cleaner("publisher", publish(), client=publisher)
     scene.cleaner("vacuum", merge(A), wait(GRACE_MS), vacuum(A), vacuum(A), client=publisher)
     return scene
