@@ -41,6 +41,7 @@ def wrong_tables(
         return (
             _wrong_rows(topic, versions, truths)
             or _wrong_delta(topic, files, versions)
+            or _wrong_iceberg(topic, files, versions)
             or _missing(topic, files, versions, now_ms, retention_ms)
         )
     except _WrongError as error:
@@ -178,6 +179,31 @@ def _wrong_delta(topic: str, files: Mapping[str, bytes], versions: list[_Version
         }
         if live != named:
             raise _WrongError(f"{path} has the files {live}, and its publication {named}")
+    return None
+
+
+def _wrong_iceberg(topic: str, files: Mapping[str, bytes], versions: list[_Version]) -> str | None:
+    """Every version of the Iceberg table is of its publication, and what it names was there before. Manifests are not read."""
+    first = next((each.publication.formats["iceberg"] for each in versions if "iceberg" in each.publication.formats), 0)
+    folder = f"{topic}/metadata/"
+    there = [each for each in files if each.startswith(folder) and each.endswith(".metadata.json")]
+    for number in range(len(there)):
+        path = f"{folder}v{number + 1}.metadata.json"
+        if path not in files:
+            raise _WrongError(f"{path} is not there, and a later version is")
+        if first + number >= len(versions):
+            raise _WrongError(f"{path} shows a publication that does not exist")
+        snapshots = json.loads(files[path])["snapshots"]
+        newest, publication = snapshots[-1], versions[first + number].publication
+        if newest["timestamp-ms"] != publication.created_at or len(snapshots) != number + 1:
+            raise _WrongError(f"{path} is not of publication {publication.number}")
+        rows = int(newest["summary"]["total-records"]) - int(newest["summary"]["total-position-deletes"])
+        if rows != len(versions[first + number].words):
+            raise _WrongError(f"{path} counts {rows} rows, and its publication has {len(versions[first + number].words)}")
+        for each in snapshots:
+            listed = folder + each["manifest-list"].rpartition("/")[2]
+            if listed not in files:
+                raise _WrongError(f"{path} names {listed}, which is not there")
     return None
 
 
