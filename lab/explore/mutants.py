@@ -269,9 +269,13 @@ def _won_if_unknown(ctx: Any, before: Any, made: Any) -> Any:
     return None if outcome is PutOutcome.CONFLICT else publication.fold(before, made, envelope.digest(data))
 
 
-_ORIGINAL_COMPARE, _ORIGINAL_SPLIT = publish.compare, publication._split
-_ORIGINAL_KEPT, _ORIGINAL_SHOWN_MS = vacuum.kept_files, vacuum_published._shown_ms
-_ORIGINAL_CUT, _ORIGINAL_ATTEMPT, _ORIGINAL_APPEND = publish._Attempt._shown, publish._Attempt.run, publish._Attempt._append
+_ORIGINAL_COMPARE, _ORIGINAL_SPLIT = publication.compare, publication._split
+_ORIGINAL_KEPT, _ORIGINAL_SHOWN_MS = vacuum_published.kept_files, vacuum_published._shown_ms
+_ORIGINAL_CUT, _ORIGINAL_ATTEMPT, _ORIGINAL_APPEND = (
+    publish._Attempt._shown,
+    publish._Attempt.run,
+    publish._Attempt._append,
+)
 
 
 def _newer_only(folded: state.PartitionState, pid: int, epoch: int) -> bool:

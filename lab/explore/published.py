@@ -135,7 +135,10 @@ def _wrong_rows(topic: str, versions: list[_Version], truths: Mapping[TopicParti
             assert before is not None
             if shown - earlier:
                 raise _WrongError(f"{where} replaces files, and brings rows: {sorted(shown - earlier)}")
-            if (publication.partitions, publication.cut_at) != (before.publication.partitions, before.publication.cut_at):
+            if (publication.partitions, publication.cut_at) != (
+                before.publication.partitions,
+                before.publication.cut_at,
+            ):
                 raise _WrongError(f"{where} replaces files, and changes the cut")
             continue
         # A reader that follows the table reads only the files that are new to it.
@@ -174,9 +177,7 @@ def _wrong_delta(topic: str, files: Mapping[str, bytes], versions: list[_Version
             if "add" in action:
                 added = action["add"]
                 live[unquote(added["path"])] = added.get("deletionVector", {}).get("cardinality", 0)
-        named = {
-            file.path: sum(run.end_row - run.first_row for run in file.removed) for file in version.files.values()
-        }
+        named = {file.path: sum(run.end_row - run.first_row for run in file.removed) for file in version.files.values()}
         if live != named:
             raise _WrongError(f"{path} has the files {live}, and its publication {named}")
     return None
@@ -199,7 +200,9 @@ def _wrong_iceberg(topic: str, files: Mapping[str, bytes], versions: list[_Versi
             raise _WrongError(f"{path} is not of publication {publication.number}")
         rows = int(newest["summary"]["total-records"]) - int(newest["summary"]["total-position-deletes"])
         if rows != len(versions[first + number].words):
-            raise _WrongError(f"{path} counts {rows} rows, and its publication has {len(versions[first + number].words)}")
+            raise _WrongError(
+                f"{path} counts {rows} rows, and its publication has {len(versions[first + number].words)}"
+            )
         for each in snapshots:
             listed = folder + each["manifest-list"].rpartition("/")[2]
             if listed not in files:

@@ -10,11 +10,11 @@ the topic's metadata. And the objects of a format are written by the shipped cod
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -126,7 +126,9 @@ class Door(Replayed):
 
 
 def replayed(
-    code: Callable[[Door], T], answers: list[tuple[Any, TxlogError | None]], is_last: Callable[[Any], bool] | None = None
+    code: Callable[[Door], T],
+    answers: list[tuple[Any, TxlogError | None]],
+    is_last: Callable[[Any], bool] | None = None,
 ) -> Program[T | None]:
     """Return the result of blocking code that sends its requests through a door; None if it stops before its end.
 
@@ -135,7 +137,7 @@ def replayed(
     while True:
         program, result = _run(code, answers)
         if program is None:
-            return result
+            return result  # type: ignore[no-any-return]
         try:
             answer = yield from program
         except TxlogError as error:
@@ -204,10 +206,10 @@ def _in_turn(program: Program[T]) -> Program[T]:
         answer = failure = None
         try:
             if isinstance(effect, Gather):
-                found = []
+                found: tuple[Any, ...] = ()
                 for each in effect.programs:
-                    found.append((yield from _in_turn(each)))
-                answer = tuple(found)
+                    found = (*found, (yield from _in_turn(each)))
+                answer = found
             else:
                 answer = yield effect
         except TxlogError as error:
@@ -219,7 +221,7 @@ def _in_turn(program: Program[T]) -> Program[T]:
 
 def _publish(door: Door, client: Client) -> int:
     session = _Session(door, client)
-    return publish_topic(session, session.runtime.topic("", 0)).number  # type: ignore[arg-type]
+    return publish_topic(session, session.runtime.topic("", 0)).number
 
 
 class _Runtime(Replayed):
@@ -238,8 +240,8 @@ class _Runtime(Replayed):
         self.clock = SimpleNamespace(now_ms=lambda: door.run(_ask(Now())))
         self.ids = SimpleNamespace(new_id=lambda: door.run(_ask(NewId())))
 
-    def run(self, program: Generator[Any, Any, T]) -> T:
-        is_format = program.gi_code.co_name == "write_version"
+    def run(self, program: Program[T]) -> T:
+        is_format = cast(Any, program).gi_code.co_name == "write_version"
         return self._door.run(recorded(program) if is_format else program)
 
     def topic(self, name: str, max_age_ms: int) -> TopicMetadata:

@@ -197,7 +197,9 @@ class Rules:
             if tp.topic == topic.topic:
                 truth = self._truth(after, tp)
                 # Rows in commit records end a cut. Transactions that go on there are hidden.
-                end = min((each.record.base_offset for each in truth.stored if each.payload), default=truth.log_end_offset)
+                end = min(
+                    (each.record.base_offset for each in truth.stored if each.payload), default=truth.log_end_offset
+                )
                 due |= {word for at, word in truth.stable.items() if at < end}
                 expired |= {word for at, word in truth.words.items() if at < truth.log_start_offset}
                 hidden |= {word[0] for at, word in truth.words.items() if at >= end}
