@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from txlog.core.effects import Program
 from txlog.protocol import vacuum
 from txlog.protocol.context import Context, Views
+from txlog.protocol.vacuum_published import PublishRetention
 
 
 def vacuum_topics(
-    ctx: Context, views: Views, topics: Sequence[str], *, dry_run: bool = False
+    ctx: Context,
+    views: Views,
+    topics: Sequence[str],
+    *,
+    dry_run: bool = False,
+    published: Mapping[str, PublishRetention] = MappingProxyType({}),
 ) -> Program[tuple[Views, tuple[vacuum.Deleted, ...]]]:
     """Run one pass over `topics`, from the first LIST to the last deletion. Return what was deleted, or would be.
 
-    Raises CorruptLogError naming the damaged or missing object. Nothing of its partition is deleted then.
+    `published` has the retention of each topic that is published. Raises CorruptLogError naming the damaged or missing object. Nothing of its partition is deleted then.
     """
     now_ms = yield from vacuum.read_store_clock(dry_run=dry_run)
     files: list[vacuum.TopicFiles] = []
@@ -23,7 +30,10 @@ def vacuum_topics(
     views, table = yield from vacuum.read_table(ctx, views)
     deleted: list[vacuum.Deleted] = []
     for each in files:
-        views, plans = yield from vacuum.plan_topic(ctx, views, each, table, now_ms=now_ms, dry_run=dry_run)
+        publish = published.get(each.topic) if each.is_published else None
+        views, plans = yield from vacuum.plan_topic(
+            ctx, views, each, table, now_ms=now_ms, dry_run=dry_run, publish=publish
+        )
         for plan in plans:
             deleted += yield from vacuum.sweep(ctx, plan, dry_run=dry_run, sizes=False)
     return views, tuple(deleted)

@@ -14,6 +14,7 @@ from lab.compacting import KeyedRow, choose, reach
 from lab.explore.client import Call, Client, rows_of_pieces
 from lab.explore.keys import is_tombstone, key_of
 from lab.explore.machine import WaitUntil
+from lab.explore.publisher import retention_of
 from lab.explore.world import START_MS
 from lab.vacuuming import vacuum_topics
 from txlog.core import envelope, names
@@ -142,11 +143,12 @@ def wait(ms: int) -> Call:
 
 
 def vacuum(tp: TopicPartition) -> Call:
-    """`txlog vacuum --execute` of a topic, one pass."""
+    """`txlog vacuum --execute` of a topic, one pass. It knows the settings of topics that the client has opened."""
 
     def call(client: Client) -> Program[Client]:
         try:
-            views, gone = yield from vacuum_topics(client.ctx, client.views, [tp.topic])
+            published = {each.topic: retention_of(each) for each in client.topics}
+            views, gone = yield from vacuum_topics(client.ctx, client.views, [tp.topic], published=published)
         except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error))
         return replace(client, views=views).noted("vacuumed", text=f"{len(gone)} objects")

@@ -112,6 +112,8 @@ class Client:
     """The offset that the job started from."""
     tries: int = 2
     """The maximum number of tries of a call. Few replies are lost, so more tries show nothing new."""
+    answers: tuple[Any, ...] = ()
+    """What a publisher has got that fell asleep."""
     notes: tuple[Note, ...] = ()
     stopped: bool = False
 

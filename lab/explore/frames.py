@@ -32,6 +32,12 @@ import numpy as np
 from txlog.core.record_checks import StoredRecord
 from txlog.core.state import PartitionState
 from txlog.protocol.context import Context
+from txlog.publication.publish import _Attempt
+
+
+class Replayed:
+    """An object of code that runs again from its beginning. The answers that it got are its state, and lie beside it."""
+
 
 _Handler: TypeAlias = Callable[[Any, tuple[int, ...]], Hashable]
 _ATOMS = frozenset({int, str, bytes, bool, float, type(None)})
@@ -43,6 +49,7 @@ _ITERATORS: tuple[type, ...] = (
 )  # fmt: skip
 _CONSTANT = (CodeType, ModuleType, BuiltinFunctionType, type, Enum, Context)
 """Values that do not change while a scenario runs are compared by identity."""
+_REPLAYED = (Replayed, _Attempt)
 
 
 def fingerprint(program: Generator[Any, Any, Any]) -> Hashable:
@@ -102,6 +109,10 @@ def _handler(kind: type, value: Any) -> _Handler:
 
 def _constant(value: Any, inside: tuple[int, ...]) -> Hashable:
     return value if isinstance(value, Enum | type | CodeType) else (type(value), id(value))
+
+
+def _replayed(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value),)
 
 
 def _sequence(value: Any, inside: tuple[int, ...]) -> Hashable:
@@ -217,6 +228,7 @@ _SPECIAL: dict[type, Callable[[Any], Hashable]] = {StoredRecord: _stored, Partit
 
 _KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
     (_CONSTANT, _constant),
+    (_REPLAYED, _replayed),
     (msgspec.Struct, _struct),
     (_SEQUENCES, _sequence),
     ((dict, Mapping, MappingProxyType), _mapping),

@@ -22,6 +22,8 @@ from txlog.core import (
     compaction,
     envelope,
     members,
+    names,
+    publication,
     segments,
     snapshot_state,
     state,
@@ -50,10 +52,12 @@ from txlog.protocol import (
     topics,
     vacuum,
     vacuum_dead,
+    vacuum_published,
 )
 from txlog.protocol import members as member_programs
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
+from txlog.publication import publish
 
 HERE = "txlog.protocol."
 CORE = "txlog.core."
@@ -61,6 +65,7 @@ SCRIPT = "lab.explore.client."
 _KNOWLEDGE = {"f": "files", "t": "the table", "c": "the chain"}
 CLEANER = "lab.explore.cleaner."
 COPY = "lab.compacting."
+PUBLISH = "txlog.publication.publish."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +201,81 @@ def _change_judged_once(ctx: Any, views: Any, group: str, judge: Any) -> Any:
         return judged[0]
 
     return (yield from CHANGE(ctx, views, group, once))
+
+
+class _NoAborts:
+    def __init__(self, _: Any) -> None:
+        pass
+
+    def hides(self, *_: Any) -> bool:
+        return False
+
+
+def _without_removed(*given: Any) -> Any:
+    return replace(_ORIGINAL_COMPARE(*given), removed=())
+
+
+def _without_copies(*given: Any) -> Any:
+    return replace(_ORIGINAL_COMPARE(*given), copies=())
+
+
+def _all_old(before: Any, partition: Any, shown: Any, offsets: Any) -> Any:
+    old, new = _ORIGINAL_SPLIT(before, partition, shown, offsets)
+    every = publication.joined(sorted((*old, *new), key=lambda run: run.first_row))
+    return (every, ()) if old else (old, new)
+
+
+def _newest_alone(ctx: Any, topic: Any, kept: Any, **more: Any) -> Any:
+    return (yield from _ORIGINAL_KEPT(ctx, topic, replace(kept, retention_ms=0), **more))
+
+
+def _created_ms(topic: str, number: int, formats: Any) -> Any:
+    return (yield from _ORIGINAL_SHOWN_MS(topic, max(number - 1, 0), formats))
+
+
+def _decided_ms(topic: str, number: int, formats: Any) -> Any:
+    return (yield from _ORIGINAL_SHOWN_MS(topic, number, {}))
+
+
+def _cut_before_the_chain(self: Any) -> Any:
+    self._formats = publish.formats_of(self._runtime, self._topic)
+    shown = _ORIGINAL_CUT(self)
+    self._shown = lambda: shown
+    return _ORIGINAL_ATTEMPT(self)
+
+
+def _remember_the_cut(self: Any) -> Any:
+    self.newest_cut = _ORIGINAL_CUT(self)
+    return self.newest_cut
+
+
+def _replaced_with_a_new_cut(self: Any, before: Any, changes: Any, operation: str, *cut: Any) -> Any:
+    if operation == "replace":
+        shown = self.newest_cut
+        cut = (tuple(each.cut for each in shown.partitions), shown.cut_at)
+    return _ORIGINAL_APPEND(self, before, changes, operation, *cut)
+
+
+def _won_whoever_won(ctx: Any, before: Any, made: Any) -> Any:
+    data = envelope.encode(made)
+    yield PutIfAbsent(names.publication_path(made.topic, made.number), data)
+    return publication.fold(before, made, envelope.digest(data))
+
+
+def _won_if_unknown(ctx: Any, before: Any, made: Any) -> Any:
+    """Takes a publication of unknown outcome for its own, though another publisher may have that number."""
+    data = envelope.encode(made)
+    outcome = yield PutIfAbsent(names.publication_path(made.topic, made.number), data)
+    return None if outcome is PutOutcome.CONFLICT else publication.fold(before, made, envelope.digest(data))
+
+
+_ORIGINAL_COMPARE, _ORIGINAL_SPLIT = publication.compare, publication._split
+_ORIGINAL_KEPT, _ORIGINAL_SHOWN_MS = vacuum_published.kept_files, vacuum_published._shown_ms
+_ORIGINAL_CUT, _ORIGINAL_ATTEMPT, _ORIGINAL_APPEND = (
+    publish._Attempt._shown,
+    publish._Attempt.run,
+    publish._Attempt._append,
+)
 
 
 def _newer_only(folded: state.PartitionState, pid: int, epoch: int) -> bool:
@@ -814,7 +894,7 @@ _ORIGINAL_COMPACTED = cleaning._compacted
 def _vacuum_knowing(order: str) -> Any:
     """Returns a vacuum that reads files (f), the table (t) and the chain (c) in that order."""
 
-    def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False) -> Any:
+    def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False, **_: Any) -> Any:
         now_ms = yield from vacuum.read_store_clock()
         files: Any = None
         table_rows: Any = None
@@ -1077,6 +1157,23 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("what is superseded goes at once", "vacuum reader", "C10", {HERE + "vacuum_dead._wait": _no_wait}),
         ("the rows of a superseded segment go before its index", "vacuum reader", "C10", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum_dead._KINDS": dict(reversed(vacuum_dead._KINDS.items()))}),
         ("a run that is not published yet is vacuumed", "merge vacuum", "C10", {CORE + "vacuum.superseded_parts": _all_but_current}),
+        # Published
+        ("vacuum does not look at publications", "publish vacuum", "C13", {HERE + "vacuum_published.KeptFiles.judge": lambda kept, topic, dead: dead}),
+        ("vacuum keeps the newest version alone", "publish vacuum", "C13", {HERE + "vacuum.kept_files": _newest_alone}),
+        ("the age of a version counts from when it was created", "publish vacuum", "C13", {HERE + "vacuum_published._shown_ms": _created_ms}),
+        ("a version is replaced although the formats of the next one are not written", "publish vacuum", "C13", {HERE + "vacuum_published._shown_ms": _decided_ms}),
+        ("vacuum does not take the number of a publisher that sleeps", "publish sleeps", "C13", {HERE + "vacuum_published._append_nothing": _program_of(None)}),
+        ("a publisher takes its cut before it reads the chain", "publish sleeps", "W58", {PUBLISH + "_Attempt.run": _cut_before_the_chain}),
+        ("a publisher shows what goes on in commit records behind its cut", "publish txn", "W58", {HERE + "publications.hide_transactions": lambda cut, later: cut}),
+        ("a publisher shows all below the log ends", "publish txn", "W58", {CORE + "snapshots.SnapshotCut.shows": lambda *_: True}),
+        ("a publisher shows aborted rows", "two publishers", "W58", {CORE + "publication.AbortedRanges": _NoAborts}),
+        ("the formats of a publication are not written before the next one", "two publishers", "W58", {PUBLISH + "roll_forward": _nothing}),
+        ("a number that is taken counts as created", "two publishers", "W58", {PUBLISH + "append_publication": _won_whoever_won}),
+        ("a publication of unknown outcome counts as created", "two publishers", "W58", {PUBLISH + "append_publication": _won_if_unknown}),
+        ("rows that come into the cut later are forgotten", "two publishers", "W58", {PUBLISH + "compare": _without_copies}),
+        ("a replacement changes the cut", "publish merge", "W58", {PUBLISH + "_Attempt._shown": _remember_the_cut, PUBLISH + "_Attempt._append": _replaced_with_a_new_cut}),
+        ("a file that replaces others shows its new rows at once", "publish merge", "W58", {CORE + "publication._split": _all_old}),
+        ("files that left the log stay in the tables", "publish retention", "W58", {PUBLISH + "compare": _without_removed}),
         # Restored, created again
         ("a writer goes on behind a record that is gone", "put back", "W47", {HERE + "slot.prove": _unproven}),
         ("a reader takes an older log for the log", "put back", "R20", {HERE + "load.prove": _unproven}),

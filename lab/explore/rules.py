@@ -16,6 +16,8 @@ from lab.explore.alone import run_alone
 from lab.explore.client import Client, Note, Word, rows_of
 from lab.explore.keys import Compacted, is_tombstone, superseded, wrong_rows, wrong_runs
 from lab.explore.oracle import Truth, read_chain
+from lab.explore.published import published_words, wrong_tables
+from lab.explore.publisher import publish_alone, retention_of
 from lab.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
 from txlog.core import envelope, names
 from txlog.core.append_rules import BatchDraft
@@ -40,6 +42,7 @@ from txlog.protocol.read import plan_read
 NAMES = {
     1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
     10: "markers", 11: "recovery", 12: "offsets", 13: "clean-up", 14: "stale writers", 15: "liveness", 16: "references", 17: "snapshots",
+    18: "published",
 }  # fmt: skip
 """Invariants of PROTOCOL.md that are checked here."""
 
@@ -79,6 +82,10 @@ class Rules:
     expects: dict[str, set[str]] = field(default_factory=dict)
     compacted: Mapping[TopicPartition, Compacted] = field(default_factory=dict)
     """Compacted partitions, which keep only the newest row of a key."""
+    publisher: Client | None = None
+    """A client that has opened the published topic, if there is one."""
+    publishes: bool = True
+    """Whether a lone publisher goes on from every store, also if the scenario does not recover."""
     _partitions: dict[tuple[TopicPartition, frozenset[int]], _Partition] = field(default_factory=dict)
     _stores: dict[int, str | None] = field(default_factory=dict)
     _changes: dict[tuple[frozenset[int], frozenset[int]], str | None] = field(default_factory=dict)
@@ -134,9 +141,14 @@ class Rules:
         return None
 
     def alone(self, store: int, ticks: int) -> str | None:
-        """Invariants 11 and 15: from here, a process that runs alone finishes everything and continues."""
+        """Invariants 11 and 15: from here, a process that runs alone finishes everything and continues.
+
+        Invariant 18 depends on the time, so it is checked here, too.
+        """
+        if (wrong := self._tables(store, ticks)) is not None:
+            return wrong
         if not self.recovers:
-            return None
+            return self._publish(store, ticks) if self.publishes else None
         self.recoveries += 1
         try:
             after, _ = run_alone(self.world, store, self.times[ticks], self._recover())
@@ -152,7 +164,52 @@ class Rules:
         for tp in self._all(after):
             latest |= {key: value for _, key, value in self._truth(after, tp).table}
         unfinished = [key for key in self.transactional_ids if (txn := latest.get(key)) and txn.state != "EMPTY"]
-        return f"11 recovery: {unfinished} are not at rest after init_transactions" if unfinished else None
+        if unfinished:
+            return f"11 recovery: {unfinished} are not at rest after init_transactions"
+        return self._publish(after, ticks)
+
+    def _tables(self, store: int, ticks: int) -> str | None:
+        """Invariant 18: readers of the published tables find what they may read at this time."""
+        if self.publisher is None:
+            return None
+        (topic,) = self.publisher.topics
+        truths = {tp: self._truth(store, tp) for tp in self._all(store)}
+        return wrong_tables(
+            topic.topic, self._objects(store), truths, self.times[ticks], retention_of(topic).retention_ms
+        )
+
+    def _publish(self, store: int, ticks: int) -> str | None:
+        """Invariants 11 and 18: from here, a publisher that runs alone publishes everything that is finished."""
+        if self.publisher is None:
+            return None
+        try:
+            after, _ = run_alone(self.world, store, self.times[ticks], publish_alone(self.publisher))
+        except (TxlogError, AssertionError) as error:
+            return f"11 recovery: a lone publisher cannot finish: {type(error).__name__}: {error}"
+        if (wrong := self._tables(after, ticks)) is not None:
+            return f"11 recovery: after a lone publisher finished: {wrong}"
+        (topic,) = self.publisher.topics
+        shown = published_words(topic.topic, self._objects(after)) or set()
+        due: set[str] = set()
+        expired: set[str] = set()
+        hidden: set[str] = set()
+        for tp in self._all(after):
+            if tp.topic == topic.topic:
+                truth = self._truth(after, tp)
+                # Rows in commit records end a cut. Transactions that go on there are hidden.
+                end = min(
+                    (each.record.base_offset for each in truth.stored if each.payload), default=truth.log_end_offset
+                )
+                due |= {word for at, word in truth.stable.items() if at < end}
+                expired |= {word for at, word in truth.words.items() if at < truth.log_start_offset}
+                hidden |= {word[0] for at, word in truth.words.items() if at >= end}
+        if expired & shown:
+            return f"11 recovery: a lone publisher left rows below the log start: {sorted(expired & shown)}"
+        late = {word for word in due - shown if word[0] not in hidden} if self.recovers else ()
+        return f"11 recovery: a lone publisher left {sorted(late)} out" if late else None
+
+    def _objects(self, store: int) -> dict[str, bytes]:
+        return dict(self.world.objects[number] for number in self.world.stores[store])
 
     def _recover(self) -> Program[None]:
         views: Any = {}

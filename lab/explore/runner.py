@@ -11,6 +11,7 @@ import msgspec
 from lab.explore import frames
 from lab.explore.explorer import Exploration, Violation
 from lab.explore.mutants import MUTANTS, Mutant
+from lab.explore.publisher import rows_are_words
 from lab.explore.rules import Rules
 from lab.explore.scenarios import SCENARIOS, Scenario, Size
 from lab.explore.world import decoded_once
@@ -140,6 +141,7 @@ def _prepared() -> Iterator[None]:
     """Decode each record once, and forget the values of the previous exploration."""
     frames.forget()
     with ExitStack() as stack:
+        stack.enter_context(rows_are_words())
         for module in ("load", "slot"):
             stack.enter_context(patch(f"txlog.protocol.{module}.stored_record", decoded_once))
         yield

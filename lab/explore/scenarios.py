@@ -29,6 +29,7 @@ from lab.explore.explorer import STORE, Budget, ClockErrors, Explorer
 from lab.explore.keys import Compacted
 from lab.explore.machine import Machine
 from lab.explore.oracle import read_chain
+from lab.explore.publisher import make_published, publish
 from lab.explore.rules import Rules
 from lab.explore.world import GHOST, START_MS, World
 from txlog.core import envelope
@@ -54,6 +55,8 @@ TIMEOUT_MS = 60_000
 NEVER = RollPolicy(batches=10**9)
 HOUR_MS = 3_600_000
 """This is less than a tenth of the grace, so views stay young over it."""
+PUBLISH_RETENTION_MS = GRACE_MS + HOUR_MS
+"""How long a version of a published table is kept after it was replaced."""
 _LONG = 100
 _SMALL_ONES = MergePolicy(target_bytes=2 * _LONG)
 """A file with one long word is so large that no merge copies it."""
@@ -108,6 +111,12 @@ class Scene:
     """How an actor must end (the kind of its last note), whatever the faults are."""
     vacuumed: bool = False
     """Whether files of rows are listed, and times are kept."""
+    settled: Callable[[str], bool] = lambda _: False
+    """Paths that no actor creates."""
+    publisher: Client | None = None
+    """A client that has opened the published topic, if there is one."""
+    publishes: bool = True
+    """Whether a lone publisher goes on from every store, also if the scenario does not recover."""
     past_ms: int = 0
     """The time between the prelude and the beginning of the scenario."""
     world: World = field(init=False)
@@ -119,7 +128,7 @@ class Scene:
     """Actors that make the requests of a round one by one."""
 
     def __post_init__(self) -> None:
-        self.world = World(self.deletable, vacuumed=self.vacuumed)
+        self.world = World(self.deletable, vacuumed=self.vacuumed, settled=self.settled)
         self.store = self.world.from_files({})
 
     def client(self, transactional_id: str = "") -> Client:
@@ -140,9 +149,9 @@ class Scene:
     def actor(self, name: str, client: Client, *script: Call) -> None:
         self.actors[name] = (replace(client, notes=()), script)
 
-    def cleaner(self, name: str, *script: Call) -> None:
+    def cleaner(self, name: str, *script: Call, client: Client | None = None) -> None:
         """Add an actor that reads many objects, and changes them one by one."""
-        self.actor(name, self.client(), *script)
+        self.actor(name, client or self.client(), *script)
         self.in_turn.add(name)
 
     def prepared(self) -> TransactionRow:
@@ -162,7 +171,7 @@ class Scene:
         rules = Rules(
             self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
             recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
-            compacted=self.compacted,
+            compacted=self.compacted, publisher=self.publisher, publishes=self.publishes,
         )  # fmt: skip
         explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order, clocks=self.clocks)
         rules.times = tuple(explorer.times)
@@ -1213,6 +1222,127 @@ def _weather(size: Size) -> Scene:
     return scene
 
 
+def _published(scene: Scene, partitions: int = 1, **config: object) -> Client:
+    """Create the published topic. Return a publisher of it."""
+    config = {"publish_formats": "delta", **config}
+    scene.before("t", scene.client(), make_published(A.topic, partitions, **config))
+    scene.publisher = scene.before("o", scene.client(), calls.open_topic(A.topic))
+    return scene.publisher
+
+
+def _is_topic(path: str) -> bool:
+    return "/topic." in path
+
+
+def _publish_txn(size: Size) -> Scene:
+    """Two transactions over both partitions end, one of them with rows in a commit record, while a publisher publishes."""
+    full = size == "full"
+    scene = Scene(
+        transactional_ids=("x", "y"), partitions=(A, B), settled=_is_topic, budget=Budget(lost=1 if full else 0)
+    )
+    publisher = _published(scene, 2)
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p", in_file=True))
+    x_words = (calls.send(A, "xa", in_file=True), calls.send(B, "xb", in_file=True))
+    x = scene.before("x", scene.client("x"), calls.init(), *x_words)
+    publisher = scene.before("first", publisher, publish())
+    y_words = (calls.send(A, "ya", in_file=True), calls.send(B, "yb"))
+    y = scene.before("y", scene.client("y"), calls.init(), *y_words)
+    scene.actor("x", x, calls.commit(), *([calls.send(A, "xc", in_file=True), calls.abort()] if full else []))
+    scene.actor("y", y, calls.commit())
+    scene.cleaner("publisher", publish(), client=publisher)
+    scene.expects = {"publisher": {"published"}}
+    return scene
+
+
+def _two_publishers(size: Size) -> Scene:
+    """A publisher died before it wrote the format. Two others go on, beside a producer.
+
+    A file holds an aborted row, so other rows of it are copied.
+    """
+    full = size == "full"
+    scene = Scene(ctx=context(batches=3), partitions=(A,), settled=_is_topic, budget=Budget(lost=2 if full else 1))
+    publisher = _published(scene, publish_formats="delta,iceberg" if full else "delta")
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    x = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "x"))
+    scene.dies("first", publisher, publish(), "_delta_log")
+    scene.before("x!", x, calls.abort())
+    plain = scene.before("q", plain, calls.send(A, "q", in_file=True))
+    scene.cleaner("one", publish(), client=publisher)
+    scene.cleaner("two", publish(), client=publisher)
+    return scene
+
+
+def _publish_merge(size: Size) -> Scene:
+    """Published files are merged with new ones, while a publisher publishes, in full size beside another one."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=_is_topic)
+    publisher = _published(scene)
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "bc"))
+    publisher = scene.before("first", publisher, publish())
+    scene.before("q", plain, calls.send(A, "d"), calls.send(A, "e", in_file=True))
+    scene.actor("merger", scene.client(), merge(A))
+    scene.cleaner("one", publish(), publish(), client=publisher)
+    if full:
+        scene.cleaner("two", publish(), client=publisher)
+    return scene
+
+
+def _publish_scene(ticks: tuple[int, ...], retention_ms: int, words: str) -> tuple[Scene, Client, Client]:
+    """Files were published long ago. Vacuum may delete everything of the topic that it finds dead."""
+    scene = Scene(
+        ctx=context(batches=1), deletable=_is_file, vacuumed=True, settled=_is_topic, past_ms=2 * GRACE_MS,
+        budget=Budget(ticks=ticks), recovers=False,
+    )  # fmt: skip
+    publisher = _published(scene, publish_retention_ms=retention_ms)
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in words))
+    # The rows of the active segment have a file, so no publisher ends it.
+    plain = scene.before("p!", plain, calls.send(A, "z", in_file=True))
+    return scene, plain, scene.before("first", publisher, publish())
+
+
+def _is_file(path: str) -> bool:
+    return path.startswith((A.folder, f"{A.topic}/publication/")) and not path.endswith(".json")
+
+
+def _publish_vacuum(size: Size) -> Scene:
+    """Published files were merged. Readers read the version with them, while it is replaced and vacuum deletes files."""
+    full = size == "full"
+    scene, _, publisher = _publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
+    scene.before("m", scene.client(), merge(A))
+    if not full:
+        # It deletes the indexes, so that the next one would delete the files.
+        scene.past_ms = HOUR_MS
+        scene.before("v", publisher, vacuum(A))
+    scene.cleaner("publisher", publish(), client=publisher)
+    scene.cleaner("vacuum", *[vacuum(A)] * (3 if full else 1), client=publisher)
+    return scene
+
+
+def _publish_sleeps(size: Size) -> Scene:
+    """A publisher sleeps while the files of its cut are merged, and deleted a grace later."""
+    full = size == "full"
+    scene, plain, publisher = _publish_scene((GRACE_MS + 1,), 0, "b")
+    scene.before("q", plain, calls.send(A, "c"), calls.send(A, "y", in_file=True))
+    scene.past_ms, scene.publishes = 0, full
+    if not full:
+        publisher = scene.before("half", publisher, publish(until_cut=True))
+    scene.cleaner("publisher", publish(), client=publisher)
+    scene.cleaner("vacuum", merge(A), wait(GRACE_MS), vacuum(A), vacuum(A), client=publisher)
+    return scene
+
+
+def _publish_retention(size: Size) -> Scene:
+    """The log start moves into a published file and behind it, and vacuum deletes it. A publisher follows."""
+    full = size == "full"
+    scene, plain, publisher = _publish_scene((PUBLISH_RETENTION_MS,) * full, PUBLISH_RETENTION_MS, "bc")
+    scene.before("m", scene.client(), merge(A))
+    publisher = scene.before("n", publisher, publish())
+    scene.before("q", plain, calls.send(A, "y", in_file=True))
+    scene.cleaner("publisher", publish(), client=publisher)
+    scene.cleaner("vacuum", calls.log_start(A, 1), calls.log_start(A, 2), vacuum(A), vacuum(A), client=publisher)
+    return scene
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
@@ -1293,6 +1423,12 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="unsure", what="a commit of unknown outcome is followed by an abort", rules=(4, 5), build=_unsure),
         Scenario(name="put back", what="a store is put back to an older state while clients hold views of it", rules=(1, 2, 3), build=_put_back),
         Scenario(name="replaced", what="a store is deleted and created again while clients hold views of it", rules=(1, 2), build=_replaced),
+        Scenario(name="publish txn", what="transactions end while a publisher takes a cut of both partitions", rules=(18,), build=_publish_txn),
+        Scenario(name="two publishers", what="two publishers go on where another one died, one of its files with an aborted row", rules=(11, 18), build=_two_publishers),
+        Scenario(name="publish merge", what="published files are merged with new ones while publishers publish", rules=(6, 18), build=_publish_merge),
+        Scenario(name="publish vacuum", what="a published version is read while it is replaced, and its files are vacuumed", rules=(13, 18), build=_publish_vacuum),
+        Scenario(name="publish sleeps", what="a publisher sleeps while the files of its cut are merged and deleted", rules=(13, 18), build=_publish_sleeps),
+        Scenario(name="publish retention", what="the log start moves into published files, and vacuum deletes them", rules=(13, 18), build=_publish_retention),
         Scenario(name="weather", what="requests fail, or their outcome is unknown", rules=(2, 3, 5, 11), build=_weather),
     )
 }  # fmt: skip

@@ -30,7 +30,8 @@ START_MS = 1_700_000_000_000
 """The time when a scenario begins, by a clock without an error."""
 
 _TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
-"""Objects whose time of writing a vacuum reads."""
+_TIMED_FOLDERS = ("/publication/", "/_delta_log/", "/metadata/")
+"""Objects whose time of writing a vacuum reads, or on which the age of a published version depends."""
 
 decoded_once = lru_cache(maxsize=100_000)(record_checks.stored_record)
 """A stored record is a pure function of its bytes and its slot. Decoding the same few records a million times takes time."""
@@ -49,9 +50,17 @@ class Answer:
 class World:
     """The stores of one exploration, by number, and their objects."""
 
-    def __init__(self, deletable: Callable[[str], bool] = lambda _: False, *, vacuumed: bool = False) -> None:
+    def __init__(
+        self,
+        deletable: Callable[[str], bool] = lambda _: False,
+        *,
+        vacuumed: bool = False,
+        settled: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.deletable = deletable
         """Whether an actor of this scenario may delete an object with that path."""
+        self.settled = settled
+        """Whether no actor of this scenario creates an object with that path."""
         self.vacuumed = vacuumed
         """Whether an actor lists files of rows, and asks for an object's time."""
         self.objects: list[tuple[str, bytes]] = []
@@ -123,13 +132,15 @@ class World:
         if path in self.files(store):
             return store
         added = {self.object_id(path, data)}
-        if self.vacuumed and path.endswith(_TIMED):
+        if self.vacuumed and (path.endswith(_TIMED) or any(each in path for each in _TIMED_FOLDERS)):
             added.add(self.object_id(WRITTEN_AT + path, str(now_ms).encode()))
         return self.store_id(self.stores[store] | added)
 
     def is_certain(self, store: int, request: Request) -> bool:
         """Return whether later steps of others cannot change the answer, and no other process notices the request."""
         match request:
+            case Get(path) if self.settled(path):
+                return True
             case Get(path) | Modified(path) | Size(path) | PutIfAbsent(path, _):
                 return path in self.files(store) and not self.deletable(path)
             case WriteRows():

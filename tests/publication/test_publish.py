@@ -30,6 +30,7 @@ from txlog.testing.failing_store import FailingStore
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0"}
 A = TopicPartition("orders", 0)
+HOUR_MS = 3_600_000
 
 
 def tables_of(store: Store, topic: str = "orders") -> Tables:
@@ -240,6 +241,57 @@ def test_a_publisher_that_sleeps_after_a_replacement_takes_another_cut(monkeypat
     assert newest is not None
     assert [path for path in newest.files if world.memory.get(f"orders/{path}") is None] == []
     assert len(slept) > 1
+    world.close()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_readers_keep_the_version_that_they_see_if_its_successor_has_no_format(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher dies between a publication and its format, so the version before is the newest that is shown (C13)."""
+    world = World()
+    store = world.open()
+    config = {**CONFIG, "publish.retention.ms": str(48 * HOUR_MS), "segment.batches": "1"}
+    store.create_topic("orders", ORDERS, config=config)
+    with store.producer() as producer:
+        for first in (0, 3000):
+            producer.send("orders", many(3000, first)).result()
+        producer.send("orders", orders(90_000)).result()
+    world.clock.advance_ms(10)
+    publish(world.open())
+    shown = tables_of(store).files
+    merge_partition(store.runtime, reading.read_session(store.runtime), A, MergePolicy(target_bytes=2**30))
+
+    def dies(*args: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "write_version", dies)
+        with pytest.raises(KeyboardInterrupt):
+            publish(world.open())
+    assert tables_of_chain(store).number == 1
+
+    def sweep(passes: int) -> None:
+        for _ in range(passes):
+            world.clock.advance_ms(25 * HOUR_MS)
+            other = world.open()
+            vacuum(other.runtime, reading.read_session(other.runtime), dry_run=False)
+
+    def gone() -> list[str]:
+        return [path for path in shown if world.memory.get(f"orders/{path}") is None]
+
+    sweep(8)
+    assert gone() == []
+    if ends:
+        store.alter_topic("orders", remove_config=["publish.formats"])
+    else:
+        publish(world.open())
+        tables_of(store)
+    sweep(1)
+    assert gone() == []
+    # Now the version is replaced for readers, too, and its time is over.
+    sweep(4)
+    assert len(gone()) >= 2
     world.close()
 
 

@@ -1,7 +1,8 @@
 """Which files must stay because a published table names them, and which objects of publications may go?
 
-A reader of a published table is a reader: he may use every version that was replaced less than `publish.retention.ms`
-ago, and the newest one (PROTOCOL.md, C13).
+A reader of a published table is a reader: he may use the newest version that is in his format, and every one that was
+replaced there less than `publish.retention.ms` ago (PROTOCOL.md, C13). A publisher may die between a publication and its
+formats. So what counts is when the formats were written.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from txlog.core import names
 from txlog.core.effects import List, Modified, NewId, Now, Program
 from txlog.core.publication import Tables
 from txlog.core.records import Publication
+from txlog.core.records.publications import FormatName
 from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Kind, Why
 from txlog.protocol.context import Context
 from txlog.protocol.publications import append_publication, first_whole, read_publications
-from txlog.protocol.requests import get, many
+from txlog.protocol.requests import get, many, modified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +70,22 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
             numbers, copies = yield from _listed(folder)
             newest = numbers[-1]
     horizon_ms = now_ms - kept.retention_ms
-    # Publications are created in order, so their times rise. The one before the first young one was still shown then.
+    # The formats are those of the newest publication that has some: the last one of a topic has none.
+    recent = yield from read_publications(topic, max(first_whole(max(newest - 1, 0)), numbers[0]), newest)
+    formats = next((each.newest.formats for each in reversed(recent.tables) if each.newest.formats), {})
+    ended = None if recent.tables[-1].newest.formats else newest
+
+    def shown_ms(number: int) -> Program[int | None]:
+        return (yield from _shown_ms(topic, number, {} if number == ended else formats))
+
+    # Formats are written in order, so their times rise. The version before the first young one was still shown then.
+    ended_ms = None if ended is None else (yield from shown_ms(ended))
     low, high = 0, len(numbers)
+    if ended_ms is not None and ended_ms <= horizon_ms:
+        low = high  # also if formats of earlier publications were never written
     while low < high:
         middle = (low + high) // 2
-        modified_ms: int | None = yield Modified(names.publication_path(topic, numbers[middle]))
+        modified_ms = yield from shown_ms(numbers[middle])
         if modified_ms is not None and modified_ms <= horizon_ms:
             low = middle + 1
         else:
@@ -80,8 +93,10 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
     first = numbers[max(low - 1, 0)] if low < len(numbers) or not kept.is_ended else newest + 1
     oldest = first_whole(min(first, newest))
     chain = yield from read_publications(topic, max(oldest, numbers[0]), newest)
-    replaced_ms = (yield Modified(names.publication_path(topic, first + 1))) if first < newest else None
-    earliest_ms = now_ms if replaced_ms is None else replaced_ms + kept.retention_ms
+    earliest_ms = now_ms
+    if first < newest:
+        replaced_ms = yield from shown_ms(first + 1)
+        earliest_ms = NOT_KNOWN_YET if replaced_ms is None else replaced_ms + kept.retention_ms
     until_ms: dict[str, int] = {}
     for tables in chain.tables:
         if tables.number >= first:
@@ -113,6 +128,18 @@ def _listed(folder: str) -> Program[tuple[list[int], dict[str, int]]]:
         elif copied_for is not None:
             copies[names.PUBLICATION_FOLDER + name] = copied_for
     return sorted(numbers), copies
+
+
+def _shown_ms(topic: str, number: int, formats: Mapping[FormatName, int]) -> Program[int | None]:
+    """Return when the last of these formats got the version of a publication; None if one has not got it yet.
+
+    Without a format that has such a version, return when the store got the publication itself.
+    """
+    paths = [
+        names.table_version_path(name, topic, number - first) for name, first in formats.items() if first <= number
+    ]
+    found = yield from many([modified(path) for path in paths or [names.publication_path(topic, number)]])
+    return max((each for each in found if each is not None), default=None) if None not in found else None
 
 
 def _is_written(tables: Tables) -> Program[bool]:
