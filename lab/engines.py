@@ -37,7 +37,7 @@ def duckdb_delta(folder: str) -> Rows:
 
 def duckdb_iceberg(folder: str) -> Rows:
     """Read with DuckDB's extension `iceberg`."""
-    return _rows(_duckdb().execute(f"SELECT * FROM iceberg_scan('{folder}')").to_arrow_table())
+    return _rows(_duckdb().execute(f"SELECT * FROM iceberg_scan('{newest_metadata(folder)}')").to_arrow_table())
 
 
 def pyiceberg(folder: str) -> Rows:

@@ -21,3 +21,9 @@ def write_version(
     InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
     """
     yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms)
+
+
+def complete_version(name: FormatName, tables: Tables) -> Program[None]:
+    """Write what may be missing of a version that readers can see already, because its publisher died right there."""
+    if name == "iceberg":
+        yield from import_module(_MODULES[name]).put_hint(tables)

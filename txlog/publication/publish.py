@@ -48,7 +48,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import write_version
+from txlog.publication.formats import complete_version, write_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -372,6 +372,9 @@ def roll_forward(runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: 
         if not late and (first := tables[0].number) > 0:
             earlier = runtime.run(read_publications(topic.topic, first - WHOLE_EVERY, first - 1)).tables
             tables, late = [*earlier, *tables], len(earlier)
+    if late == len(tables):
+        for name in _both(tables[-1], formats):
+            runtime.run(complete_version(name, tables[-1]))
     for at in range(late, len(tables)):
         _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
 
