@@ -1,4 +1,4 @@
-"""How does each engine read a published topic, given the topic's folder?
+"""How does each engine read a published topic, given the topic's folder, and the version unless it is the newest?
 
 The engines have environments of their own, without txlog. So this module needs nothing but the engine that a call names.
 """
@@ -18,41 +18,42 @@ from typing import Any, TypeAlias
 Rows: TypeAlias = list[dict[str, Any]]
 
 
-def delta_rs(folder: str) -> Rows:
+def delta_rs(folder: str, version: int | None = None) -> Rows:
     """Read with delta-rs, through its own SQL engine."""
     library, arrow = _import("deltalake"), _import("pyarrow")
-    found = library.QueryBuilder().register("t", library.DeltaTable(folder)).execute("SELECT * FROM t")
+    found = library.QueryBuilder().register("t", library.DeltaTable(folder, version=version)).execute("SELECT * FROM t")
     return _rows(arrow.table(found))
 
 
-def polars_delta(folder: str) -> Rows:
+def polars_delta(folder: str, version: int | None = None) -> Rows:
     """Read the Delta table with Polars."""
-    return _rows(_import("polars").scan_delta(folder).collect().to_arrow())
+    return _rows(_import("polars").scan_delta(folder, version=version).collect().to_arrow())
 
 
-def duckdb_delta(folder: str) -> Rows:
+def duckdb_delta(folder: str, version: int | None = None) -> Rows:
     """Read with DuckDB's extension `delta`."""
-    return _rows(_duckdb().execute(f"SELECT * FROM delta_scan('{folder}')").to_arrow_table())
+    at = "" if version is None else f", version => {version}"
+    return _rows(_duckdb().execute(f"SELECT * FROM delta_scan('{folder}'{at})").to_arrow_table())
 
 
-def duckdb_iceberg(folder: str) -> Rows:
+def duckdb_iceberg(folder: str, version: int | None = None) -> Rows:
     """Read with DuckDB's extension `iceberg`."""
-    return _rows(_duckdb().execute(f"SELECT * FROM iceberg_scan('{newest_metadata(folder)}')").to_arrow_table())
+    return _rows(_duckdb().execute(f"SELECT * FROM iceberg_scan('{metadata_file(folder, version)}')").to_arrow_table())
 
 
-def pyiceberg(folder: str) -> Rows:
+def pyiceberg(folder: str, version: int | None = None) -> Rows:
     """Read with pyiceberg, without a catalog."""
-    return _rows(_import("pyiceberg.table").StaticTable.from_metadata(newest_metadata(folder)).scan().to_arrow())
+    return _rows(_import("pyiceberg.table").StaticTable.from_metadata(metadata_file(folder, version)).scan().to_arrow())
 
 
-def polars_iceberg(folder: str) -> Rows:
+def polars_iceberg(folder: str, version: int | None = None) -> Rows:
     """Read the Iceberg table with Polars."""
     # Without a package of its own Polars says that pyiceberg plans its scans.
     os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"
-    return _rows(_import("polars").scan_iceberg(newest_metadata(folder)).collect().to_arrow())
+    return _rows(_import("polars").scan_iceberg(metadata_file(folder, version)).collect().to_arrow())
 
 
-READERS: Mapping[str, Callable[[str], Rows]] = {
+READERS: Mapping[str, Callable[[str, int | None], Rows]] = {
     "delta-rs": delta_rs,
     "polars, delta": polars_delta,
     "duckdb, delta": duckdb_delta,
@@ -63,8 +64,13 @@ READERS: Mapping[str, Callable[[str], Rows]] = {
 """Engines that need no Java, and the format that each reads."""
 
 
-def newest_metadata(folder: str) -> str:
-    """Return the newest metadata file of an Iceberg table. `version-hint.text` may be missing for a moment, or be older."""
+def metadata_file(folder: str, version: int | None = None) -> str:
+    """Return the metadata file of a version of an Iceberg table, or the newest.
+
+    `version-hint.text` may be missing for a moment, or name an older one.
+    """
+    if version is not None:
+        return f"file://{folder}/metadata/v{version + 1}.metadata.json"
     found = Path(folder, "metadata").glob("v*.metadata.json")
     return f"file://{max(found, key=lambda path: int(path.name[1:].partition('.')[0]))}"
 

@@ -43,6 +43,8 @@ class Published:
 
     reads: Counter[str] = field(default_factory=Counter)
     """By engine."""
+    old_reads: Counter[str] = field(default_factory=Counter)
+    """Those of them that read an older version."""
     found: dict[str, Counter[str]] = field(default_factory=dict)
     """By engine: COLUMNS, and their counts."""
     details: list[str] = field(default_factory=list)
@@ -63,7 +65,12 @@ def polling(place: Place, python: str | None) -> Iterator[list[str]]:
     if python is None:
         yield failures
         return
-    given = {"store": place.url, "topics": PUBLISHED, "file": str(Path(place.histories) / READS)}
+    given = {
+        "store": place.url,
+        "topics": PUBLISHED,
+        "file": str(Path(place.histories) / READS),
+        "old_ms": plan.OLD_READ_MS,
+    }
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
         [python, "-m", "lab.chaos.poller"],
@@ -108,13 +115,14 @@ def judge(place: Place, events: Sequence[Event], final: Final, store: ObjectStor
         engine, topic, is_last = said["engine"], said["topic"], said["last"]
         found = result.found.setdefault(engine, Counter())
         if "error" in said:
-            if said["took_ms"] > plan.PUBLISH_RETENTION_MS:
+            if said["age_ms"] + said["took_ms"] > plan.PUBLISH_RETENTION_MS:
                 result.slow += 1
                 continue
             found["unreadable"] += 1
-            result.details.append(f"{engine} could not read {topic}: {said['error']}")
+            result.details.append(f"{engine} could not read {topic}, version {said['version']}: {said['error']}")
             continue
         result.reads[engine] += 1
+        result.old_reads[engine] += said["version"] is not None
         if is_last:
             last.add((engine, topic))
         key = topic, said["rows"], is_last

@@ -23,10 +23,10 @@ def main(engine: str, folder: Path) -> None:
         print(json.dumps([path.stem, check(read, folder / "store" / path.stem, json.loads(path.read_text()))]))
 
 
-def check(read: Callable[[str], Rows], topic: Path, expected: list[str]) -> str:
+def check(read: Callable[[str, None], Rows], topic: Path, expected: list[str]) -> str:
     """Return how what the engine reads differs from the expected rows; "" if it does not."""
     try:
-        found = [json.dumps(plain(row), sort_keys=True) for row in read(str(topic))]
+        found = [json.dumps(plain(row), sort_keys=True) for row in read(str(topic), None)]
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:1000]
     missing, more = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
@@ -37,7 +37,7 @@ def check(read: Callable[[str], Rows], topic: Path, expected: list[str]) -> str:
     )
 
 
-def spark(form: str) -> Callable[[str], Rows]:
+def spark(form: str) -> Callable[[str, None], Rows]:
     """Return a reader with Delta's or Iceberg's Spark."""
     import pyarrow.parquet as pq
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def spark(form: str) -> Callable[[str], Rows]:
         .getOrCreate()
     )
 
-    def read(topic: str) -> Rows:
+    def read(topic: str, _: None) -> Rows:
         # Python's own types of a row lack some of the values.
         with tempfile.TemporaryDirectory() as folder:
             session.read.format(form).load(topic).write.mode("overwrite").parquet(folder)
