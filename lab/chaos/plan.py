@@ -108,9 +108,9 @@ With a grace of a day, vacuum would wait until the end of the storm. Stops last 
 MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batches": 10}
 PUBLISHED = (ORDERS, MADE)
 """Topics that are published in a storm with engines."""
-PUBLISH_RETENTION_MS = 45_000
+PUBLISH_RETENTION_MS = 60_000
 """Longer than the default grace, so that it decides, and short enough that vacuum deletes published files in a storm."""
-OLD_READ_MS = 30_000
+OLD_READ_MS = 50_000
 """Engines also read the oldest version that was replaced no longer ago than this."""
 PUBLISH_LAG_MS = 1000
 PUBLISHED_CONFIG: Mapping[str, object] = {

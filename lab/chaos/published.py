@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import txlog
 from lab.chaos import plan
@@ -50,6 +51,8 @@ class Published:
     details: list[str] = field(default_factory=list)
     slow: int = 0
     """Failed reads that took longer than the files are kept."""
+    deleted: int = 0
+    """Published files that vacuum has deleted since."""
     tables: int = 0
     """Different sets of rows that were seen."""
 
@@ -107,7 +110,8 @@ def judge(place: Place, events: Sequence[Event], final: Final, store: ObjectStor
     path = Path(place.histories) / READS
     lines = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
     ids = {said["rows"]: said["ids"] for said in lines if "ids" in said}
-    result = Published(tables=len(ids))
+    deleted = sum(1 for topic in PUBLISHED for path in _published(store, topic) if store.get(path) is None)
+    result = Published(tables=len(ids), deleted=deleted)
     topics = {topic: _Topic(topic, events, final, store) for topic in PUBLISHED}
     judged: dict[tuple[str, str, bool], Counter[str]] = {}
     last: set[tuple[str, str]] = set()
@@ -172,10 +176,20 @@ class _Topic:
 
 def _cuts(store: ObjectStore, topic: str) -> Iterator[list[dict[str, Any]]]:
     """Yield the cut of each version of a topic's Delta table. That of its Iceberg table has the same cuts."""
+    for actions in _versions(store, topic):
+        yield json.loads(actions[0]["commitInfo"]["operationParameters"]["txlog.cut"])
+
+
+def _published(store: ObjectStore, topic: str) -> set[str]:
+    """Return the path of each file that a version of a topic's table has, or had."""
+    versions = _versions(store, topic)
+    return {f"{topic}/{unquote(each['add']['path'])}" for actions in versions for each in actions if "add" in each}
+
+
+def _versions(store: ObjectStore, topic: str) -> Iterator[list[dict[str, Any]]]:
     for name in store.list(f"{topic}/_delta_log/"):
         if name.endswith(".json"):
-            first = (store.get(f"{topic}/_delta_log/{name}") or b"").partition(b"\n")[0]
-            yield json.loads(json.loads(first)["commitInfo"]["operationParameters"]["txlog.cut"])
+            yield [json.loads(line) for line in (store.get(f"{topic}/_delta_log/{name}") or b"").splitlines()]
 
 
 def _at_cut(rows: Mapping[int, Sequence[Row]], cut: list[dict[str, Any]]) -> frozenset[int]:

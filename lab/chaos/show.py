@@ -133,12 +133,12 @@ def _engines(published: Published) -> Table:
     """Return the reads of each engine, and what must be 0."""
     table = Table(title="published tables, read by other engines: must be 0", title_justify="left")
     table.add_column("engine")
-    for name in ("reads", "of old versions", *COLUMNS):
+    for name in ("reads", "old", *COLUMNS):
         table.add_column(name, justify="right")
     for engine, found in published.found.items():
         counts = (Text(str(found[name]), "bold red" if found[name] else "green") for name in COLUMNS)
         table.add_row(engine, f"{published.reads[engine]:,}", f"{published.old_reads[engine]:,}", *counts)
-    note = f"{published.tables:,} different tables were seen"
+    note = f"old: of an older version. {published.tables:,} different tables were seen, and vacuum deleted {published.deleted:,} published files"
     if published.slow:
         note += f"; {published.slow:,} reads failed that took longer than files are kept"
     table.caption = note
