@@ -53,8 +53,12 @@ CONFIG = {
     "publish.max.lag.ms": 0,
     "publish.retention.ms": 3_600_000,
 }
-SLOWER, MORE = 2.0, 1.1
-"""The allowed factors from n to 4 n. Milliseconds depend on other work of the machine."""
+SLOWER, MORE, OTHER_PHASE = 2.0, 1.1, 1.5
+"""The allowed factors from n to 4 n. Milliseconds depend on other work of the machine.
+
+A publication also costs a GET for each record of the tails, and for each publication since the last that lists all
+files. Both numbers are bounded, but are not the same at n and at 4 n.
+"""
 
 
 def measure(transactions: int, *, is_maintained: bool) -> Samples:
@@ -148,8 +152,8 @@ SPECS = (
             "ms": SLOWER,
             "requests": MORE,
             "requests, the most": MORE,
-            "requests without new rows": 1,
-            "requests of a new process": MORE,
+            "requests without new rows": OTHER_PHASE,
+            "requests of a new process": OTHER_PHASE,
         },
         is_maintained=True,
     ),
