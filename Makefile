@@ -127,8 +127,8 @@ second-reader: $(STAMP) ## Compare the client with a reader that was written fro
 scale: $(STAMP) ## Simulate up to 1,000 writers on a store with 60 ms a request, in virtual time: docs/scale.md
 	$(BIN)/python -m lab.scale $(ARGS)
 
-chaos-maintain: $(STAMP) ## Run chaos for MINUTES=10 with two txlog maintain --daemon, which are also killed
-	$(BIN)/python -m lab.chaos --maintain --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+chaos-maintain: $(STAMP) $(ENGINES_STAMP) ## Run chaos for MINUTES=10 with two txlog maintain --daemon, which are also killed; other engines poll published tables
+	$(BIN)/python -m lab.chaos --maintain --engines $(ENGINES)/bin/python --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)

@@ -43,10 +43,17 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="SECONDS",
         help="with --maintain: the clock of one daemon is ahead by this, and the other one's is behind",
     )
+    parser.add_argument(
+        "--engines",
+        metavar="PYTHON",
+        help="with --maintain: publish two topics, and poll their tables with the engines of this environment",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     given: Any = parser.parse_args(arguments)
     if (given.clock_skew or given.grace != parser.get_default("grace")) and not given.maintain:
         parser.error("--grace and --clock-skew are of the daemons that --maintain starts")
+    if given.engines and (not given.maintain or "://" in (given.store or "")):
+        parser.error("--engines needs --maintain, which publishes, and a store in a folder, which the engines read")
     seed: int = random.randrange(1, 10**6) if given.seed is None else given.seed
     print(f"seed {seed} (--seed {seed} strikes the same roles in the same order)", file=sys.stderr, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="txlog-chaos-"))
@@ -61,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             spark=not given.no_spark,
             maintain=given.maintain,
             grace_ms=round(given.grace * 1000),
+            engines=str(Path(given.engines).absolute()) if given.engines else None,
             clock_skew_ms=round(given.clock_skew * 1000),
         )
         proof = chaos(settings, Show())

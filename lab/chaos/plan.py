@@ -106,6 +106,18 @@ MAINTAINED_CONFIG: Mapping[str, object] = {
 With a grace of a day, vacuum would wait until the end of the storm. Stops last up to two thirds of 20 s.
 """
 MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batches": 10}
+PUBLISHED = (ORDERS, MADE)
+"""Topics that are published in a storm with engines."""
+PUBLISH_RETENTION_MS = 60_000
+"""Longer than the default grace, so that it decides, and short enough that vacuum deletes published files in a storm."""
+OLD_READ_MS = 50_000
+"""Engines also read the oldest version that was replaced no longer ago than this."""
+PUBLISH_LAG_MS = 1000
+PUBLISHED_CONFIG: Mapping[str, object] = {
+    "publish.formats": "delta,iceberg",
+    "publish.max.lag.ms": PUBLISH_LAG_MS,
+    "publish.retention.ms": PUBLISH_RETENTION_MS,
+}
 MAINTAINED_SUFFIX = ".maintained"
 """The suffix after a maintainer's name: the file of its rounds."""
 MAINTAIN_OPTIONS = (

@@ -16,6 +16,7 @@ from pathlib import Path
 import txlog
 from lab.chaos import plan
 from lab.chaos.plan import JOBS, MADE, PARTITIONS, Assignment, Place
+from lab.chaos.published import Published, judge
 from lab.chaos.workers import Worker, member, pipeline, rows_of
 from lab.histories.checker import Report, check
 from lab.histories.events import End, Event, FetchOffsets, Isolation, OffsetRange, Poll, Row
@@ -64,6 +65,9 @@ class Proof:
     maintained: Counter[str] = field(default_factory=Counter)
     """The actions of maintenance rounds, as the reports name them, and their counts."""
 
+    published: Published | None = None
+    """The reads of other engines, if some polled."""
+
     @property
     def holds(self) -> bool:
         return not any(self.columns.values())
@@ -85,7 +89,7 @@ def recover(place: Place, instance: int, seed: int) -> None:
         _last_looks(worker)
 
 
-def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
+def prove(place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled: bool = False) -> Proof:
     """Check the histories and the store, which must be at rest."""
     events = read_history(place.histories)
     report = check(events)
@@ -93,6 +97,10 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
         census, violations = find_violations(store.runtime.store)
         versions = {name: _version_of(store, name) for name in jobs}
     final = _final_rows(events)
+    published = None
+    if is_polled:
+        with txlog.open(place.url, storage_options=place.storage_options) as store:
+            published = judge(place, events, final, store.runtime.store)
     lost, doubled, details = _check_versions(final, versions)
     made_lost, made_doubled = _check_made(final)
     columns = {
@@ -113,6 +121,9 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
     failures = [*failures, *failed_steps]
     columns["broken invariants"] = len(violations)
     columns["failed processes"] = len(failures)
+    if published is not None:
+        columns["wrong reads of engines"] = published.wrong
+        details += published.details
     said = json.loads((Path(place.histories) / "witness.json").read_text())
     shared = [event.what for event in events if isinstance(event.what, Poll) and event.what.group]
     return Proof(
@@ -129,6 +140,7 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
         readers=len({each.member for each in shared}),
         versions=versions,
         maintained=maintained,
+        published=published,
     )
 
 

@@ -28,6 +28,8 @@ class Settings:
     """Whether two `txlog maintain --daemon` run beside the other processes, on a store with a short grace."""
     grace_ms: int = 20_000
     """`delete.grace.ms` of the store in that case."""
+    engines: str | None = None
+    """The Python of an environment with other engines. They poll published tables of a storm with maintenance."""
     clock_skew_ms: int = 0
     """The wall clock of one of the two is ahead by this, and that of the other one is behind by it."""
 

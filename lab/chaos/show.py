@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lab.chaos.plan import Place
 from lab.chaos.proof import Proof
+from lab.chaos.published import COLUMNS, Published
 from lab.chaos.settings import Settings
 from lab.chaos.storm import Storm, Tally
 
@@ -104,6 +105,8 @@ class Show:
         }.items():
             facts.add_row(name, value)
         self._console.print(facts)
+        if proof.published is not None:
+            self._console.print(_engines(proof.published))
         self._console.print(must)
         for detail in proof.details[:MOST_DETAILS]:
             self._console.print(detail, style="red", highlight=False, markup=False)
@@ -124,3 +127,19 @@ class Show:
             f"{self._phase}  {time.monotonic() - self._begin:.0f} s  {live} processes  {tally.kills} killed  {tally.stops} stopped  "
             f"{tally.twins} twins  {tally.fenced} fenced{stall}{failed}"
         )
+
+
+def _engines(published: Published) -> Table:
+    """Return the reads of each engine, and what must be 0."""
+    table = Table(title="published tables, read by other engines: must be 0", title_justify="left")
+    table.add_column("engine")
+    for name in ("reads", "old", *COLUMNS):
+        table.add_column(name, justify="right")
+    for engine, found in published.found.items():
+        counts = (Text(str(found[name]), "bold red" if found[name] else "green") for name in COLUMNS)
+        table.add_row(engine, f"{published.reads[engine]:,}", f"{published.old_reads[engine]:,}", *counts)
+    note = f"old: of an older version. {published.tables:,} different tables were seen, and vacuum deleted {published.deleted:,} published files"
+    if published.slow:
+        note += f"; {published.slow:,} reads failed that took longer than files are kept"
+    table.caption = note
+    return table

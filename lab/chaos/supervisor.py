@@ -11,6 +11,7 @@ from lab.chaos import plan
 from lab.chaos.plan import MAINTAINED_CONFIG, MAINTAINERS, PARTITIONS, SLOTS, Assignment, Place
 from lab.chaos.processes import Program
 from lab.chaos.proof import Proof, prove, recover
+from lab.chaos.published import polling, publish_all
 from lab.chaos.settings import SPARK_WORKER, Settings, has_spark
 from lab.chaos.show import Show
 from lab.chaos.storm import Slot, Storm
@@ -39,14 +40,17 @@ def chaos(settings: Settings, show: Show) -> Proof:
     clock = SystemClock()
     begin_ms = clock.monotonic_ms()
     with orderly_end(), Storm(place, settings.seed, slots) as storm, show.live(storm, place, settings):
-        storm.run(round(settings.seconds * 1000), show.tick)
-        show.phase("calming down")
-        storm.calm_down(show.tick)
-        stormed_ms = clock.monotonic_ms() - begin_ms
-        show.phase("recovering")
-        recover(place, LAST_INSTANCE, settings.seed)
+        with polling(place, settings.engines) as failures:
+            storm.run(round(settings.seconds * 1000), show.tick)
+            show.phase("calming down")
+            storm.calm_down(show.tick)
+            stormed_ms = clock.monotonic_ms() - begin_ms
+            show.phase("recovering")
+            recover(place, LAST_INSTANCE, settings.seed)
+            if settings.engines:
+                publish_all(place)
         show.phase("proving")
-        proof = prove(place, storm.tally.failures, jobs)
+        proof = prove(place, [*storm.tally.failures, *failures], jobs, is_polled=settings.engines is not None)
     show.proof(proof, storm.tally, stormed_ms, settings)
     return proof
 
@@ -71,7 +75,10 @@ def make_place(settings: Settings) -> Place:
                 topic,
                 plan.SCHEMA,
                 partitions=partitions,
-                config=plan.MAINTAINED_TOPIC_CONFIG if settings.maintain else plan.TOPIC_CONFIG,
+                config={
+                    **(plan.MAINTAINED_TOPIC_CONFIG if settings.maintain else plan.TOPIC_CONFIG),
+                    **(plan.PUBLISHED_CONFIG if settings.engines and topic in plan.PUBLISHED else {}),
+                },
             )
     return Place(
         url=url,

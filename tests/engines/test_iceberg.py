@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests.engines.environments import run
 from tests.publication import story, story_rows
 
 pytestmark = pytest.mark.engines
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(environment: str, module: str, argument: Path) -> None:
-    """Run a module of this folder in an environment that `make test-engines` creates. It fails if a row differs."""
-    python = Path(os.environ.get("TXLOG_TEST_ENGINES", ROOT)) / environment / "bin" / "python"
-    command = [str(python), "-m", f"tests.engines.{module}", str(argument)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("reader", ["native", "pyiceberg"])
@@ -37,11 +25,11 @@ def test_polars(tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_duckdb(tmp_path: Path) -> None:
-    run(".venv-engines", "iceberg_duckdb", story.tell(tmp_path).path)
+    run(".venv-engines", "iceberg_duckdb", str(story.tell(tmp_path).path))
 
 
 def test_a_catalog_of_pyiceberg(tmp_path: Path) -> None:
-    run(".venv-engines", "iceberg_catalog", story.tell(tmp_path).path)
+    run(".venv-engines", "iceberg_catalog", str(story.tell(tmp_path).path))
 
 
 def test_spark(tmp_path: Path) -> None:
@@ -51,4 +39,4 @@ def test_spark(tmp_path: Path) -> None:
         now.mkdir()
         story.tell(now, version)
         now.rename(tmp_path / f"v{version}")
-    run(".venv-iceberg", "iceberg_spark", tmp_path)
+    run(".venv-iceberg", "iceberg_spark", str(tmp_path))

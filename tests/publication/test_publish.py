@@ -150,6 +150,27 @@ def test_a_publisher_that_died_before_the_format_is_completed(monkeypatch: pytes
     world.close()
 
 
+@pytest.mark.parametrize("left", [None, b"1"])
+def test_a_publisher_that_died_before_the_hint_is_completed(left: bytes | None) -> None:
+    """Readers that get only the topic's folder would find no table, or an old version, until there are new rows."""
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": "iceberg"})
+    for number in range(2):
+        with store.producer() as producer:
+            producer.send("orders", orders(number)).result()
+        world.clock.advance_ms(10)
+        publish(store)
+    hint = "orders/metadata/version-hint.text"
+    assert world.memory.get(hint) == b"2"
+    world.memory.delete(hint)
+    if left is not None:
+        world.memory.put_if_absent(hint, left)
+    assert publish(world.open()).publications == 0
+    assert world.memory.get(hint) == b"2"
+    world.close()
+
+
 def test_a_replacement_adds_no_new_row() -> None:
     """A follower of a Delta table takes a file of a replacement for no change, and would miss its rows."""
     world = World()

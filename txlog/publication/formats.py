@@ -37,5 +37,8 @@ def complete_version(
 
     `columns` reads the topic with the columns of the publication. Raises TableConflictError.
     """
-    if name == "delta":
-        yield from import_module(_MODULES[name]).complete_version(after, columns, retention_ms=retention_ms)
+    module = import_module(_MODULES[name])
+    if name == "iceberg":
+        yield from module.put_hint(after)
+    else:
+        yield from module.complete_version(after, columns, retention_ms=retention_ms)

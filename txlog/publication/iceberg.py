@@ -77,7 +77,23 @@ def write_version(
     yield from writer.put(path, library.manifest_list(table, path, lines, number, parent))
     data = library.metadata(table, previous, publication, topic, writer.summary(publication.operation), retention_ms)
     yield from _put_metadata(ctx, table, number, data)
-    yield from _put_hint(table, number)
+    yield from put_hint(after)
+
+
+def put_hint(tables: Tables) -> Program[None]:
+    """Let `version-hint.text` name the version of the newest publication, unless it names a newer one.
+
+    Another publisher may do the same at the same time. The hint then names one of the two versions. A publisher that
+    dies between the two steps leaves none, and the next one calls this again.
+    """
+    newest = tables.newest
+    path, version = f"{newest.topic}/{HINT}", tables.version_of("iceberg") + 1
+    found: bytes | None = yield Get(path)
+    if found is not None and found.isdigit() and int(found) >= version:
+        return
+    if found is not None:
+        yield Delete(path)
+    yield PutIfAbsent(path, str(version).encode())
 
 
 # -- details ----------------------------------------------------------------------------------------------------------
@@ -252,20 +268,6 @@ def _put_metadata(ctx: Context, table: IcebergTable, number: int, data: bytes) -
     # An own one may differ in the snapshots that are left out.
     if found != data:
         _check_own(table, number, _decoded(found, path), path)
-
-
-def _put_hint(table: IcebergTable, number: int) -> Program[None]:
-    """Let `version-hint.text` name this version, unless it names a newer one.
-
-    Another publisher may do the same at the same time. The hint then names one of the two versions.
-    """
-    path, version = f"{table.topic}/{HINT}", table.sequence_number(number)
-    found: bytes | None = yield Get(path)
-    if found is not None and found.isdigit() and int(found) >= version:
-        return
-    if found is not None:
-        yield Delete(path)
-    yield PutIfAbsent(path, str(version).encode())
 
 
 def _by_group(files: Mapping[str, PublishedFile]) -> dict[int, list[PublishedFile]]:
