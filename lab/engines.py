@@ -1,6 +1,6 @@
 """How does each engine read a published topic, given the topic's folder, and the version unless it is the newest?
 
-The engines have environments of their own, without txlog. So this module needs nothing but the engine that a call names.
+Each engine has a separate environment, without txlog. So this module needs nothing but the engine that a call names.
 """
 
 from __future__ import annotations

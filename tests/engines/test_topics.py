@@ -28,7 +28,7 @@ ENGINES = {
     "duckdb, iceberg": ".venv-engines",
 }
 KNOWN = {
-    # These are in docs/publish.md. If an engine learns it, this test says so.
+    # docs/publish.md has these, too. If an engine learns to read them, this test fails.
     ("pyiceberg", "every_type"): r'93 rows; missing 1: .*"deep": null.* too many 1: .*"deep": \[\]',
     ("pyiceberg", "reused"): "ValueError: Could not find field with name: name",
 }
