@@ -219,8 +219,8 @@ def _without_copies(*given: Any) -> Any:
     return replace(_ORIGINAL_COMPARE(*given), copies=())
 
 
-def _all_old(before: Any, partition: Any, shown: Any, offsets: Any) -> Any:
-    old, new = _ORIGINAL_SPLIT(before, partition, shown, offsets)
+def _all_old(*given: Any) -> Any:
+    old, new = _ORIGINAL_SPLIT(*given)
     every = publication.joined(sorted((*old, *new), key=lambda run: run.first_row))
     return (every, ()) if old else (old, new)
 
