@@ -1273,17 +1273,15 @@ def _two_publishers(size: Size) -> Scene:
 
 
 def _publish_merge(size: Size) -> Scene:
-    """Published files are merged with new ones, while a publisher publishes, in full size beside another one."""
-    full = size == "full"
-    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=_is_topic)
+    """Published files are merged with new ones, while a publisher publishes twice."""
+    budget = Budget(lost=1 if size == "full" else 0)
+    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=_is_topic, budget=budget)
     publisher = _published(scene)
     plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "bc"))
     publisher = scene.before("first", publisher, publish())
     scene.before("q", plain, calls.send(A, "d"), calls.send(A, "e", in_file=True))
     scene.actor("merger", scene.client(), merge(A))
-    scene.cleaner("one", publish(), *[publish()] * (not full), client=publisher)
-    if full:
-        scene.cleaner("two", publish(), client=publisher)
+    scene.cleaner("publisher", publish(), publish(), client=publisher)
     return scene
 
 
@@ -1432,7 +1430,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="replaced", what="a store is deleted and created again while clients hold views of it", rules=(1, 2), build=_replaced),
         Scenario(name="publish txn", what="transactions end while a publisher takes a cut of both partitions", rules=(18,), build=_publish_txn),
         Scenario(name="two publishers", what="two publishers go on where another one died, one of its files with an aborted row", rules=(11, 18), build=_two_publishers),
-        Scenario(name="publish merge", what="published files are merged with new ones while publishers publish", rules=(6, 18), build=_publish_merge),
+        Scenario(name="publish merge", what="published files are merged with new ones while a publisher publishes", rules=(6, 18), build=_publish_merge),
         Scenario(name="publish vacuum", what="a published version is read while it is replaced, and its files are vacuumed", rules=(13, 18), build=_publish_vacuum),
         Scenario(name="publish sleeps", what="a publisher sleeps while the files of its cut are merged and deleted", rules=(13, 18), build=_publish_sleeps),
         Scenario(name="publish retention", what="the log start moves behind published files, and vacuum deletes them", rules=(13, 18), build=_publish_retention),
