@@ -1273,17 +1273,15 @@ def _two_publishers(size: Size) -> Scene:
 
 
 def _publish_merge(size: Size) -> Scene:
-    """Published files are merged with new ones, while a publisher publishes, in full size beside another one."""
-    full = size == "full"
-    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=_is_topic)
+    """Published files are merged with new ones, while a publisher publishes twice."""
+    budget = Budget(lost=1 if size == "full" else 0)
+    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=_is_topic, budget=budget)
     publisher = _published(scene)
     plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "bc"))
     publisher = scene.before("first", publisher, publish())
     scene.before("q", plain, calls.send(A, "d"), calls.send(A, "e", in_file=True))
     scene.actor("merger", scene.client(), merge(A))
-    scene.cleaner("one", publish(), publish(), client=publisher)
-    if full:
-        scene.cleaner("two", publish(), client=publisher)
+    scene.cleaner("publisher", publish(), publish(), client=publisher)
     return scene
 
 
@@ -1332,14 +1330,21 @@ def _publish_sleeps(size: Size) -> Scene:
 
 
 def _publish_retention(size: Size) -> Scene:
-    """The log start moves into a published file and behind it, and vacuum deletes it. A publisher follows."""
+    """The log start lies behind a published file, and vacuum deletes it. A publisher follows.
+
+    In full size the log start moves on at the same time.
+    """
     full = size == "full"
-    scene, plain, publisher = _publish_scene((PUBLISH_RETENTION_MS,) * full, PUBLISH_RETENTION_MS, "bc")
+    scene, plain, publisher = _publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
     scene.before("m", scene.client(), merge(A))
     publisher = scene.before("n", publisher, publish())
     scene.before("q", plain, calls.send(A, "y", in_file=True))
+    scene.before("l", publisher, calls.log_start(A, 2), vacuum(A))
+    # It deletes the index of the file, so that the next one would delete the file.
+    scene.past_ms = HOUR_MS
+    scene.before("v", publisher, vacuum(A))
     scene.cleaner("publisher", publish(), client=publisher)
-    scene.cleaner("vacuum", calls.log_start(A, 1), calls.log_start(A, 2), vacuum(A), vacuum(A), client=publisher)
+    scene.cleaner("vacuum", *[calls.log_start(A, 3)] * full, vacuum(A), client=publisher)
     return scene
 
 
@@ -1425,10 +1430,10 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="replaced", what="a store is deleted and created again while clients hold views of it", rules=(1, 2), build=_replaced),
         Scenario(name="publish txn", what="transactions end while a publisher takes a cut of both partitions", rules=(18,), build=_publish_txn),
         Scenario(name="two publishers", what="two publishers go on where another one died, one of its files with an aborted row", rules=(11, 18), build=_two_publishers),
-        Scenario(name="publish merge", what="published files are merged with new ones while publishers publish", rules=(6, 18), build=_publish_merge),
+        Scenario(name="publish merge", what="published files are merged with new ones while a publisher publishes", rules=(6, 18), build=_publish_merge),
         Scenario(name="publish vacuum", what="a published version is read while it is replaced, and its files are vacuumed", rules=(13, 18), build=_publish_vacuum),
         Scenario(name="publish sleeps", what="a publisher sleeps while the files of its cut are merged and deleted", rules=(13, 18), build=_publish_sleeps),
-        Scenario(name="publish retention", what="the log start moves into published files, and vacuum deletes them", rules=(13, 18), build=_publish_retention),
+        Scenario(name="publish retention", what="the log start moves behind published files, and vacuum deletes them", rules=(13, 18), build=_publish_retention),
         Scenario(name="weather", what="requests fail, or their outcome is unknown", rules=(2, 3, 5, 11), build=_weather),
     )
 }  # fmt: skip

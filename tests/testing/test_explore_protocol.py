@@ -42,13 +42,17 @@ ENDINGS = {
     "swapped": {"reader: corrupt"},
     "version": {"one: committed", "two: committed", "two: skipped"},
     "unsure": {"owner: committed", "owner: aborted"},
+    "two publishers": {"one: published", "two: published"},
+    "publish vacuum": {"publisher: published", "vacuum: vacuumed"},
+    "publish sleeps": {"publisher: published", "vacuum: vacuumed"},
+    "publish retention": {"publisher: published", "vacuum: vacuumed"},
 }
 
 
 # Each takes at least 3 s. These tests hunt their mutants; `make simulate` explores the scenarios whole.
 LONG = (
     "staged", "expiry", "vacuum reader", "offsets", "snapshot", "slow marker", "stale writer", "first init", "seal txn", "operator", "mixed",
-    "abort", "two aborts", "merge vacuum", "time-out", "internal", "merge looks, forgotten",
+    "abort", "two aborts", "merge vacuum", "time-out", "internal", "merge looks, forgotten", "publish txn", "publish sleeps",
 )  # fmt: skip
 
 
