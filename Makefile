@@ -168,4 +168,4 @@ clean: ## Remove what builds, tests and tools have left
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## ... and .venv
-	rm -rf $(VENV) $(OLDEST) $(BENCH) $(ICEBERG) .venv-minimum*
+	rm -rf $(VENV) $(OLDEST) $(BENCH) $(ICEBERG) $(ENGINES) .venv-minimum*
