@@ -50,7 +50,7 @@ def test_the_edges_of_a_partition_are_sorted_once(monkeypatch: pytest.MonkeyPatc
         return edges(*args)
 
     monkeypatch.setattr(deciding, "_edges", counted)
-    spans = [Span(first_row=2 * n, rows=2, first_offset=10 * n, end_offset=10 * n + 9) for n in range(SPANS)]
+    spans = [Span(first_row=2 * n, rows=2, first_offset=10 * n, end_offset=10 * n + 9, is_exact=False) for n in range(SPANS)]
     partitions = _shown(*spans)
     assert unclear_files(_tables((900_000, 900_001)), partitions) == []
     assert asked == [1]
@@ -59,7 +59,7 @@ def test_the_edges_of_a_partition_are_sorted_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_rows_in_any_order_are_told_apart_by_their_offsets() -> None:
-    partitions = _shown(Span(first_row=0, rows=6, first_offset=2, end_offset=50), log_start_offset=5)
+    partitions = _shown(Span(first_row=0, rows=6, first_offset=2, end_offset=50, is_exact=False), log_start_offset=5)
     tables = _tables((10, 20))
     assert [each.file.path for each in unclear_files(tables, partitions)] == ["a"]
     changes = compare(tables, partitions, {"a": [12, 2, 7, 30, 10, 19]})

@@ -201,9 +201,18 @@ def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
     Raises UnknownTopicOrPartitionError.
     """
     runtime = session.runtime
-    partitions = [tp for topic in topics for tp in runtime.partitions(topic, 0)]
 
-    return session.call("taking a snapshot", lambda ctx, views: take_snapshot(ctx, views, partitions))
+    def look() -> list[TopicPartition]:
+        return [tp for topic in topics for tp in runtime.partitions(topic, 0)]
+
+    partitions = look()
+    while True:
+        cut = session.call("taking a snapshot", lambda ctx, views: take_snapshot(ctx, views, partitions))  # noqa: B023
+        # A transaction in the cut may have written to a partition that was added after the look.
+        now = look()
+        if now == partitions:
+            return cut
+        partitions = now
 
 
 def topic_for(runtime: Runtime, plan: ReadPlan) -> TopicMetadata:

@@ -45,11 +45,8 @@ class Span:
     rows: int
     first_offset: int
     end_offset: int
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether each row's offset is known: the first row has the first offset, and there are no gaps."""
-        return self.end_offset - self.first_offset == self.rows
+    is_exact: bool
+    """Whether each row's offset is known: the first row has the first offset, and there are no gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +77,8 @@ class ShownPartition:
     log_start_offset: int
     cut: PublishedPartition
     files: tuple[ShownFile, ...]
+    compacted_end_offset: int = 0
+    """Compactions have used rows below it, and so may have removed rows below them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +208,19 @@ def shown_partition(
                 skip -= file.rows
                 continue
             part = min(file.rows - skip, rows)
-            exact = end - first == rows
             own = isinstance(file, IndexedFile) and file.offset_column
+            is_sorted = isinstance(file, IndexedFile) and file.sorted_by is not msgspec.UNSET
+            exact = end - first == rows and not is_sorted
             batch = None if own else OfBatch(base_offset=first - skip, timestamp=timestamp)
             files[file.path] = (file, file.schema_id if isinstance(file, IndexedFile) else schema_id, batch)
             spans.setdefault(file.path, []).append(
-                Span(first_row=skip, rows=part, first_offset=first, end_offset=first + part if exact else end)
+                Span(
+                    first_row=skip,
+                    rows=part,
+                    first_offset=first,
+                    end_offset=first + part if exact else end,
+                    is_exact=exact,
+                )
             )
             first += part if exact else 0
             skip, rows = 0, rows - part
@@ -248,13 +254,27 @@ def shown_partition(
             record.files,
             record.schema_id,
         )
+    compacted = [index.compacted.end_offset for index in indexes if index.compacted is not msgspec.UNSET]
     return ShownPartition(
         log_start_offset=log_start_offset,
+        compacted_end_offset=max(compacted, default=0),
         cut=PublishedPartition(end_offset=end_offset, hidden=tuple(hidden)),
         files=tuple(
             ShownFile(partition=tp.partition, file=file, schema_id=schema_id, spans=tuple(spans[path]), batch=batch)
             for path, (file, schema_id, batch) in files.items()
         ),
+    )
+
+
+def is_compacted_ahead(before: Tables, partitions: Sequence[ShownPartition]) -> bool:
+    """Return whether a compaction may have used rows that the tables do not show yet.
+
+    A replacement would then remove rows of a key, and the newer ones would come only afterwards.
+    """
+    return any(
+        now.compacted_end_offset > then.end_offset
+        or any(run.first_offset < now.compacted_end_offset for run in then.hidden)
+        for then, now in zip(before.newest.partitions, partitions, strict=False)
     )
 
 
@@ -283,8 +303,13 @@ def compare(
     that the tables have: it is then older than they are.
     """
     held = {} if before is None else before.files
+    ended: set[str] = set()
     if before is not None:
         _check_not_older(before, partitions)
+        if not before.newest.formats:
+            # The publication had ended, so vacuum may have deleted its copies. Files of the log are still there.
+            ended = {path for path, file in held.items() if file.source}
+    held = {path: file for path, file in held.items() if path not in ended}
     shown = {
         each.file.path: (each, intervals)
         for number, partition in enumerate(partitions)
@@ -294,7 +319,7 @@ def compare(
     copies_of: dict[str, list[PublishedFile]] = {}
     for file in held.values():
         copies_of.setdefault(file.source, []).append(file)
-    gone = sorted(path for path, file in held.items() if (file.source or path) not in shown)
+    gone = sorted(ended | {path for path, file in held.items() if (file.source or path) not in shown})
     replaced: list[PublishedFile] = []
     added: list[PublishedFile] = []
     copies: list[Copy] = []
@@ -302,13 +327,16 @@ def compare(
         old, new = _split(intervals, each, offsets.get(path, ()))
         published, parts = held.get(path), copies_of.get(path, ())
         every = (RowRun(0, each.file.rows),)
+        missing = minus(
+            old, joined(sorted((run for part in parts for run in part.source_rows), key=attrgetter("first_row")))
+        )
         if published is not None:
             removed = minus(every, minus(old, published.removed))
             if removed != published.removed:
                 # The log start has moved into the file.
                 replaced.append(_published(each, removed))
-        elif old and not parts:
-            replaced.append(_published(each, minus(every, old)))
+        elif missing:
+            replaced.append(_published(each, minus(every, missing)))
         elif new == every:
             added.append(_published(each, ()))
             continue

@@ -13,10 +13,10 @@ from txlog.core.records.publications import FormatName
 _MODULES: dict[FormatName, str] = {"delta": "txlog.publication.delta", "iceberg": "txlog.publication.iceberg"}
 
 
-def check_installed(formats: Iterable[FormatName]) -> None:
-    """Raise InvalidRequestError if a format needs an extra that is not installed."""
+def check_writable(formats: Iterable[FormatName], topic: TopicMetadata, url: str) -> None:
+    """Raise InvalidRequestError if a format needs an extra that is not installed, or cannot have this topic."""
     if "iceberg" in formats:
-        import_module(_MODULES["iceberg"]).check_installed()
+        import_module(_MODULES["iceberg"]).check_writable(topic, url)
 
 
 def write_version(

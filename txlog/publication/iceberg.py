@@ -24,9 +24,21 @@ from txlog.publication.iceberg_names import FOLDER, HINT, IcebergTable, group_of
 from txlog.text import install_text
 
 
-def check_installed() -> None:
-    """Raise InvalidRequestError without pyiceberg."""
-    _library()
+def check_writable(topic: TopicMetadata, url: str) -> None:
+    """Raise InvalidRequestError without pyiceberg, and for columns or a place of the store that Iceberg does not take."""
+    library = _library()
+    if found := sorted({"#", "?"} & set(url)):
+        raise InvalidRequestError(
+            f"topic {topic.topic!r}: Iceberg's readers do not find files of a store with {found[0]!r} in its URL, {url}. "
+            "hint: move the store, or publish in the format delta"
+        )
+    try:
+        library.columns(topic)
+    except ValueError as error:
+        why = " ".join(str(error).split())
+        raise InvalidRequestError(
+            f"topic {topic.topic!r}: Iceberg does not take these columns: {why}. hint: rename one of them, or publish in the format delta"
+        ) from error
 
 
 def write_version(

@@ -7,6 +7,7 @@ are written. Any process may publish, several may at once, and each may die anyw
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,10 +31,11 @@ from txlog.core.publication import (
     Tables,
     compare,
     count_rows,
+    is_compacted_ahead,
     unclear_files,
 )
 from txlog.core.records import DataFile, Publication, TopicMetadata
-from txlog.core.records.publications import FormatName, PublishedFile, RowRun
+from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition, RowRun
 from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
 from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.publications import (
@@ -48,7 +50,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import check_installed, complete_version, write_version
+from txlog.publication.formats import check_writable, complete_version, write_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +126,9 @@ class _Attempt:
         self._topic = topic
         self._formats: tuple[FormatName, ...] = ()
         self._known = known
-        self._made = self._replaced = self._removed = 0
+        self._made = 0
+        self._done = Counter[str]()
+        """Counts of Published by name, over all publications of this call."""
 
     def run(self) -> Published | None:
         runtime = self._runtime
@@ -135,59 +139,66 @@ class _Attempt:
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
-        check_installed(self._formats)
+        check_writable(self._formats, topic, runtime.url)
         roll_forward(runtime, chain, topic, self._formats)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
+        if before is None:
+            # Vacuum takes the next number from a publisher that sleeps, and there is none yet. So number 0 names no
+            # file: a cut that is taken before it exists is of no use (W58, C13).
+            nothing = tuple(PublishedPartition(end_offset=0) for _ in range(topic.partitions))
+            self._append(None, Changes(), "append", nothing, runtime.clock.now_ms())
+            return None
         shown = self._shown()
+        newest = runtime.topic(topic.topic, 0)
+        if (newest.topic_id, newest.partitions, newest.schema_id) != (
+            topic.topic_id,
+            topic.partitions,
+            topic.schema_id,
+        ):
+            # The cut lacks a partition to which its transactions may have written, or files have other columns.
+            return None
         unreadable = self._unreadable(before, shown)
         if unreadable:
-            return Published(
-                topic=topic.topic,
-                number=-1 if before is None else before.number,
-                publications=0,
-                must_rewrite=unreadable,
-            )
+            return Published(topic=topic.topic, number=before.number, publications=self._made, must_rewrite=unreadable)
         unclear = unclear_files(before, shown.partitions)
-        offsets = {each.file.path: self._offsets(each) for each in unclear}
-        changes = compare(before, shown.partitions, offsets)
-        added = rows = copied = 0
-        tables = before
-        is_new_look = before is not None and (
-            before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
-        )
-        if before is not None and (changes.replaced or changes.removed or is_new_look):
+        changes = compare(before, shown.partitions, {each.file.path: self._offsets(each) for each in unclear})
+        is_new_look = before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
+        if is_compacted_ahead(before, shown.partitions) and not is_new_look:
+            # Until the replacement the tables have some keys twice, as the log had before the compaction. Then take
+            # another cut, as below.
+            self._add(before, shown, changes)
+            return None
+        has_new_rows = bool(changes.added or changes.copies)
+        tables: Tables | None = before
+        if changes.replaced or changes.removed or is_new_look:
             moved = Changes(replaced=changes.replaced, removed=changes.removed)
             tables = self._append(before, moved, "replace", before.newest.partitions, before.newest.cut_at)
-            if tables is None:
-                return None
-            self._replaced += len(changes.replaced)
-            self._removed += len(changes.removed)
-            if changes.added or changes.copies:
+            if tables is not None:
+                self._done["files_added"] += len(changes.replaced)
+                self._done["files_removed"] += len(changes.removed)
+            if has_new_rows:
                 # The cut is older than this publication, and vacuum goes by the age of the newest one. So take another
                 # cut: the files of this one may be deleted before the next number is created (W58, C13).
                 return None
-        if changes.added or changes.copies or tables is None:
-            following = 0 if tables is None else tables.number + 1
-            copies = [self._copy(copy, following) for copy in changes.copies]
-            files = (*changes.added, *copies)
-            added, rows = len(files), sum(file.rows - count_rows(file.removed) for file in files)
-            copied = sum(file.rows for file in copies)
-            tables = self._append(
-                tables, Changes(added=files), "append", tuple(each.cut for each in shown.partitions), shown.cut_at
-            )
-            if tables is None:
-                return None
-        return Published(
-            topic=topic.topic,
-            number=-1 if tables is None else tables.number,
-            publications=self._made,
-            files_added=added + self._replaced,
-            files_removed=self._removed,
-            rows_added=rows,
-            rows_copied=copied,
-        )
+        elif has_new_rows:
+            tables = self._add(before, shown, changes)
+        if tables is None:
+            return None
+        return Published(topic=topic.topic, number=tables.number, publications=self._made, **self._done)  # type: ignore[arg-type]
+
+    def _add(self, before: Tables, shown: Shown, changes: Changes) -> Tables | None:
+        """Create a publication with the new rows and the cut; None if another publisher was faster."""
+        copies = [self._copy(copy, before.number + 1) for copy in changes.copies]
+        files = (*changes.added, *copies)
+        cuts = tuple(each.cut for each in shown.partitions)
+        tables = self._append(before, Changes(added=files), "append", cuts, shown.cut_at)
+        if tables is not None:
+            self._done["files_added"] += len(files)
+            self._done["rows_added"] += sum(file.rows - count_rows(file.removed) for file in files)
+            self._done["rows_copied"] += sum(file.rows for file in copies)
+        return tables
 
     def _end(self, before: Tables | None) -> Published | None:
         """Create a publication without formats. A format that is added later begins a new table."""
@@ -240,7 +251,7 @@ class _Attempt:
         self._known.update(shown.indexes)
         return shown
 
-    def _unreadable(self, before: Tables | None, shown: Shown) -> tuple[Unreadable, ...]:
+    def _unreadable(self, before: Tables, shown: Shown) -> tuple[Unreadable, ...]:
         """Return the files that a format would misread. Of a copy it is the source: a merge of it replaces both."""
         topic = self._topic
         files: list[tuple[int, DataFile, int, str]] = [
@@ -249,7 +260,7 @@ class _Attempt:
             for each in partition.files
         ]
         log = {path for *_, path in files}
-        held = () if before is None else before.files.values()
+        held = before.files.values()
         files += [(each.partition, each, each.schema_id, each.source) for each in held if each.source in log]
         written = self._runtime.written_schemas(topic, {schema_id for _, _, schema_id, _ in files})
         whys = {
@@ -292,6 +303,9 @@ class _Attempt:
         if tables is not None:
             self._made += 1
             _write(runtime, before, tables, topic, self._formats)
+        else:
+            # The faster one may have sealed rows that the views still have in their tails.
+            self._session.forget([TopicPartition(topic.topic, each) for each in range(topic.partitions)])
         return tables
 
     def _offsets(self, shown: ShownFile) -> Sequence[int]:
