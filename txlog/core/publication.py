@@ -180,7 +180,9 @@ def check_publication(publication: Publication, topic: str, number: int) -> None
 
 def _are_in_order(runs: Sequence[RowRun] | Sequence[OffsetRun], end: int) -> bool:
     edges = [edge for run in runs for edge in msgspec.structs.astuple(run)]
-    return all(a <= b for a, b in pairwise((0, *edges, end))) and all(a < b for a, b in zip(edges[::2], edges[1::2], strict=True))
+    return all(a <= b for a, b in pairwise((0, *edges, end))) and all(
+        a < b for a, b in zip(edges[::2], edges[1::2], strict=True)
+    )
 
 
 def fold(before: Tables | None, publication: Publication, digest: str) -> Tables:
