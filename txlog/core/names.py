@@ -300,12 +300,6 @@ def parse_published_copy_name(name: str) -> int | None:
     return _bounded(match[1]) if match else None
 
 
-def parse_published_copy_path(path: str) -> int | None:
-    """Return the publication for which the file at a path below the topic's folder was written; None for another path."""
-    folder, _, name = path.rpartition("/")
-    return parse_published_copy_name(name) if folder + "/" == PUBLICATION_FOLDER else None
-
-
 def table_version_path(format_name: str, topic: str, version: int) -> str:
     """Return the path of the object that declares a version of a topic's table in another format."""
     if format_name == "delta":

@@ -16,7 +16,6 @@ from operator import attrgetter
 
 import msgspec
 
-from txlog.core import envelope, names
 from txlog.core.fetch_plan import AbortedRanges
 from txlog.core.names import TopicPartition, table_version_path
 from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexedFile, SegmentIndex
@@ -30,7 +29,7 @@ from txlog.core.records.publications import (
 )
 from txlog.core.segments import end_of_entry
 from txlog.core.snapshots import SnapshotCut
-from txlog.errors import CorruptLogError, CorruptRecordError
+from txlog.errors import CorruptLogError
 
 MAX_GROUPS = 100
 """With more groups of files than this, a publication joins the small ones into its own."""
@@ -141,48 +140,6 @@ class Changes:
     added: tuple[PublishedFile, ...] = ()
     """Files whose rows are all new, and all in the tables from then on."""
     copies: tuple[Copy, ...] = ()
-
-
-def check_publication(publication: Publication, topic: str, number: int) -> None:
-    """Raise CorruptRecordError unless it can be publication `number` of `topic` (PROTOCOL.md, R21).
-
-    Vacuum keeps only files that publications name, and readers of other formats open them by these paths. So a
-    publication that was copied from another place, or that names a file of another folder, is refused.
-    """
-    path = names.publication_path(topic, number)
-    if (publication.topic, publication.number) != (topic, number):
-        raise CorruptRecordError(
-            f"{path}: it says publication {publication.number} of topic {publication.topic!r}; an object was swapped or copied"
-        )
-    if number == 0 and publication.previous != envelope.digest(topic.encode()):
-        raise CorruptRecordError(
-            f"{path}: it is the first one, and follows {publication.previous[:12]}… instead of the topic's name; an object was swapped or copied"
-        )
-    if max(publication.formats.values(), default=0) > number:
-        raise CorruptRecordError(f"{path}: its tables begin at a later publication than {number}")
-    listed = [file.path for file in publication.added]
-    if any(a >= b for each in (listed, publication.removed) for a, b in pairwise(each)):
-        raise CorruptRecordError(f"{path}: its files are not in the order of their paths, or one is named twice")
-    for partition, shown in enumerate(publication.partitions):
-        if not _are_in_order(shown.hidden, shown.end_offset):
-            raise CorruptRecordError(f"{path}: what it hides of partition {partition} is not in order")
-    for file in publication.added:
-        if not file.source:
-            names.check_data_path(topic, file.partition, file.path)
-        elif names.parse_published_copy_path(file.path) is None:
-            raise CorruptRecordError(f"{path}: {file.path[:100]!r} cannot be a copy of rows")
-        if file.source:
-            names.check_data_path(topic, file.partition, file.source)
-        copied = count_rows(file.source_rows)
-        if not _are_in_order(file.removed, file.rows) or (bool(file.source) and copied != file.rows):
-            raise CorruptRecordError(f"{path}: the rows of {file.path!r} that it names are not possible")
-
-
-def _are_in_order(runs: Sequence[RowRun] | Sequence[OffsetRun], end: int) -> bool:
-    edges = [edge for run in runs for edge in msgspec.structs.astuple(run)]
-    return all(a <= b for a, b in pairwise((0, *edges, end))) and all(
-        a < b for a, b in zip(edges[::2], edges[1::2], strict=True)
-    )
 
 
 def fold(before: Tables | None, publication: Publication, digest: str) -> Tables:

@@ -15,15 +15,7 @@ from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
 from txlog.core.names import TopicPartition
-from txlog.core.publication import (
-    WHOLE_EVERY,
-    ShownPartition,
-    Tables,
-    check_publication,
-    fold,
-    shown_partition,
-    whole,
-)
+from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
 from txlog.core.records import CommitRecord, Publication
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptRecordError, InvalidRequestError
@@ -87,7 +79,10 @@ def read_publications(topic: str, first: int, last: int) -> Program[Chain]:
         stored = present(data, path)
         publication, _ = envelope.decode(stored, Publication, path)
         before = tables[-1] if tables else None
-        check_publication(publication, topic, number)
+        if (publication.topic, publication.number) != (topic, number):
+            raise CorruptRecordError(
+                f"{path}: it says publication {publication.number} of topic {publication.topic!r}; an object was swapped or copied"
+            )
         if before is not None and publication.previous != before.digest:
             raise CorruptRecordError(
                 f"{path}: it follows a publication with digest {publication.previous[:12]}…, and {number - 1} has "
