@@ -35,6 +35,7 @@ TransactionState: TypeAlias = Literal[
     "EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"
 ]
 Outcome: TypeAlias = Literal["commit", "abort"]
+# A value that is not listed is damage, and no entry with it is skipped (R22). A later one needs a feature.
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True):
