@@ -76,6 +76,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "connect",
         "pipelines",
         "sql",
+        "iceberg",
         "s3",
         "gcs",
         "azure",

@@ -27,10 +27,10 @@ def published(cli: Cli, store: Store) -> Cli:
 
 def test_it_tells_what_it_published(published: Cli) -> None:
     done = published("publish", "--once")
-    assert done.lines[1].split() == ["orders", "delta", "0", "2", "0", "1", "0"]
-    assert published("publish", "--once").lines[1].split() == ["orders", "delta", "0", "0", "0", "0", "0"]
+    assert done.lines[1].split() == ["orders", "delta", "1", "2", "0", "1", "0"]
+    assert published("publish", "--once").lines[1].split() == ["orders", "delta", "1", "0", "0", "0", "0"]
     described = published("topics", "describe", "orders").out
-    assert "tables            delta version 0" in described
+    assert "tables            delta version 1" in described
     assert "shows rows below  0: 3, 1: 0" in described
     assert "behind            no committed row" in described
 
@@ -38,7 +38,7 @@ def test_it_tells_what_it_published(published: Cli) -> None:
 def test_json(published: Cli, store: Store) -> None:
     (done,) = published("publish", "orders", "--once", "-o", "json").json
     assert set(done) == set(PublishDocument.__struct_fields__)
-    assert (done["publication"], done["rows_added"], done["rows_copied"]) == (0, 2, 0)
+    assert (done["publication"], done["rows_added"], done["rows_copied"]) == (1, 2, 0)
     (file,) = published("publish", "--files", "-o", "json").json
     assert set(file) == set(PublishedFileDocument.__struct_fields__)
     assert (file["rows"], file["removed"]) == (2, [])
@@ -47,7 +47,7 @@ def test_json(published: Cli, store: Store) -> None:
         producer.send("orders", order_rows(5, 1), partition=1).result()
     (topic,) = published("topics", "describe", "orders", "-o", "json").json
     assert set(topic["published"]) == set(PublishedDocument.__struct_fields__)
-    assert (topic["published"]["formats"], topic["published"]["ends"]) == ({"delta": 0}, [3, 0])
+    assert (topic["published"]["formats"], topic["published"]["ends"]) == ({"delta": 1}, [3, 0])
     assert topic["published"]["behind_ms"] > 0
 
 
@@ -82,7 +82,7 @@ def test_a_topic_that_fails_stops_no_other(published: Cli, store: Store) -> None
     assert done.lines[0].split()[-1] == "FAILED"
     assert done.lines[1].split()[0] == "alien"
     assert "alien/_delta_log/00000000000000000000.json" in done.lines[1]
-    assert done.lines[2].split() == ["orders", "delta", "0", "2", "0", "1", "0", "-"]
+    assert done.lines[2].split() == ["orders", "delta", "1", "2", "0", "1", "0", "-"]
     assert "alien/_delta_log/00000000000000000000.json" in done.err
     done = published("publish", "--once", "-o", "json", status=4)
     alien, orders = done.json
@@ -97,7 +97,7 @@ def test_a_name_that_is_no_topic_and_a_damaged_topic_stop_no_other(published: Cl
     store.create_topic("damaged")
     (published.root / "damaged" / f"topic.{0:020d}.json").write_bytes(b"?")
     done = published("publish", "--once", status=4)
-    assert done.lines[-1].split()[:3] == ["orders", "delta", "0"]
+    assert done.lines[-1].split()[:3] == ["orders", "delta", "1"]
     assert f"damaged/topic.{0:020d}.json" in done.err
 
 
@@ -106,9 +106,9 @@ def test_the_daemon_publishes_until_a_signal(published: Cli, store: Store) -> No
     options = [part for name, value in FAST.items() for part in ("--storage-option", f"{name}={value}")]
     with subprocess.Popen([*command, "--interval-ms", "20", *options], stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
-        assert "orders: publication 0, 2 new rows in 1 file" in daemon.stdout.readline()
+        assert "orders: publication 1, 2 new rows in 1 file" in daemon.stdout.readline()
         with store.producer(linger_ms=0) as producer:
             producer.send("orders", order_rows(5, 1), partition=1).result()
-        assert "orders: publication 1, 1 new row in 1 file" in daemon.stdout.readline()
+        assert "orders: publication 2, 1 new row in 1 file" in daemon.stdout.readline()
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(20) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)

@@ -50,7 +50,9 @@ def test_the_edges_of_a_partition_are_sorted_once(monkeypatch: pytest.MonkeyPatc
         return edges(*args)
 
     monkeypatch.setattr(deciding, "_edges", counted)
-    spans = [Span(first_row=2 * n, rows=2, first_offset=10 * n, end_offset=10 * n + 9, is_exact=False) for n in range(SPANS)]
+    spans = [
+        Span(first_row=2 * n, rows=2, first_offset=10 * n, end_offset=10 * n + 9, is_exact=False) for n in range(SPANS)
+    ]
     partitions = _shown(*spans)
     assert unclear_files(_tables((900_000, 900_001)), partitions) == []
     assert asked == [1]

@@ -181,10 +181,10 @@ def test_a_missed_checkpoint_is_written_by_the_next_publisher(world: World, monk
 
     monkeypatch.setattr(delta, "_write_checkpoint", dies)
     with store.producer() as producer:
-        for number in range(11):
+        for number in range(10):
             producer.send("orders", orders(number)).result()
             world.clock.advance_ms(10)
-            if number < 10:
+            if number < 9:
                 publish(world.open())
     with pytest.raises(KeyboardInterrupt):
         publish(world.open())

@@ -2,7 +2,7 @@
 
 Its checksum only shows that its bytes are those that somebody wrote. Vacuum keeps the files that publications name and
 deletes others, and formats name them to programs that trust them. So a publication that no publisher can have made is
-refused before anything is written or deleted (PROTOCOL.md, R3, C13).
+refused before anything is written or deleted (PROTOCOL.md, R3, C13, invariant 18).
 """
 
 from __future__ import annotations
