@@ -24,6 +24,7 @@ from txlog.core import (
     members,
     names,
     publication,
+    row_runs,
     segments,
     snapshot_state,
     state,
@@ -221,7 +222,7 @@ def _without_copies(*given: Any) -> Any:
 
 def _all_old(*given: Any) -> Any:
     old, new = _ORIGINAL_SPLIT(*given)
-    every = publication.joined(sorted((*old, *new), key=lambda run: run.first_row))
+    every = row_runs.joined(sorted((*old, *new), key=lambda run: run.first_row))
     return (every, ()) if old else (old, new)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.publication.delta_topic import TOPIC_ID, runs
 from tests.publication.roaring_reader import from_object, from_z85, rows_of
-from txlog.core.publication import joined
 from txlog.core.records.publications import RowRun
+from txlog.core.row_runs import joined
 from txlog.publication.deletion_vectors import MAX_INLINE_BYTES, deletion_vector, roaring, z85
 
 EVERY_OTHER = [(row, row + 1) for row in range(0, 131_072, 2)]

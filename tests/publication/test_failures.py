@@ -18,7 +18,8 @@ from txlog.client.store import Store
 from txlog.core import envelope
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
-from txlog.core.publication import Tables, count_rows
+from txlog.core.publication import Tables
+from txlog.core.row_runs import count_rows
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, RecordTooLargeError, TxlogError
 from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.merge import merge_partition

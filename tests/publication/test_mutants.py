@@ -14,6 +14,7 @@ from txlog.client import reading
 from txlog.core import publication as deciding
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
+from txlog.core.row_runs import joined
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import publications, vacuum_published
@@ -54,7 +55,7 @@ _SPLIT = deciding._split
 
 def _all_old(intervals: Any, shown: Any, offsets: Any) -> Any:
     old, new = _SPLIT(intervals, shown, offsets)
-    return (deciding.joined(sorted((*old, *new), key=lambda run: run.first_row)), ()) if old else (old, new)
+    return (joined(sorted((*old, *new), key=lambda run: run.first_row)), ()) if old else (old, new)
 
 
 MUTANTS = {

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txlog.core import envelope, names
-from txlog.core.publication import Tables, count_rows
+from txlog.core.publication import Tables
 from txlog.core.records.publications import Publication, PublishedFile, RowRun
+from txlog.core.row_runs import count_rows
 from txlog.errors import CorruptRecordError
 
 

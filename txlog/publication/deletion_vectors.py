@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from txlog.core.publication import count_rows
 from txlog.core.records.publications import RowRun
+from txlog.core.row_runs import count_rows
 
 MAX_INLINE_BYTES = 1024
 """A larger bitmap is an object. One that is inline is repeated in each checkpoint of the table."""

@@ -14,9 +14,10 @@ from uuid import UUID
 import msgspec
 
 from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size, gathered
-from txlog.core.publication import Tables, count_rows
+from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import PublishedFile
+from txlog.core.row_runs import count_rows
 from txlog.errors import CorruptLogError, CorruptRecordError, InvalidRequestError, MissingObjectError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create

@@ -42,9 +42,9 @@ from pyiceberg.types import (
 )
 
 from txlog.core.evolution import last_field_id
-from txlog.core.publication import count_rows
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import Publication, PublishedFile
+from txlog.core.row_runs import count_rows
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptRecordError
 from txlog.publication.iceberg_names import FOLDER, IcebergTable

@@ -30,12 +30,12 @@ from txlog.core.publication import (
     ShownFile,
     Tables,
     compare,
-    count_rows,
     is_compacted_ahead,
     unclear_files,
 )
 from txlog.core.records import DataFile, Publication, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition, RowRun
+from txlog.core.row_runs import count_rows
 from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
 from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.publications import (
