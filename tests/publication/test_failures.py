@@ -15,7 +15,7 @@ from tests.maintenance.crashes import Strikes, prepared, strike_everywhere
 from tests.publication.lives import publish
 from txlog.client import reading
 from txlog.client.store import Store
-from txlog.core import envelope
+from txlog.core import envelope, names
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.publication import Tables
@@ -241,6 +241,28 @@ def test_a_vacuum_may_die_at_each_deletion(monkeypatch: pytest.MonkeyPatch) -> N
     strikes: Strikes = (("crash", "before"),)
     tally = strike_everywhere(objects, now_ms, sweep_and_check, work_on=A, pass_ms=2 * HOUR_MS, strikes=strikes)
     assert tally.strikes > WHOLE_EVERY
+
+
+def test_a_vacuum_that_died_before_a_whole_publication_does_not_stop_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has deleted a publication in the middle, and the newest one is the whole one that needs none of them."""
+    for module in (publications, publishing):
+        monkeypatch.setattr(module, "WHOLE_EVERY", WHOLE_EVERY)
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "publish.retention.ms": str(HOUR_MS)})
+    with store.producer() as producer:
+        for number in range(WHOLE_EVERY):
+            producer.send("orders", orders(number)).result()
+            world.clock.advance_ms(10)
+            publish(world.open())
+    assert newest(store).number == WHOLE_EVERY
+    world.clock.advance_ms(2 * HOUR_MS)
+    world.memory.delete(names.publication_path("orders", 3))
+    assert sweep(world, "orders").failed == ()
+    assert newest(store).number == WHOLE_EVERY
+    left = [names.parse_publication_name(name) for name in world.memory.list("orders/publication/")]
+    assert [number for number in left if number is not None] == [WHOLE_EVERY]
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
