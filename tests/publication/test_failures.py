@@ -20,7 +20,14 @@ from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.publication import Tables
 from txlog.core.row_runs import count_rows
-from txlog.errors import InvalidConfigurationError, InvalidRequestError, RecordTooLargeError, TxlogError
+from txlog.errors import (
+    CoordinatorContentionError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    RecordTooLargeError,
+    StorageError,
+    TxlogError,
+)
 from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
@@ -163,6 +170,77 @@ def test_a_missing_library_is_named_before_anything_is_written(world: World, mon
     report = Maintainer(store.runtime).run()
     assert report.is_whole
     assert [(each.step, each.failed[0].topic) for each in report.steps if each.failed] == [("publish", "frozen")]
+    assert newest(store).number == 0
+
+
+# -- what a publisher that gives up tells ------------------------------------------------------------------------------
+
+
+def _fails_at_iceberg(monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
+    write = publishing.write_version
+
+    def fails(name: Any, before: Any, after: Tables, *args: Any, **more: Any) -> Any:
+        if name == "iceberg" and after.number == 1:
+            raise raised
+        return write(name, before, after, *args, **more)
+
+    monkeypatch.setattr(publishing, "write_version", fails)
+
+
+@pytest.mark.parametrize("raised", [StorageError("HTTP 500"), ZeroDivisionError("a bug")])
+def test_an_error_tells_which_format_was_written(
+    raised: Exception, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyiceberg")
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": "delta,iceberg"})
+    with store.producer() as producer:
+        producer.send("orders", orders(1)).result()
+    world.clock.advance_ms(10)
+    _fails_at_iceberg(monkeypatch, raised)
+    ((_, error),) = publish_topics(reading.read_session(store.runtime), [store.runtime.topic("orders", 0)])
+    assert isinstance(error, TxlogError)
+    assert error.__notes__ == [
+        "Topic 'orders': this call has created 2 publications. Publication 1: version 1 of delta was written. Publication 1 exists, and version 1 of "
+        "iceberg was not written, or only in part. The next `txlog publish orders --once` writes the rest."
+    ]
+    monkeypatch.undo()
+    made = publish(world.open())
+    assert (made.number, made.publications) == (1, 0)
+    assert world.memory.get("orders/metadata/v2.metadata.json") is not None
+    # An error of a call that has written nothing has no such note.
+    monkeypatch.setattr(publishing, "read_chain", _raises(StorageError("HTTP 500")))
+    with pytest.raises(StorageError) as found:
+        publish(world.open())
+    assert not hasattr(found.value, "__notes__")
+
+
+def _raises(error: Exception) -> Any:
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
+
+
+def test_a_publisher_that_is_always_slower_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has created number 0 itself. Then another process adds a partition before each of its cuts."""
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=CONFIG)
+    shown = publishing._Attempt._shown
+
+    def slow(attempt: Any) -> Any:
+        other = world.open()
+        other.alter_topic("orders", partitions=other.runtime.topic("orders", 0).partitions + 1)
+        return shown(attempt)
+
+    monkeypatch.setattr(publishing._Attempt, "_shown", slow)
+    with pytest.raises(CoordinatorContentionError, match=r"topic 'orders': .* in 20 rounds .* hint: ") as found:
+        publish(world.open())
+    assert len(str(found.value)) <= 300
+    assert found.value.__notes__ == [
+        "Topic 'orders': this call has created 1 publication. Publication 0: version 0 of delta was written. The next `txlog publish orders --once` "
+        "goes on from there."
+    ]
     assert newest(store).number == 0
 
 

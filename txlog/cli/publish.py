@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
-from txlog.cli.errors import raise_first
+from txlog.cli.errors import notes_of, raise_first
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, TopicsOption, argument, option
 from txlog.cli.output import Output
@@ -198,30 +198,18 @@ def _document(session: Session, name: str, topic: object, made: object) -> Publi
     from txlog.core.records import TopicMetadata
     from txlog.publication.publish import Published, formats_of
 
-    if not isinstance(made, Published):
-        return PublishDocument(
-            topic=name,
-            formats=(),
-            publication=-1,
-            publications=0,
-            files_added=0,
-            files_removed=0,
-            rows_added=0,
-            rows_copied=0,
-            must_rewrite=0,
-            error=str(made),
-        )
-    assert isinstance(topic, TopicMetadata)
+    done = made if isinstance(made, Published) else Published(topic=name, number=-1, publications=0)
     return PublishDocument(
         topic=name,
-        formats=formats_of(session.store.runtime, topic),
-        publication=made.number,
-        publications=made.publications,
-        files_added=made.files_added,
-        files_removed=made.files_removed,
-        rows_added=made.rows_added,
-        rows_copied=made.rows_copied,
-        must_rewrite=len(made.must_rewrite),
+        formats=formats_of(session.store.runtime, topic) if isinstance(topic, TopicMetadata) and done is made else (),
+        publication=done.number,
+        publications=done.publications,
+        files_added=done.files_added,
+        files_removed=done.files_removed,
+        rows_added=done.rows_added,
+        rows_copied=done.rows_copied,
+        must_rewrite=len(done.must_rewrite),
+        error=" ".join((str(made), *notes_of(made))) if isinstance(made, TxlogError) else None,
     )
 
 
@@ -240,6 +228,8 @@ def _tell(session: Session, made: Sequence[PublishDocument], failed: Sequence[Tx
     for error in failed:
         again = "; the next round tries again" if isinstance(error, RetriableError) else ""
         out.note(f"{time_text(now_ms)}  {error}{again}")
+        for note in notes_of(error):
+            out.note(f"  {note}")
     out.flush()
 
 

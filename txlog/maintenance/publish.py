@@ -63,6 +63,8 @@ def _unexpected(topic: str, error: Exception) -> TxlogError:
         f"{where.lineno}). hint: report this line as a bug; the other topics are published"
     )
     made.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
     return made
 
 

@@ -121,7 +121,7 @@ class Step:
             return
         self._maintainer.first_error = self._maintainer.first_error or error
         again = " (the next round tries again)" if isinstance(error, (RetriableError, OutcomeUnknownError)) else ""
-        self._note("failed", f"{error}{again}", tp)
+        self._note("failed", " ".join((f"{error}{again}", *getattr(error, "__notes__", ()))), tp)
 
     @contextlib.contextmanager
     def attempt(self, tp: TopicPartition | None = None) -> Iterator[None]:
