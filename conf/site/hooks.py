@@ -27,6 +27,8 @@ GENERATED = {
 }
 """Page -> the function that returns its Markdown."""
 ASSETS = {"assets/iframe-worker.js": HERE / "iframe-worker.js", "assets/site.css": HERE / "site.css"}
+LAST = ("PROTOCOL.md", "CHANGELOG.md", "benchmarks.md")
+"""Long pages with every word. A search finds them last."""
 
 log = get_plugin_logger("site")
 
@@ -46,11 +48,13 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
     """Write the page as Python's Markdown and mkdocs expect it."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri in LAST:
+        page.meta["search"] = {"boost": 0.2}
     return markdown.for_site(text, page.file.src_uri, config.extra["source_url"])
 
 
 @event_priority(-200)
 def on_post_build(config: MkDocsConfig) -> None:
-    """Warn, and so fail, for each dead link and each request to another host, once all plugins have written."""
+    """Warn about each dead link and each request to another host, after all plugins have written. With `strict` the build fails."""
     for problem in check.problems(Path(config.site_dir)):
         log.warning(problem)
