@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -159,6 +159,9 @@ bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions 
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from the tables in the code
 	$(BIN)/python conf/generate.py
+
+docs: $(STAMP) ## Build the documentation as a site in build/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file conf/mkdocs.yml
 
 wheel: $(STAMP) ## Build sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
