@@ -59,6 +59,7 @@ _STYLE = (
 .txlog {background:var(--tx-ground);color:var(--tx-text);font:15px/1.5 system-ui,sans-serif;padding:1px 1rem;overflow-wrap:anywhere}
 .txlog h1 {font-size:1.5rem;margin:1rem 0 0;line-height:1.25}
 .txlog h2 {font-size:1.15rem;margin:2rem 0 .3rem}
+.txlog h3 {font-size:1rem;margin:1.2rem 0 .2rem}
 .txlog p {margin:.2rem 0 .6rem;color:var(--tx-quiet)}
 .txlog .warning {color:var(--tx-text);border-left:4px solid var(--tx-failed);padding:.3rem .7rem;background:var(--tx-panel)}
 .txlog dl {display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem;margin:1rem 0}
@@ -97,9 +98,14 @@ def document(page: Page, draw: Draw) -> str:
     )
 
 
-def fragment(page: Page, draw: Draw) -> str:
-    """Return the page as a part of another document, such as a notebook."""
-    return f'<div class="txlog"><style>{_STYLE}</style>{_body(page, draw)}</div>'
+def fragment(sections: Sequence[Section], draw: Draw) -> str:
+    """Return sections as a part of another document, such as a notebook."""
+    return f'<div class="txlog"><style>{_STYLE}</style>{"".join(_section(each, draw) for each in sections)}</div>'
+
+
+def table(shown: Table, title: str) -> str:
+    """Return a plain table."""
+    return f"<table><caption>{_text(title)}</caption>{_rows(shown)}</table>"
 
 
 def _body(page: Page, draw: Draw) -> str:
@@ -114,7 +120,9 @@ def _section(section: Section, draw: Draw) -> str:
     drawing = ""
     if section.drawing is not None:
         drawing = f'<div class="scroll" tabindex="0">{draw(section.drawing)}</div>{_legend(section.legend)}'
-    return f"<section><h2>{_text(section.title)}</h2>{note}{drawing}{_table(section.table, section.title)}</section>"
+    table = "" if section.table is None else _table(section.table, section.title)
+    level = 3 if section.is_part else 2
+    return f"<section><h{level}>{_text(section.title)}</h{level}>{note}{drawing}{table}</section>"
 
 
 def _legend(kinds: Sequence[str]) -> str:
@@ -126,24 +134,28 @@ def _key(kind: str) -> str:
     return f'<li><i{line} style="background:var(--tx-{kind})"></i>{escape(KINDS[kind])}</li>'
 
 
-def _table(table: Table, title: str) -> str:
-    if not table.rows:
+def _table(shown: Table, title: str) -> str:
+    if not shown.rows:
         return "<p>None.</p>"
+    left = len(shown.rows) - MAX_ROWS
+    more = f"<p>{left:,} further rows are left out.</p>" if left > 0 else ""
+    unfolded = " open" if len(shown.rows) <= _OPEN_ROWS else ""
+    return (
+        f"<details{unfolded}><summary>Table: {_text(title)}, rows: {len(shown.rows):,}</summary>"
+        f'<div class="scroll" tabindex="0"><table>{_rows(shown)}</table></div>{more}</details>'
+    )
+
+
+def _rows(shown: Table) -> str:
     classes = [
-        ' class="n"' if all(isinstance(row[at], int | None) for row in table.rows) else ""
-        for at in range(len(table.columns))
+        ' class="n"' if all(isinstance(row[at], int | None) for row in shown.rows) else ""
+        for at in range(len(shown.columns))
     ]
     heads = "".join(
-        f'<th scope="col"{kind}>{_text(each)}</th>' for kind, each in zip(classes, table.columns, strict=True)
+        f'<th scope="col"{kind}>{_text(each)}</th>' for kind, each in zip(classes, shown.columns, strict=True)
     )
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows[:MAX_ROWS])
-    left = len(table.rows) - MAX_ROWS
-    more = f"<p>{left:,} further rows are left out.</p>" if left > 0 else ""
-    unfolded = " open" if len(table.rows) <= _OPEN_ROWS else ""
-    return (
-        f"<details{unfolded}><summary>Table: {_text(title)}, rows: {len(table.rows):,}</summary>"
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{more}</details>'
-    )
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.rows[:MAX_ROWS])
+    return f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
 
 
 def _cell(value: Cell) -> str:

@@ -17,7 +17,16 @@ _COLUMNS = 48
 _PLACES = ("sealed", "merged", "compacted", "tail")
 _READ, _STORED = (0.38, 0.94), (0.08, 0.32)
 """Bottom and top of the two bands of a partition."""
-_STATES = {"ONGOING": "ongoing", "PREPARE_COMMIT": "prepare", "PREPARE_ABORT": "prepare"}
+OVERDUE = "past its time-out"
+"""The state of a transaction that is ONGOING and past its time-out."""
+_STATES = {
+    "ONGOING": "ongoing",
+    "PREPARE_COMMIT": "prepare",
+    "PREPARE_ABORT": "prepare",
+    "COMPLETE_COMMIT": "committed",
+    "COMPLETE_ABORT": "aborted",
+    OVERDUE: "timeout",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,7 @@ class Transaction:
 
     name: str
     state: str
-    """A state of Kafka's, or "past its time-out"."""
+    """A state of Kafka's, or OVERDUE."""
     start_ms: int
     end_ms: int
     pieces: Sequence[Piece]
@@ -72,9 +81,7 @@ class Transaction:
 
     @property
     def kind(self) -> str:
-        if self.state in ("COMPLETE_COMMIT", "COMPLETE_ABORT"):
-            return "committed" if self.state == "COMPLETE_COMMIT" else "aborted"
-        return _STATES.get(self.state, "timeout")
+        return _STATES.get(self.state, "control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +100,7 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class FilePoint:
-    """Some files of one age, of one place."""
+    """Some files of one age, of one place; or one batch of the tail, whose rows may be in no file."""
 
     at_ms: int
     place: str
@@ -169,6 +176,7 @@ def topic_section(topic: str, ribbons: Sequence[Ribbon], note: str = "") -> Sect
     columns = ("partition", "log start", "LSO", "log end", "open", "aborted", "stored in", "rows", "files", "size")
     return Section(
         title=topic,
+        is_part=True,
         note=note,
         drawing=drawing if high else None,
         legend=_ordered(kinds),
@@ -176,11 +184,13 @@ def topic_section(topic: str, ribbons: Sequence[Ribbon], note: str = "") -> Sect
     )
 
 
-def transactions_section(transactions: Sequence[Transaction], note: str = "") -> Section:
-    """Return transactions, newest first, as bars on the partitions that they wrote."""
+def transactions_section(transactions: Sequence[Transaction], note: str = "", *, by_name: bool = False) -> Section:
+    """Return transactions, newest first, as bars on the partitions that they wrote, or with `by_name` on their ids."""
     lanes: dict[str, int] = {}
     placed: list[_Bar] = []
-    for txn in transactions:
+    if by_name:
+        placed = [(txn.name, txn.start_ms, txn.end_ms, txn, "last transaction") for txn in transactions]
+    for txn in () if by_name else transactions:
         of_log = {piece.partition for piece in txn.pieces}
         for piece in txn.pieces:
             what = f"{range_text(piece.first_offset, piece.last_offset)}, {count_text(piece.rows, 'row')}"
@@ -291,7 +301,7 @@ def files_section(points: Sequence[FilePoint], note: str = "") -> Section:
         titles=titles,
         panels=[
             Panel(label="Size of files and tail", unit="bytes", series=sizes),
-            Panel(label="Number of files", unit="files", series=files),
+            Panel(label="Number of files, and of batches of the tail", unit="files", series=files),
         ],
     )
     places = {each.place for each in points}
@@ -300,7 +310,7 @@ def files_section(points: Sequence[FilePoint], note: str = "") -> Section:
         note=note,
         drawing=drawing if points else None,
         legend=_ordered(places),
-        table=_table(("from", "stored in", "files", "size", "mean size"), rows),
+        table=_table(("from", "stored in", "number", "size", "mean size"), rows),
     )
 
 

@@ -18,9 +18,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from txlog.drawing.values import KINDS, Box, Columns, Lanes, visible
+from txlog.drawing.values import KINDS, Box, Columns, Lanes, Panel, visible
 from txlog.errors import InvalidRequestError
-from txlog.text import bytes_text, install_text, shorten
+from txlog.text import install_text, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,12 @@ _FRAME = {"time": 0.62, "offset": 0.42, "rows": 0.42}
 _CHARACTER = 0.078
 """Inches: the height of a lane, the height of the axis with its labels, and the width of a character of a label."""
 _LONGEST_LABEL = 28
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _DAY_MS = 86_400_000
+_TIMES = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S.%f"]
+_ROUND_TIMES = ["", "%Y", "%b", "%b %d", "%H:%M", "%H:%M:%S"]
+_DATES = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
+"""For ticks of years, months, days, hours, minutes and seconds: the label, the label of the first one, and the date beside the axis."""
 _THINNEST = 1 / 500
 """The least width of a box, as a part of the axis."""
 _LOCK = threading.Lock()
@@ -54,6 +59,15 @@ def check_installed() -> None:
         raise InvalidRequestError(
             f"drawings need matplotlib, which cannot be loaded ({error!s:.80}). hint: {install_text('page')}"
         ) from None
+
+
+def is_installed() -> bool:
+    """Return whether drawings can be made."""
+    try:
+        check_installed()
+    except InvalidRequestError:
+        return False
+    return True
 
 
 def draw(drawing: Lanes | Columns) -> str:
@@ -116,7 +130,8 @@ def _lanes(drawing: Lanes, texts: _Texts) -> tuple[Figure, dict[str, Sequence[st
     scale = 1 / _DAY_MS if drawing.axis == "time" else 1.0
     low, high = _limits(drawing)
     thin = (high - low) * _THINNEST
-    boxes = sorted(drawing.boxes, key=lambda box: box.end - box.start > thin)[::-1]
+    # Thin ones are in front, because each of them shows something rare.
+    boxes = sorted(drawing.boxes, key=lambda box: box.end - box.start <= thin)
     axes.set_xlim(low * scale, high * scale)
     axes.set_ylim(len(labels), 0)
     axes.set_yticks([number + 0.5 for number in range(len(labels))], [texts.add(label) for label in labels])
@@ -183,7 +198,7 @@ def _corners(box: Box, thin: float, high: float, scale: float) -> list[tuple[flo
 
 def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequence[str]]]:
     from matplotlib.collections import PolyCollection
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     figure, every = _figure(1.35 * len(drawing.panels), "time", 0.85, 0.15, len(drawing.panels))
     scale = 1 / _DAY_MS
@@ -191,10 +206,11 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
     count = len(drawing.titles)
     for number, (axes, panel) in enumerate(zip(every, drawing.panels, strict=True)):
         corners, colours, shown = [], [], []
-        highest = 1
+        highest = 0.0
+        unit, name = _unit(panel)
         for column in range(count):
             left, right = (drawing.start + (column + at) * drawing.width for at in (0.08, 0.92))
-            heights = list(accumulate((values[column] for values in panel.series.values()), initial=0))
+            heights = list(accumulate((values[column] / unit for values in panel.series.values()), initial=0.0))
             highest = max(highest, heights[-1])
             for kind, low, high in zip(panel.series, heights, heights[1:], strict=False):
                 if high > low:
@@ -209,18 +225,27 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
             autolim=False,
         )
         axes.set_xlim(drawing.start * scale, (drawing.start + count * drawing.width) * scale)
-        axes.set_ylim(0, highest * 1.05)
-        axes.yaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 5, 10]))
-        if panel.unit == "bytes":
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(round(value))))
+        axes.set_ylim(0, highest * 1.05 or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=panel.unit == "files", steps=[1, 2, 5, 10]))
         axes.grid(axis="y", linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.set_title(texts.add(panel.label), loc="left", fontsize=10)
+        axes.set_title(texts.add(f"{panel.label}{name}", 60), loc="left", fontsize=10)
         _ticks(axes, "time")
         if axes is not every[-1]:
             axes.tick_params(axis="x", labelbottom=False)
             axes.xaxis.offsetText.set_visible(False)
     return figure, titles
+
+
+def _unit(panel: Panel) -> tuple[int, str]:
+    """Return the unit of a panel's axis, and its name after the label."""
+    if panel.unit == "files":
+        return 1, ""
+    highest = max(map(sum, zip(*panel.series.values(), strict=True)), default=0)
+    power = 0
+    while highest >= 1024 and power < len(_UNITS) - 1:
+        highest, power = highest // 1024, power + 1
+    return 1024**power, f" in {_UNITS[power]}"
 
 
 # -- both -------------------------------------------------------------------------------------------------------------
@@ -259,7 +284,9 @@ def _ticks(axes: Axes, axis: str) -> None:
         locator_of, formatter_of = untyped
         locator = locator_of(tz=UTC, minticks=3, maxticks=7)
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(formatter_of(locator, tz=UTC))
+        axes.xaxis.set_major_formatter(
+            formatter_of(locator, tz=UTC, formats=_TIMES, zero_formats=_ROUND_TIMES, offset_formats=_DATES)
+        )
         return
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

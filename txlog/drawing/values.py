@@ -109,11 +109,13 @@ class Section:
     """A part of a page: a drawing, its legend, and a table with the same contents."""
 
     title: str
-    table: Table
+    table: Table | None = None
     drawing: Lanes | Columns | None = None
     legend: Sequence[str] = ()
     """Kinds."""
     note: str = ""
+    is_part: bool = False
+    """Whether it belongs to the section before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 
 from txlog.client.admin import Admin
 from txlog.client.descriptions import GroupInfo, TransactionDescription
+from txlog.client.notebook import positions, state_of, topic_sections
+from txlog.client.ribbons import PartitionLook, look_at_partitions
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.names import TopicPartition
 from txlog.core.records import CleanupRun, CleanupStep
 from txlog.drawing.sections import (
-    GroupPosition,
+    OVERDUE,
     Piece,
     Step,
     Transaction,
     files_section,
     groups_section,
     journal_section,
-    topic_section,
     transactions_section,
 )
 from txlog.drawing.values import Page, Section
 from txlog.errors import CorruptLogError
-from txlog.inspection.ribbons import PartitionLook, look_at_partition
 from txlog.protocol import history
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
@@ -39,7 +39,6 @@ MAX_STEPS = 300
 _MAX_SPANS = 6_000
 """Of all drawings together, so that the page stays below 2 MB."""
 _OPEN = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
-_OVERDUE = "past its time-out"
 
 
 def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
@@ -53,7 +52,15 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
     runtime.require_store()
     found = runtime.list_topics(damaged) if not topics else [runtime.topic(name, 0) for name in dict.fromkeys(topics)]
     every = [TopicPartition(topic.topic, number) for topic in found for number in range(topic.partitions)]
-    looks = _partitions(runtime, every[:MAX_PARTITIONS], damaged)
+    opened = every[:MAX_PARTITIONS]
+    looks = look_at_partitions(
+        Session(runtime, runtime.settings.client_config(), f"inspection of {runtime.where}"),
+        opened,
+        max_indexes=MAX_INDEXES,
+        max_spans=min(max(_MAX_SPANS // max(len(opened), 1) // 2, 12), 400),
+        max_pieces=MAX_TRANSACTIONS,
+        damaged=damaged,
+    )
     admin = Admin(runtime)
     ids = admin.list_transactions(damaged=damaged)
     groups = [
@@ -74,12 +81,16 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
         figures=_figures(len(found), looks, ids, groups, transactions, runs, now_ms),
         warnings=warnings,
         sections=[
-            *_topic_sections(looks),
+            Section(
+                title="Topics",
+                note="Offsets grow to the right. The upper band of a partition is what readers see, the lower one where the rows are stored.",
+            ),
+            *topic_sections(looks.values()),
             transactions_section(
                 transactions[:MAX_TRANSACTIONS],
                 "The newest transactions that the log still shows, and open ones. A merge forgets who wrote old rows.",
             ),
-            groups_section([position for group in groups for position in _positions(group)]),
+            groups_section([position for group in groups for position in positions(group)]),
             files_section(
                 [point for each in looks.values() for point in each.files],
                 "Each file counts at the append time of its last row.",
@@ -97,43 +108,6 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
     )
 
 
-def _partitions(
-    runtime: Runtime, tps: Sequence[TopicPartition], damaged: list[CorruptLogError]
-) -> dict[TopicPartition, PartitionLook]:
-    session = Session(runtime, runtime.settings.client_config(), f"inspection of {runtime.where}")
-    count = max(len(tps), 1)
-    looks = {}
-    left = MAX_INDEXES
-    for number, tp in enumerate(tps):
-        try:
-            found = look_at_partition(
-                session,
-                tp,
-                # A share of what the partitions before it have left.
-                max_indexes=left // (count - number),
-                max_spans=min(max(_MAX_SPANS // count // 2, 12), 400),
-                max_pieces=MAX_TRANSACTIONS,
-            )
-        except CorruptLogError as error:
-            damaged.append(error)
-            continue
-        left -= found.indexes
-        looks[tp] = found
-    return looks
-
-
-def _topic_sections(looks: dict[TopicPartition, PartitionLook]) -> list[Section]:
-    topics: dict[str, list[PartitionLook]] = {}
-    for tp, each in looks.items():
-        topics.setdefault(tp.topic, []).append(each)
-    sections = []
-    for topic, parts in topics.items():
-        unread = sum(each.unread for each in parts)
-        note = f"{count_text(unread, 'old segment')} were not read; only their offsets are known." if unread else ""
-        sections.append(topic_section(topic, [each.ribbon for each in parts], note))
-    return sections
-
-
 def _transactions(
     ids: Sequence[TransactionDescription], pieces: Sequence[Piece], topics: Sequence[str], now_ms: int
 ) -> list[Transaction]:
@@ -149,7 +123,7 @@ def _transactions(
         state = "COMPLETE_ABORT" if any(each.kind == "aborted" for each in parts) else "COMPLETE_COMMIT"
         is_open = any(each.kind == "open" for each in parts)
         if is_open:
-            state = _state(known) if known is not None and known.state in _OPEN else "ONGOING"
+            state = state_of(known) if known is not None and known.state in _OPEN else "ONGOING"
             seen.add(pid)
         made.append(
             Transaction(
@@ -164,7 +138,7 @@ def _transactions(
     made += [
         Transaction(
             name=each.transactional_id,
-            state=_state(each),
+            state=state_of(each),
             start_ms=each.started_at if each.started_at >= 0 else now_ms,
             end_ms=now_ms,
             pieces=(),
@@ -176,32 +150,8 @@ def _transactions(
     return sorted(made, key=lambda txn: (-txn.end_ms, -txn.start_ms, txn.name))
 
 
-def _state(txn: TransactionDescription) -> str:
-    return _OVERDUE if txn.state == "ONGOING" and txn.duration_ms > txn.timeout_ms else txn.state
-
-
 def _registered(txn: TransactionDescription, topics: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{topic}-{partition}" for topic, partition in txn.partitions if not topics or topic in topics)
-
-
-def _positions(group: GroupInfo) -> list[GroupPosition]:
-    members = [f"{each.member_id} ({each.client_id})" for each in group.members]
-    shared = GroupPosition(
-        group=group.group, state=group.state, members=members or ([group.member_id] if group.member_id else [])
-    )
-    return [
-        GroupPosition(
-            group=shared.group,
-            state=shared.state,
-            members=shared.members,
-            topic=each.topic,
-            partition=each.partition,
-            committed=each.committed,
-            last_stable_offset=each.last_stable_offset,
-            lag=each.lag,
-        )
-        for each in group.offsets
-    ] or [shared]
 
 
 def _runs(runtime: Runtime, damaged: list[CorruptLogError]) -> list[CleanupRun]:
@@ -246,7 +196,7 @@ def _figures(
     now_ms: int,
 ) -> list[tuple[str, str]]:
     ribbons = [each.ribbon for each in looks.values()]
-    opened = [txn for txn in transactions if txn.state in (*_OPEN, _OVERDUE)]
+    opened = [txn for txn in transactions if txn.state in (*_OPEN, OVERDUE)]
     lags = [offset.lag for group in groups for offset in group.offsets if offset.lag is not None]
     waiting = sum(each.log_end_offset - each.last_stable_offset for each in ribbons)
     at_least = "at least " if any(each.unread for each in looks.values()) else ""
@@ -266,5 +216,5 @@ def _figures(
         ("offsets above the LSO", f"{waiting:,}"),
         ("consumer groups", f"{len(groups):,}"),
         ("largest lag", f"{max(lags):,}" if lags else "-"),
-        ("last maintenance", time_text(runs[0].ended_at) if runs else "never"),
+        ("last maintenance", f"{duration_text(max(now_ms - runs[0].ended_at, 0))} ago" if runs else "never"),
     ]

@@ -6,7 +6,10 @@ rows. A few hundred spans and the newest transactions are kept, however long the
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,17 +20,20 @@ from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, CommitRecord, IndexEntry
 from txlog.core.segments import aborted_txn_of, end_of_entry
 from txlog.drawing.sections import FilePoint, Piece, Ribbon
-from txlog.drawing.spans import Spans
-from txlog.errors import MissingObjectError
-from txlog.protocol.context import Context, Views, with_views
-from txlog.protocol.load import load
+from txlog.drawing.spans import Span, Spans
+from txlog.errors import CorruptLogError
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.load import relisting
 from txlog.protocol.read import ReadIndex, read_index
 from txlog.text import bytes_text, count_text
 
+if TYPE_CHECKING:
+    from txlog.client.descriptions import PartitionDescription
+
 _CHUNK = 64
 """Indexes that are in memory at once."""
-_TRIES = 3
-"""Looks at one partition, if maintenance deletes meanwhile what the first one names."""
+_PARTITIONS = 16
+"""Partitions that are opened at once."""
 
 
 @dataclass(slots=True)
@@ -46,26 +52,96 @@ class PartitionLook:
     """Sealed segments and runs whose index was not read."""
 
 
-def look_at_partition(
-    session: Session, tp: TopicPartition, *, max_indexes: int, max_spans: int, max_pieces: int
-) -> PartitionLook:
-    """Look at one partition. Costs one LIST, one GET for each object of the tail, and one or two for each index that is read.
+def ribbon_of(partition: PartitionDescription) -> Ribbon:
+    """Return what a description shows. It has no batches: other producers' rows may lie in an aborted range."""
+    start, end, lso = partition.log_start_offset, partition.log_end_offset, partition.last_stable_offset
+    fates = [Span(start, lso, "committed", Counter(), "readable with read_committed")] if start < lso else []
+    fates += [Span(max(lso, start), end, "open", Counter(), "behind an open transaction")] if lso < end else []
+    fates += [
+        Span(
+            max(txn.first_offset, start),
+            txn.last_offset + 1,
+            "aborted",
+            Counter(),
+            f"aborted by producer {txn.producer_id}",
+        )
+        for txn in partition.aborted
+    ]
+    places = [
+        Span(
+            max(each.base_offset, start),
+            each.end_offset,
+            "merged" if each.generation else "sealed",
+            Counter({"merged" if each.generation else "sealed": 1}),
+            f"{count_text(each.batches, 'batch')}, {count_text(each.records, 'row')}, {bytes_text(each.bytes)}",
+        )
+        for each in partition.segments
+    ]
+    if partition.tail_batches:
+        rows = count_text(partition.tail_records, "row")
+        tail_start = max(partition.sealed_end, start)
+        places.append(Span(tail_start, end, "tail", Counter({"tail": partition.tail_batches}), rows))
+    return Ribbon(
+        topic=partition.topic,
+        partition=partition.partition,
+        log_start_offset=start,
+        last_stable_offset=lso,
+        log_end_offset=end,
+        fates=fates,
+        places=places,
+        open_transactions=len(partition.open_transactions),
+        aborted_transactions=len(partition.aborted),
+        files=sum(each.files for each in partition.segments),
+        bytes=sum(each.bytes for each in partition.segments) + partition.tail_bytes,
+        rows=sum(each.records for each in partition.segments) + partition.tail_records,
+    )
 
-    Raises CorruptLogError with the name of a damaged or missing object.
+
+def look_at_partitions(
+    session: Session,
+    tps: Sequence[TopicPartition],
+    *,
+    max_indexes: int,
+    max_spans: int,
+    max_pieces: int,
+    damaged: list[CorruptLogError],
+) -> dict[TopicPartition, PartitionLook]:
+    """Look at partitions, and append the errors of damaged ones to `damaged`.
+
+    Costs one LIST for each partition, one GET for each object of its tail, and one or two for each of at most
+    `max_indexes` indexes. `max_spans` and `max_pieces` are limits of one partition.
     """
-    for left in reversed(range(_TRIES)):
-        try:
-            return _Look(session, tp, max_indexes, max_spans, max_pieces).result()
-        except MissingObjectError:
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+    looks = {}
+    for at in range(0, len(tps), _PARTITIONS):
+        some = list(tps[at : at + _PARTITIONS])
+        views = session.readable_views(some, "looking at partitions", damaged)
+        for number, (tp, view) in enumerate(views.items(), at):
+            # A share of what the partitions before it have left.
+            share = max_indexes // (len(tps) - number)
+            try:
+                looks[tp] = _look_at(session, view, share, max_spans, max_pieces)
+            except CorruptLogError as error:
+                damaged.append(error)
+                continue
+            max_indexes -= looks[tp].indexes
+        session.forget(some)
+    return looks
+
+
+def _look_at(session: Session, view: PartitionView, max_indexes: int, max_spans: int, max_pieces: int) -> PartitionLook:
+    def find(found: PartitionView) -> Program[PartitionLook]:
+        return (yield from _Look(found, max_indexes, max_spans, max_pieces).run())
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionLook]]:
+        _, look = yield from relisting(ctx, view, find)
+        return views, look
+
+    return session.call(f"reading the indexes of {view.topic_partition}", program)
 
 
 class _Look:
-    def __init__(self, session: Session, tp: TopicPartition, max_indexes: int, max_spans: int, max_pieces: int) -> None:
-        self._session, self._tp = session, tp
-        self._view = session.call(f"looking at {tp}", lambda ctx, views: with_views(views, load(ctx, tp)))
+    def __init__(self, view: PartitionView, max_indexes: int, max_spans: int, max_pieces: int) -> None:
+        self._view, self._tp = view, view.topic_partition
         state = self._view.state
         self._start = state.log_start_offset
         self._fates = Spans(self._start, state.next_offset, max_spans, joined=True)
@@ -80,12 +156,13 @@ class _Look:
         self._read = walk[-max_indexes:] if max_indexes else []
         self._unread = walk[: len(walk) - len(self._read)]
 
-    def result(self) -> PartitionLook:
+    def run(self) -> Program[PartitionLook]:
         view, state = self._view, self._view.state
         self._add_tail()
         names = self._read[::-1]
         for at in range(0, len(names), _CHUNK):
-            self._add_indexes(names[at : at + _CHUNK])
+            some = names[at : at + _CHUNK]
+            self._add_indexes(some, (yield Gather(tuple(read_index(self._tp, name) for name in some))))
         for name in reversed(self._unread):
             self._fates.add(name.base_offset, name.end_offset, "unread")
             self._places.add(name.base_offset, name.end_offset, "merged" if name.generation else "sealed")
@@ -130,8 +207,8 @@ class _Look:
             if size:
                 self._files.append(FilePoint(record.timestamp, "tail", size, max(len(record.files), 1)))
 
-    def _add_indexes(self, names: list[SegmentName]) -> None:
-        for name, read in zip(names, self._indexes(names), strict=True):
+    def _add_indexes(self, names: Sequence[SegmentName], found: Sequence[ReadIndex]) -> None:
+        for name, read in zip(names, found, strict=True):
             index = read.index
             self._aborted += read.aborted
             self._totals["aborted"] += len(read.aborted)
@@ -139,7 +216,12 @@ class _Look:
             self._aborted = [txn for txn in self._aborted if txn.first_offset < index.end_offset]
             aborted = AbortedRanges(self._aborted)
             for at in reversed(range(len(index.entries))):
-                self._add_batch(index.entries[at], end_of_entry(index, at), aborted)
+                entry, end_offset = index.entries[at], end_of_entry(index, at)
+                if name.generation:
+                    # A run has only committed rows, and may have forgotten their producers and markers.
+                    self._add_committed(entry, end_offset)
+                else:
+                    self._add_batch(entry, end_offset, aborted)
             place = "sealed" if not name.generation else "merged" if index.compacted is msgspec.UNSET else "compacted"
             size = sum(file.bytes for file in index.files)
             rows = sum(entry.records for entry in index.entries)
@@ -154,11 +236,10 @@ class _Look:
                 at_ms = index.entries[-1].timestamp if index.entries else self._view.state.last_timestamp
                 self._files.append(FilePoint(at_ms, place, size, len(index.files)))
 
-    def _indexes(self, names: list[SegmentName]) -> tuple[ReadIndex, ...]:
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, tuple[ReadIndex, ...]]]:
-            return views, tuple((yield Gather(tuple(read_index(self._tp, name) for name in names))))
-
-        return self._session.call(f"reading the indexes of {self._tp}", program)
+    def _add_committed(self, entry: IndexEntry, end_offset: int) -> None:
+        if end_offset > self._start:
+            self._totals["rows"] += entry.records
+            self._fates.add(entry.base_offset, end_offset, "committed")
 
     def _add_batch(self, batch: CommitRecord | IndexEntry, end_offset: int, aborted: AbortedRanges) -> None:
         if end_offset <= self._start:
