@@ -1,0 +1,1 @@
+"""What does a process count, and how do Prometheus and OpenTelemetry get it?"""
