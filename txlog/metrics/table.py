@@ -92,12 +92,13 @@ METRICS: dict[str, Metric] = _table(
     _process("produced_rows_total", "counter",
         "Rows that this process has written: in the log, or staged in a transaction. Rows of aborted transactions count.",
         "topic"),
-    _process("produced_bytes_total", "counter", "Size of these rows in Arrow's memory.", "topic"),
+    _process("produced_bytes_total", "counter",
+        "Size of these rows: in Arrow's memory, or for a write of Spark in its files.", "topic"),
     _process("consumed_rows_total", "counter", "Rows that this process has read from a topic and returned.", "topic"),
     _process("consumed_bytes_total", "counter", "Size of these rows in Arrow's memory.", "topic"),
     _process("transactions_total", "counter",
-        "Transactions that this process ended. The outcome is committed, aborted, skipped (its txn.version was committed "
-        "before), failed or unknown.", "outcome"),
+        "Calls of this process that ended a transaction. The outcome is committed, aborted, skipped (its txn.version was "
+        "committed before), failed or unknown. After unknown, the next call counts too.", "outcome"),
     _process("transaction_end_duration_seconds", "histogram",
         "How long the decision to commit or abort took, with its retries.", "verb"),
     _process("fenced_producers_total", "counter",
