@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from txlog.metrics.prometheus import Collector, Server
 
-__all__ = ["Registry", "active", "collector", "count", "disable", "enable", "opentelemetry", "serve", "text"]
+__all__ = ["Registry", "active", "collector", "count", "disable", "enable", "enabled", "opentelemetry", "serve", "text"]
 
 VARIABLE = "TXLOG_METRICS"
 
@@ -74,6 +74,19 @@ def disable() -> None:
     global _active  # noqa: PLW0603
     with _LOCK:
         _active = None
+
+
+@contextlib.contextmanager
+def enabled() -> Iterator[Registry]:
+    """Count into a new registry inside the block. After it everything is as it was before."""
+    global _active  # noqa: PLW0603
+    with _LOCK:
+        before, _active = _active, None
+    try:
+        yield enable()
+    finally:
+        with _LOCK:
+            _active = before
 
 
 def active() -> Registry | None:

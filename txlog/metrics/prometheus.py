@@ -113,5 +113,7 @@ def _registry_of(registry: Registry, before: Callable[[], None] | None = None) -
 
 
 def _empty(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
-    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-    return kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+    if metric.kind == "histogram":
+        return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return family(metric.name, metric.help, labels=metric.labels)
