@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
+from txlog import metrics
 from txlog.clock import Clock, IdGenerator
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
 from txlog.core.effects import Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
@@ -115,6 +116,7 @@ class RetryPolicy:
                 raise self._in_doubt(what, error) from error
             pause(clock, driver.ids, ctx.backoff_ms(attempt), left_ms)
             attempt += 1
+            metrics.count("txlog_retries_total", 1, "call")
 
     def late(self, what: str, error: Exception | None) -> TxlogTimeoutError:
         """Return the error of a call that is out of time. `error` is the last error that it met."""
@@ -206,6 +208,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
                 met[:] = [error]
                 left_ms = limit.deadline_ms - clock.monotonic_ms()
                 if number < tries and left_ms > 0:
+                    metrics.count("txlog_retries_total", 1, "request")
                     yield Sleep(min(limit.backoff_ms(number), left_ms))
             except Exception as error:
                 failure = error
