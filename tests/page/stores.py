@@ -7,9 +7,7 @@ import random
 import pyarrow as pa
 
 from tests.client.world import World
-from txlog.client import Store, TopicPartition
-from txlog.maintenance.history import record
-from txlog.maintenance.merge import merge_partitions
+from txlog.client import Store
 
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 
