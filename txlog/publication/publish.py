@@ -148,9 +148,11 @@ class _Attempt:
 
     def run(self) -> Published | None:
         runtime = self._runtime
-        # The chain is read before the views of the cut: otherwise a publisher that slept could name deleted files (W58, C13).
+        # The chain is read before the partitions are listed: otherwise a publisher that slept could name deleted files
+        # (W58, C13). A look at the end of a log does not show what a merge has superseded since the LIST.
         chain = runtime.run(read_chain(self._topic.topic))
         before = chain.newest
+        self._forget()
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
@@ -323,8 +325,12 @@ class _Attempt:
             _write(runtime, before, tables, topic, self._formats, self._so_far)
         else:
             # The faster one may have sealed rows that the views still have in their tails.
-            self._session.forget([TopicPartition(topic.topic, each) for each in range(topic.partitions)])
+            self._forget()
         return tables
+
+    def _forget(self) -> None:
+        topic = self._topic.topic
+        self._session.forget([tp for tp in self._session.views if tp.topic == topic])
 
     def _offsets(self, shown: ShownFile) -> Sequence[int]:
         """Return the offset of each row of a file, as the rows lie in it."""
