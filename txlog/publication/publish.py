@@ -7,6 +7,7 @@ are written. Any process may publish, several may at once, and each may die anyw
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from txlog.core.records import DataFile, Publication, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition, RowRun
 from txlog.core.row_runs import count_rows
 from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
+from txlog.logs import log
 from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.publications import (
     Chain,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Known: TypeAlias = dict[TopicPartition, ReadIndexes]
+_LOG = logging.getLogger(__name__)
 
 MAX_RACES = 20
 """Publications that one call may lose to other publishers before it leaves the topic to them."""
@@ -304,6 +307,8 @@ class _Attempt:
             self._made += 1
             _write(runtime, before, tables, topic, self._formats)
         else:
+            text = "topic %r: another publisher created publication %d first; this one begins again"
+            log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
             # The faster one may have sealed rows that the views still have in their tails.
             self._session.forget([TopicPartition(topic.topic, each) for each in range(topic.partitions)])
         return tables
