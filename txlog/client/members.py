@@ -315,7 +315,7 @@ class SharedMembership:
                 if revoked and self._listener.on_revoke is not None:
                     self._listener.on_revoke(revoked)
                 self._hold(self._held - given_up)
-                self._journal.rebalanced("revoked", revoked, member.member_id, member.generation)
+                self._journal.rebalanced("revoked", revoked, member.member_id, value.generation)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = needs_sync(value, member, self._held | given) or needs_change(
@@ -334,7 +334,7 @@ class SharedMembership:
                 before = self._reads
                 self._hold(owned)
                 added = tuple(sorted(self._reads - before))
-                self._journal.rebalanced("assigned", added, member.member_id, member.generation)
+                self._journal.rebalanced("assigned", added, member.member_id, value.generation)
                 if added and self._listener.on_assign is not None:
                     self._listener.on_assign(added)
 

@@ -297,18 +297,18 @@ class Runtime:
         self.driver.close()
 
     def _log_ended(self, how: EndedByOther, prepare: TransactionMetadata) -> None:
-        is_commit = prepare.state == "PREPARE_COMMIT"
+        as_decided = {"PREPARE_COMMIT": ": it is committed", "PREPARE_ABORT": ": it is aborted"}.get(prepare.state, "")
         log(
             _LOG,
             logging.WARNING if how == "timed out" else logging.INFO,
-            f"transaction_{how.partition(' by ')[0].replace(' ', '_')}",
-            "%s: ended a transaction of transactional.id %r (producer %d, epoch %d): %s, so it is %s",
+            f"transaction_{how.replace(' an ', ' ').replace(' ', '_')}",
+            "%s: a transaction of transactional.id %r (producer %d, epoch %d) was %s%s",
             self.where,
             prepare.transactional_id,
             prepare.producer_id,
             prepare.last_epoch,
             how,
-            "committed" if is_commit else "aborted",
+            as_decided if how == "rolled forward" else "",
             store=self.where,
             transactional_id=prepare.transactional_id,
             producer_id=prepare.producer_id,
