@@ -77,6 +77,8 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "pipelines",
         "sql",
         "iceberg",
+        "metrics",
+        "otel",
         "s3",
         "gcs",
         "azure",

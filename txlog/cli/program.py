@@ -25,6 +25,7 @@ from txlog.cli.consume import consume
 from txlog.cli.doctor import doctor
 from txlog.cli.dump import dump_log
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
+from txlog.cli.exporter import exporter
 from txlog.cli.fsck import fsck
 from txlog.cli.history import history
 from txlog.cli.maintain import maintain
@@ -69,6 +70,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "history": (history, _INSPECT, None),
     "doctor": (doctor, _INSPECT, None),
     "top": (top, _INSPECT, None),
+    "exporter": (exporter, _INSPECT, None),
     "completion": (completion, _MORE, None),
 }
 """Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from txlog import metrics
 from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session import Call, Session, only_views
 from txlog.core.effects import Gather, Program
@@ -187,6 +188,7 @@ class Coordinator:
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
         in_doubt = self._in_doubt
         self._in_doubt = in_doubt or commit
+        watch = metrics.TransactionEnd("commit" if commit else "abort")
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
             result = self.session.call(
@@ -196,15 +198,18 @@ class Coordinator:
                 limit_ms=limit_ms,
             )
         except TxlogTimeoutError as error:
+            watch.done("unknown")
             if not commit:
                 raise
             # Not "retry": a caller who believes that nothing was decided could delete its staged files.
             raise OutcomeUnknownError(str(error)) from error
         except OutcomeUnknownError:
+            watch.done("unknown")
             raise
         except TxlogError as error:
             self._in_doubt = in_doubt
             self.note_lost(error)
+            watch.done("failed")
             if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
                     f"{self.session.who}: an earlier try of its commit may have taken effect, this one met {type(error).__name__}, and the records no "
@@ -212,6 +217,7 @@ class Coordinator:
                 ) from error
             raise
         self._log_end(result, sorted(written), version)
+        watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
         self.txn, self._in_doubt, self.ended = result.txn, False, result
         self.session.end_overdue(written, self.txn.producer_id)
         return result

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeAlias
 
+from txlog import metrics
 from txlog.errors import AbortableError, FencedError, IllegalStateError, TxlogError
 
 State: TypeAlias = Literal[
@@ -87,11 +88,14 @@ class ProducerState:
         fatal = isinstance(error, FencedError) or not isinstance(error, Exception)
         if self.state == "ABORTABLE_ERROR" and not fatal:
             return  # the first error is the cause
+        metrics.count_fenced(error)
         self.state, self.error = ("FATAL_ERROR" if fatal else "ABORTABLE_ERROR"), error
 
     def fail_fatally(self, error: BaseException) -> None:
         """Move to the state after an error that an abort cannot repair."""
         if self.state != "CLOSED":
+            if self.state != "FATAL_ERROR":
+                metrics.count_fenced(error)
             self.state, self.error = "FATAL_ERROR", error
 
     def _advice(self, call: Call) -> str:

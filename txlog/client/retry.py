@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
+from txlog import metrics
 from txlog.clock import Clock, IdGenerator
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
 from txlog.core.effects import Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
@@ -124,6 +125,7 @@ class RetryPolicy:
             log_of_retries.note(met)
             pause(clock, driver.ids, ctx.backoff_ms(attempt), left_ms)
             attempt += 1
+            metrics.count("txlog_retries_total", 1, "call")
 
     def late(self, what: str, error: Exception | None) -> TxlogTimeoutError:
         """Return the error of a call that is out of time. `error` is the last error that it met."""
@@ -251,6 +253,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
                 left_ms = limit.deadline_ms - clock.monotonic_ms()
                 if number < tries and left_ms > 0:
                     limit.note(error)
+                    metrics.count("txlog_retries_total", 1, "request")
                     yield Sleep(min(limit.backoff_ms(number), left_ms))
             except Exception as error:
                 failure = error

@@ -36,6 +36,7 @@ from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context, EndedByOther, KnownStore
 from txlog.storage.driver import Driver
 from txlog.storage.forks import lock_for_forks
+from txlog.storage.metered import metered
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store, probe, spell_url
 from txlog.text import nearest
@@ -61,7 +62,7 @@ class Runtime:
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
     ) -> None:
-        self.store = store
+        self.store = metered(store)
         self.where = store.url
         # A relative path has another meaning in another process. The adapter has made it absolute.
         self.url = store.url if url is None or "://" not in url else url
@@ -70,7 +71,7 @@ class Runtime:
         self._client = self.settings.client_config()
         self.clock: Clock = clock or SystemClock()
         self.ids: IdGenerator = ids or SystemIds()
-        self.driver = Driver(store, self.clock, self.ids)
+        self.driver = Driver(self.store, self.clock, self.ids)
         self._lock = lock_for_forks()
         self._descriptor: StoreDescriptor | None = None
         self._store_seen_at: ClockReading | None = None

@@ -416,6 +416,7 @@ class Sender:
             batch.done(outcome.result.base_offset, outcome.result.timestamp)
         else:
             batch.done(NO_OFFSET, NO_TIMESTAMP)
+        batch.count()
         with self.lock:
             self.last_error = None
             self._waiting.remove(batch)
@@ -473,8 +474,7 @@ class Sender:
             batch.retry_log.note(error)
         with self.lock:
             self.last_error = error
-            batch.attempts += 1
-            batch.retry_at_ms = clock.monotonic_ms() + min(wait_ms, left_ms)
+            batch.retry_at(clock.monotonic_ms() + min(wait_ms, left_ms))
         return True
 
     def _late(self, batch: Batch, met: Exception | None) -> TxlogTimeoutError:

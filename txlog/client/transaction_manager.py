@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from txlog import metrics
 from txlog.client.batches import fail_all
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
@@ -235,7 +236,9 @@ class TransactionManager:
             attempted = self._sender.attempted
             self._state.move("ABORTING")
         committed = False
-        if attempted:
+        if not attempted:
+            metrics.count("txlog_transactions_total", 1, "aborted")
+        else:
             try:
                 committed = self._is_committed_instead()
             except (FencedError, AbortableError) as error:
@@ -350,6 +353,10 @@ class TransactionManager:
         undecided = self._sender.undecided
         if undecided is None:
             return
+        ended = self._coordinator.ended
+        if error is None and not (ended is not None and ended.skipped):
+            for batch in undecided.batches:
+                batch.count()
         with self._sender.callbacks():
             if error is None:
                 undecided.committed(self._session.views)
