@@ -17,6 +17,7 @@ PREFIX = "txlog_"
 """Each field is an attribute of the record with this prefix, as in `record.txlog_transactional_id`."""
 LEVEL_VARIABLE = "TXLOG_LOG_LEVEL"
 ROOTS = ("txlog", "pyspark_txlog")
+_dictionary = ""
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -86,7 +87,15 @@ def log(
         extra[PREFIX + "producer_id"] = txn.producer_id
         extra[PREFIX + "producer_epoch"] = txn.producer_epoch
     extra |= {PREFIX + name: value for name, value in fields.items()}
+    if _dictionary:
+        extra[_dictionary] = {name: str(value) for name, value in extra.items()}
     logger.log(level, text, *args, extra=extra, exc_info=exc_info, stacklevel=2)
+
+
+def also_as(attribute: str) -> None:
+    """Give each record one more attribute: a dictionary with all its fields as text, for formatters that expect one."""
+    global _dictionary  # noqa: PLW0603  one for a process, as logging itself
+    _dictionary = attribute
 
 
 class _Printer(logging.Handler):

@@ -59,5 +59,7 @@ def _is_python_worker() -> bool:
     return spec is not None and spec.name.startswith("pyspark.")
 
 
+# PySpark's JSON formatter shows the fields of a record that are in this dictionary, and no others.
+logs.also_as("context")
 if _is_python_worker():
     logs.print_from(logging.WARNING)
