@@ -44,9 +44,8 @@ class Metric:
 
     @property
     def instrument(self) -> str:
-        """The name for OpenTelemetry, whose exporters add the unit and `_total` themselves."""
-        name = self.name.removesuffix("_total").removesuffix(f"_{self.unit}" if self.unit else "")
-        return name.replace("_", ".", 1)
+        """The name for OpenTelemetry. Its exporters for Prometheus make the same name of it."""
+        return self.name.removesuffix("_total").replace("_", ".", 1)
 
     @property
     def instrument_unit(self) -> str:
