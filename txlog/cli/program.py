@@ -7,6 +7,7 @@ call shows the error.
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ from txlog.cli.sql import sql
 from txlog.cli.top import top
 from txlog.cli.vacuum import vacuum
 from txlog.errors import TxlogError
+from txlog.logs import print_from
 from txlog.text import install_text
 
 if TYPE_CHECKING:
@@ -222,7 +224,8 @@ def run_verb(
 
 
 def _status(run: Callable[[], Any]) -> int:
-    """Run a command line, show its error if it fails, and return its status."""
+    """Run a command line, show its error if it fails, and return its status. Warnings go to standard error."""
+    print_from(logging.WARNING)
     try:
         result = run()
         sys.stdout.flush()

@@ -7,6 +7,7 @@ are written. Any process may publish, several may at once, and each may die anyw
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from txlog.errors import (
     TableConflictError,
     UnsupportedStoreError,
 )
+from txlog.logs import log
 from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.publications import (
     Chain,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Known: TypeAlias = dict[TopicPartition, ReadIndexes]
+_LOG = logging.getLogger(__name__)
 
 MAX_ROUNDS = 20
 """How often one call may begin again, because another publisher was faster or the topic changed, before it gives up."""
@@ -324,6 +327,8 @@ class _Attempt:
             self._so_far.made += 1
             _write(runtime, before, tables, topic, self._formats, self._so_far)
         else:
+            text = "topic %r: another publisher created publication %d first; this one begins again"
+            log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
             # The faster one may have sealed rows that the views still have in their tails.
             self._forget()
         return tables
