@@ -142,7 +142,7 @@ def _shown(store: Store, level: Level) -> tuple[str, ...]:
             read = store.snapshot(*TOPICS).table(topic).to_arrow(["order_id"])
         else:
             read = store.table(topic).to_arrow(["order_id"], isolation_level=level)
-        return list(read["order_id"].to_pylist())
+        return [row for row in read["order_id"].to_pylist() if row is not None]
 
     found = {topic: rows(topic) for topic in TOPICS}
     for topic, values in found.items():
