@@ -45,7 +45,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is true right after an object was created; before the first one in the step without a path."""
+    """The store right after an object was created. A step without a path is the store before the transaction."""
 
     path: str
     label: str
