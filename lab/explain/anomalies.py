@@ -20,7 +20,8 @@ from txlog.client.store import Store
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import Names, ObjectStore
 
-SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
+_COLUMNS: list[pa.Field[Any]] = [pa.field("key", pa.string()), pa.field("value", pa.int64())]
+SCHEMA = pa.schema(_COLUMNS)
 A, B = "a", "b"
 
 
@@ -239,7 +240,7 @@ def _long_fork_of_snapshots() -> bool:
                 found.append(middle.latest(A) == 1 and middle.latest(B) == 0)
             commit(store, "id-1", {B: 1})
 
-        with txlog.open("memory://", object_store=between, config=two_folders) as slow:  # type: ignore[arg-type]
+        with txlog.open("memory://", object_store=between, config=two_folders) as slow:
             between.program = both
             outer = Reader(slow, "snapshot")
             found.append(outer.latest(A) == 0 and outer.latest(B) == 1)

@@ -45,7 +45,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is true right after an object was created; before the first one in the step without a path."""
+    """The store right after an object was created. A step without a path is the store before the transaction."""
 
     path: str
     label: str
@@ -142,7 +142,7 @@ def _shown(store: Store, level: Level) -> tuple[str, ...]:
             read = store.snapshot(*TOPICS).table(topic).to_arrow(["order_id"])
         else:
             read = store.table(topic).to_arrow(["order_id"], isolation_level=level)
-        return list(read["order_id"].to_pylist())
+        return [row for row in read["order_id"].to_pylist() if row is not None]
 
     found = {topic: rows(topic) for topic in TOPICS}
     for topic, values in found.items():

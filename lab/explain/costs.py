@@ -1,4 +1,4 @@
-"""What does a store cost on S3? Requests counted by `txlog.testing`, times stated prices.
+"""How much does a store cost on S3? Requests counted by `txlog.testing`, times stated prices.
 
 The requests are those of the shipped client on a store in memory, with a clock that only the program moves. So the figures do
 not depend on the machine.
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 import txlog
-from txlog.client.members import LOOK_MS
+from txlog.client.consumer import Consumer
+from txlog.client.members import LOOK_MS, SharedMembership
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.maintenance.maintain import Maintainer
@@ -21,7 +23,12 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore, Requests
 
-SCHEMA = pa.schema([("order_id", pa.int64()), ("country", pa.string()), ("amount", pa.float64())])
+_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("order_id", pa.int64()),
+    pa.field("country", pa.string()),
+    pa.field("amount", pa.float64()),
+]
+SCHEMA = pa.schema(_COLUMNS)
 TOPIC, GROUP = "orders", "report"
 HOUR_MS, MONTH_S = 3_600_000, 30 * 86_400
 READ_COMMITS = 2050
@@ -98,9 +105,19 @@ class World:
             work()
         return Bill.of(cost.requests())
 
-    def write(self, commits: int, rows: int = 100, *, wait_ms: int = 0, **settings: object) -> Bill:
+    def write(
+        self,
+        commits: int,
+        rows: int = 100,
+        *,
+        wait_ms: int = 0,
+        transactional: bool = True,
+        staged: bool | None = None,
+        offsets: bool = False,
+    ) -> Bill:
         """Commit that often; return the requests of one commit. See `writer`."""
-        with self.open() as store, writer(store, self.partitions, rows, **settings) as commit:
+        writing = writer(self, rows, transactional=transactional, staged=staged, offsets=offsets)
+        with writing as commit:
             for _ in range(WARM):
                 commit()
 
@@ -114,18 +131,14 @@ class World:
 
 @contextmanager
 def writer(
-    store: Store,
-    partitions: int,
-    rows: int,
-    *,
-    transactional: bool = True,
-    staged: bool | None = None,
-    offsets: bool = False,
+    world: World, rows: int, *, transactional: bool, staged: bool | None, offsets: bool
 ) -> Iterator[Callable[[], None]]:
     """Yield a function that commits `rows` rows, spread over the partitions."""
-    shares = [_rows(rows // partitions + (number < rows % partitions)) for number in range(partitions)]
+    count = world.partitions
+    shares = [_rows(rows // count + (number < rows % count)) for number in range(count)]
     done = 0
-    with store.producer("loader" if transactional else None, staged=staged, linger_ms=10**6) as producer:
+    name = "loader" if transactional else None
+    with world.open() as store, store.producer(name, staged=staged, linger_ms=10**6) as producer:
 
         def send() -> None:
             for partition, share in enumerate(shares):
@@ -243,13 +256,21 @@ def _member(count: int) -> Bill:
             world.clock.advance_ms(LOOK_MS)
             for member in members:
                 member.poll(0)
-                if member._membership is not None:
-                    member._membership.tick()
+                _membership(member).tick()
 
         for _ in range(4):
             look()
         for member in members:
-            if member._membership is not None:
-                member._membership._stop.set()  # its thread goes by real time
+            _membership(member)._stop.set()  # its thread goes by real time
             member.pause(*member.assignment())
-        return world.cost(lambda: [look() for _ in range(HOUR_MS // LOOK_MS)]) / count
+
+        def hour() -> None:
+            for _ in range(HOUR_MS // LOOK_MS):
+                look()
+
+        return world.cost(hour) / count
+
+
+def _membership(member: Consumer) -> SharedMembership:
+    assert isinstance(member._membership, SharedMembership)
+    return member._membership

@@ -1,7 +1,7 @@
 """How does a step of a commit look? A small SVG without any text outside the measured facts of the step.
 
-The drawing follows the light or dark scheme of the system. It has a background of its own, so it can also be read on a page
-with the other scheme.
+The drawing follows the light or dark scheme of the system. It paints its background, so it can also be read on a page with
+the other scheme.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from html import escape
 
 from lab.explain.commits import LEVELS, Slot, Step
 
-WIDTH, BOX, GAP, LEFT = 560, 128, 6, 14
-LANE, BOX_HEIGHT = 92, 40
+WIDTH, BOX, GAP, LEFT = 560, 132, 4, 10
+LANE, BOX_HEIGHT = 90, 42
 SHOWN_SLOTS = 4
 STYLE = """
  .page{fill:#fff;stroke:#d0d4da}.text{fill:#1f2328}.faint{fill:#59636e}.old{fill:#eef1f4;stroke:#8c959f}
@@ -22,7 +22,7 @@ STYLE = """
  .page{fill:#161b22;stroke:#3d444d}.text{fill:#e6edf3}.faint{fill:#9da7b3}.old{fill:#2a313a;stroke:#656d76}
  .row{fill:#4d3a08;stroke:#d4a72c}.commit{fill:#12432a;stroke:#3fb950}.abort{fill:#5a1e20;stroke:#f85149}
  .table{fill:#0c3360;stroke:#4493f8}.lso{stroke:#be8fff;fill:#be8fff}.leo{stroke:#9da7b3;fill:#9da7b3}}
- text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}.name{font-weight:600}.small{font-size:12px}
+ text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}.name{font-weight:600}.small{font-size:13px}
  .line{stroke-width:1.5;fill:none}.mark{stroke:none}.box{stroke-width:1}.new{stroke-width:3}
 """.strip()
 
@@ -36,12 +36,12 @@ def drawing(step: Step, number: int) -> str:
         parts += _lane(step, folder, top)
         top += LANE
     for level in LEVELS:
-        top += 17
+        top += 18
         topics = step.shown[level]
         parts.append(_text(LEFT, top, level, "faint"))
         parts.append(
             _text(
-                LEFT + 150,
+                LEFT + 160,
                 top,
                 f"shows the new rows of {' and '.join(topics)}" if topics else "shows no new row",
                 "text",
@@ -80,8 +80,8 @@ def _box(slot: Slot, x: int, y: int, *, is_last: bool) -> list[str]:
     offsets = f"{slot.base}" if slot.end == slot.base + 1 else f"{slot.base} to {slot.end - 1}"
     return [
         f'<rect class="box {kind}{" new" if is_last else ""}" x="{x}" y="{y}" width="{BOX}" height="{BOX_HEIGHT}" rx="4"/>',
-        _text(x + 8, y + 16, offsets, "faint small"),
-        _text(x + 8, y + 32, slot.label, "text small"),
+        _text(x + 6, y + 17, offsets, "faint small"),
+        _text(x + 6, y + 34, slot.label, "text small"),
     ]
 
 
