@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.structure.files import File
 
-from conf.site import api, check, commands, markdown, options, settings, tables
+from conf.site import api, check, commands, errors, markdown, metrics, options, settings, tables
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -20,7 +20,9 @@ HERE = Path(__file__).parent
 
 GENERATED = {
     "reference/commands.md": commands.page,
+    "reference/errors.md": errors.page,
     "reference/metadata-tables.md": tables.page,
+    "reference/metrics.md": metrics.page,
     "reference/options.md": options.page,
     "reference/settings.md": settings.page,
     **api.PAGES,
