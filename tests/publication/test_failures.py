@@ -312,8 +312,7 @@ def sweep_and_check(store: Store) -> None:
 
 def test_a_vacuum_may_die_at_each_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of old publications is deleted by the next vacuum, and never takes a file along."""
-    for module in (publications, publishing):
-        monkeypatch.setattr(module, "WHOLE_EVERY", WHOLE_EVERY)
+    monkeypatch.setattr(publications, "WHOLE_EVERY", WHOLE_EVERY)
     objects, now_ms = prepared(long_chain)
     assert sum("/publication/" in path for path in objects) > WHOLE_EVERY
     strikes: Strikes = (("crash", "before"),)
@@ -325,8 +324,7 @@ def test_a_vacuum_that_died_before_a_whole_publication_does_not_stop_the_next_on
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has deleted a publication in the middle, and the newest one is the whole one that needs none of them."""
-    for module in (publications, publishing):
-        monkeypatch.setattr(module, "WHOLE_EVERY", WHOLE_EVERY)
+    monkeypatch.setattr(publications, "WHOLE_EVERY", WHOLE_EVERY)
     store = world.open()
     store.create_topic("orders", ORDERS, config={**CONFIG, "publish.retention.ms": str(HOUR_MS)})
     with store.producer() as producer:

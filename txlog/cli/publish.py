@@ -23,9 +23,7 @@ from txlog.errors import (
 from txlog.text import bytes_text, count_text, duration_text, shorten, time_text
 
 if TYPE_CHECKING:
-    from txlog.core.names import TopicPartition
     from txlog.core.records import TopicMetadata
-    from txlog.protocol.read import ReadIndexes
 
 _INTERVAL_MS = 10_000
 
@@ -58,6 +56,7 @@ def publish(
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.publish import publish_topics
+    from txlog.publication.known import Known
 
     names = [*(topic or ()), *(topic_option or ())]
     if files:
@@ -65,7 +64,7 @@ def publish(
         return
     reads = read_session(runtime)
     workers = session.workers(runtime)
-    known: dict[TopicPartition, ReadIndexes] = {}
+    known = Known()
     with Interrupts() as interrupts:
         while True:
             made: list[PublishDocument] = []

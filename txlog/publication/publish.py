@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +24,6 @@ from txlog.core.features import PUBLICATION
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.publication import (
-    WHOLE_EVERY,
     Changes,
     Copy,
     OfBatch,
@@ -50,20 +49,20 @@ from txlog.protocol.publications import (
     Shown,
     append_publication,
     end_tails,
+    first_whole,
     read_chain,
     read_publications,
     take_shown,
 )
-from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
 from txlog.publication.formats import check_writable, complete_version, write_version
+from txlog.publication.known import Known
 from txlog.publication.so_far import SoFar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Known: TypeAlias = dict[TopicPartition, ReadIndexes]
 _LOG = logging.getLogger(__name__)
 
 MAX_ROUNDS = 20
@@ -105,7 +104,7 @@ def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]
 def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = None) -> Published:
     """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
 
-    `known` keeps the indexes of the log from one call to the next, which then reads only new ones.
+    `known` keeps what was read from one call to the next, which then reads only what is new.
 
     Raises InvalidRequestError for a topic that is not published, and UnsupportedStoreError in a store without the
     feature. Raises TableConflictError if another program wrote to a table, and CoordinatorContentionError if another
@@ -120,7 +119,7 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
         )
     runtime.ensure_writable()
     so_far = SoFar()
-    attempt = _Attempt(session, topic, {} if known is None else known, so_far)
+    attempt = _Attempt(session, topic, Known() if known is None else known, so_far)
     try:
         for _ in range(MAX_ROUNDS):
             made = attempt.run()
@@ -153,7 +152,8 @@ class _Attempt:
         runtime = self._runtime
         # The chain is read before the partitions are listed: otherwise a publisher that slept could name deleted files
         # (W58, C13). A look at the end of a log does not show what a merge has superseded since the LIST.
-        chain = runtime.run(read_chain(self._topic.topic))
+        look = self._known.looks.pop(self._topic.topic, None)
+        chain = runtime.run(read_chain(self._topic.topic, None if look is None else look.tables))
         before = chain.newest
         self._forget()
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
@@ -171,6 +171,14 @@ class _Attempt:
             nothing = tuple(PublishedPartition(end_offset=0) for _ in range(topic.partitions))
             self._append(None, Changes(), "append", nothing, runtime.clock.now_ms())
             return None
+        is_new_look = before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
+        if look is not None and (look.tables.digest, look.topic_id) == (before.digest, topic.topic_id):
+            self._session.keep({}, look.views)
+            if look.shows_all and not is_new_look and len(look.views) == topic.partitions:
+                views = self._session.fresh_views(list(look.views), "looking at a topic")
+                if look.is_at(views):
+                    self._known.looks[topic.topic] = replace(look, views=views)
+                    return Published(topic=topic.topic, number=before.number, publications=self._so_far.made)
         shown = self._shown()
         newest = runtime.topic(topic.topic, 0)
         if (newest.topic_id, newest.partitions, newest.schema_id) != (
@@ -187,7 +195,6 @@ class _Attempt:
             )
         unclear = unclear_files(before, shown.partitions)
         changes = compare(before, shown.partitions, {each.file.path: self._offsets(each) for each in unclear})
-        is_new_look = before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
         if is_compacted_ahead(before, shown.partitions) and not is_new_look:
             # Until the replacement the tables have some keys twice, as the log had before the compaction. Then take
             # another cut, as below.
@@ -207,6 +214,9 @@ class _Attempt:
                 return None
         elif has_new_rows:
             tables = self._add(before, shown, changes)
+        else:
+            views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
+            self._known.keep(topic.topic_id, before, views, shown)
         if tables is None:
             return None
         return Published(topic=topic.topic, number=tables.number, publications=self._so_far.made, **self._done)  # type: ignore[arg-type]
@@ -268,10 +278,10 @@ class _Attempt:
             }
             late = [tp for tp, at_ms in oldest.items() if at_ms is not None and at_ms < older_than_ms]
             views = yield from end_tails(ctx, views, late, lambda record: record.payload_bytes > 0)
-            return (yield from take_shown(ctx, views, partitions, self._known))
+            return (yield from take_shown(ctx, views, partitions, self._known.indexes))
 
         shown = self._session.call("taking a cut", program)
-        self._known.update(shown.indexes)
+        self._known.indexes.update(shown.indexes)
         return shown
 
     def _unreadable(self, before: Tables, shown: Shown) -> tuple[Unreadable, ...]:
@@ -329,8 +339,6 @@ class _Attempt:
         else:
             text = "topic %r: another publisher created publication %d first; this one begins again"
             log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
-            # The faster one may have sealed rows that the views still have in their tails.
-            self._forget()
         return tables
 
     def _forget(self) -> None:
@@ -426,7 +434,7 @@ def roll_forward(
     while late and not _is_written(runtime, tables[late - 1], formats):
         late -= 1
         if not late and (first := tables[0].number) > 0:
-            earlier = runtime.run(read_publications(topic.topic, first - WHOLE_EVERY, first - 1)).tables
+            earlier = runtime.run(read_publications(topic.topic, first_whole(first - 1), first - 1)).tables
             tables, late = [*earlier, *tables], len(earlier)
     if late:
         # A publisher that died in the middle of a version has left this one, or one that is written below.
