@@ -177,6 +177,13 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         assert {f"txlog.{name}.{each}" for each in members} <= ids
 
 
+def test_docstrings_are_no_other_markdown_than_they_look(site: Path) -> None:
+    """A bare `*` or `<name>` of a docstring would become emphasis or a tag that nobody sees."""
+    tags = {"a", "code", "div", "h1", "h2", "h3", "h4", "li", "p", "pre", "span", "strong", "ul"}
+    for name in api.SUBJECTS:
+        assert set(re.findall(r"<(\w[\w-]*)", article(site, f"reference/api/{name}"))) <= tags, name
+
+
 def test_the_reference_has_what_public_calls_take_and_return(site: Path) -> None:
     """The types of `txlog.client` in the signatures of public methods, and of the fields of these types."""
     ids = {each for name in api.SUBJECTS for each in anchors(site, f"reference/api/{name}")}

@@ -157,8 +157,8 @@ class TopicTable:
     ) -> pa.RecordBatchReader:
         """Return a reader of the rows, in order of partition and offset. DuckDB, Polars and others take it directly.
 
-        * `columns`: names of columns, in the order of the result. "*" means all columns of the topic, `_topic`,
-          `_partition`, `_offset` and `_timestamp` are columns, too. None: "*" and the last three.
+        * `columns`: names of columns, in the order of the result. `"*"` means all columns of the topic, `_topic`,
+          `_partition`, `_offset` and `_timestamp` are columns, too. None: `"*"` and the last three.
         * `where`: only the rows for which this condition is true: a text in Spark's SQL, such as
           `"amount > 5 AND country = 'FR'"`, or a pyarrow expression. Files and row groups that cannot contain such a
           row are not read.
