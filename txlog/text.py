@@ -85,8 +85,9 @@ def range_text(first: int, last: int) -> str:
 
 
 def install_text(extra: str) -> str:
-    """Return how to install an extra: from a package index, and from a clone that is not in an index."""
-    return f"pip install 'pyspark-txlog[{extra}]' (in a clone: pip install '.[{extra}]')"
+    """Return the command that adds an extra to an installed txlog."""
+    # It is right for a txlog from a clone, too: pip finds the installed package, and adds the packages of the extra.
+    return f"pip install 'pyspark-txlog[{extra}]'"
 
 
 def digest_text(digest: str) -> str:

@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "pyspark":
         raise
     raise ModuleNotFoundError(
-        "pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]' (in a clone: pip install '.[spark]')",
+        "pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]'",
         name=error.name,
     ) from error
 
