@@ -49,6 +49,7 @@ ELSEWHERE = {
     "docs/groups.md",
     "docs/hanging-transaction.md",
     "docs/move-store.md",
+    "docs/object-stores.md",
     "docs/pipeline.md",
     # tests/cluster/test_pages.py:
     "docs/connect.md",

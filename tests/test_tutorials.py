@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import fsspec
 import pytest
 
 import txlog
+from tests.cli.support import run as command
 from tests.servers.start import start
 from tests.test_docs import PAGES, Program, programs, python, run, typed
 from txlog.maintenance import fsck
@@ -142,3 +144,26 @@ def test_a_store_moves_from_a_folder_to_a_bucket(tmp_path: Path) -> None:
             with store.consumer("sales", group_id="audit", auto_offset_reset="earliest") as consumer:
                 assert [batch["sale"].to_pylist() for batch in consumer.iterate()] == [[4]]
             assert store.table("sales").to_arrow()["sale"].to_pylist() == [1, 2, 4]
+
+
+def test_the_environment_is_enough_for_a_server_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, look, program, *_ = blocks("docs/object-stores.md")
+    lines = program.code.splitlines()
+    assert lines[-1] == "txlog topics list --store s3://bucket/log"
+    with start("s3") as server:
+        options = server.storage_options
+        known = {
+            "AWS_ENDPOINT_URL": str(options["endpoint_url"]),
+            "AWS_ACCESS_KEY_ID": str(options["key"]),
+            "AWS_SECRET_ACCESS_KEY": str(options["secret"]),
+        }
+        for line in lines:
+            if line.startswith("export "):
+                name, _, value = line.removeprefix("export ").partition("=")
+                monkeypatch.setenv(name, known.get(name, value))
+        commands = "\n".join(line for line in lines if not line.startswith("export "))
+        assert re.search(r"^orders +1 ", typed(replace(program, code=commands)), re.MULTILINE)
+        assert re.search(r"^orders +1 ", typed(replace(program, code=commands)), re.MULTILINE)
+        # A machine of tests may lack Java, which doctor reports.
+        looked = command(*shlex.split(look.code)[1:], status=None).out
+        assert re.search(r"^write +ok ", looked, re.MULTILINE)
