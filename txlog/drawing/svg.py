@@ -36,8 +36,10 @@ _WIDTH = 11.0
 """Inches of 72 units. A page may scale the drawing."""
 _LANE = 0.34
 _FRAME = {"time": 0.62, "offset": 0.42, "rows": 0.42}
-_CHARACTER = 0.078
+_CHARACTER = 0.09
 """Inches: the height of a lane, the height of the axis with its labels, and the width of a character of a label."""
+_MARGIN = 0.45
+"""Inches at the right: half of a label of the axis."""
 _LONGEST_LABEL = 28
 _LONGEST_TITLE = 400
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -132,7 +134,7 @@ def _lanes(drawing: Lanes, texts: _Texts) -> tuple[Figure, dict[str, Sequence[st
     labels = [shorten(visible(label), _LONGEST_LABEL) for label in drawing.labels]
     written = [(box, box.text) for box in drawing.boxes if box.text]
     left = _CHARACTER * max((_cells(label) for label in labels), default=0) + 0.15
-    right = _CHARACTER * max((len(text) for _, text in written), default=0) + 0.15
+    right = max(_CHARACTER * max((len(text) for _, text in written), default=0) + 0.15, _MARGIN)
     figure, (axes,) = _figure(_LANE * len(labels), drawing.axis, left, right, 1)
     scale = 1 / _DAY_MS if drawing.axis == "time" else 1.0
     low, high = _limits(drawing)
@@ -211,7 +213,7 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
     from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
 
-    figure, every = _figure(1.35 * len(drawing.panels), "time", 0.85, 0.15, len(drawing.panels))
+    figure, every = _figure(1.35 * len(drawing.panels), "time", 0.85, _MARGIN, len(drawing.panels))
     scale = 1 / _DAY_MS
     titles: dict[str, Sequence[str]] = {}
     count = len(drawing.titles)
