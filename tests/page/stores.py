@@ -1,4 +1,4 @@
-"""Stores to look at: one with everything that a page draws, and one with many segments."""
+"""Stores to look at."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def random_topic(world: World, seed: int, *, name: str = "orders", steps: int = 
     for producer in producers:
         producer.init_transactions()
     for step in range(steps):
-        world.clock.advance(1000)
+        world.clock.advance_ms(1000)
         number = draw.randrange(len(producers) + 1)
         if number == len(producers):
             plain.send(name, rows(draw.randrange(1, 4)), partition=draw.randrange(2))
@@ -47,4 +47,23 @@ def random_topic(world: World, seed: int, *, name: str = "orders", steps: int = 
         producers[0].begin_transaction()
         producers[0].send(name, rows(3), partition=0)
         producers[0].flush()
+    return store
+
+
+def many_segments(world: World, segments: int, partitions: int = 4) -> Store:
+    """Return a store with at least that many sealed segments, each of one batch."""
+    store = world.open()
+    store.create_topic("many", ROWS, partitions=partitions, config={"segment.batches": 1})
+    producer = store.producer("loader")
+    producer.init_transactions()
+    sealed = 0
+    while sealed < segments + 2 * partitions:
+        world.clock.advance_ms(60_000)
+        producer.begin_transaction()
+        for partition in range(partitions):
+            producer.send("many", rows(2, sealed), partition=partition)
+        producer.flush()
+        producer.abort_transaction() if sealed % 5 == 0 else producer.commit_transaction()
+        sealed += 2 * partitions  # the rows and the marker
+    producer.close()
     return store

@@ -73,6 +73,7 @@ _STYLE = (
 .txlog ul i {display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
 .txlog ul i.line {width:3px;height:1.1em;vertical-align:-.2em;border-radius:0}
 .txlog summary {cursor:pointer;color:var(--tx-quiet);font-size:.85rem}
+.txlog .scroll table {width:max-content}
 .txlog table {border-collapse:collapse;font-size:.85rem;margin:.3rem 0;color:inherit}
 .txlog th,.txlog td {text-align:left;padding:.2rem .7rem .2rem 0;border-bottom:1px solid var(--tx-grid);vertical-align:top;
   max-width:26rem;min-width:2.5rem;overflow-wrap:anywhere;background:none}

@@ -13,6 +13,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,16 @@ _WIDTH = 11.0
 """Inches of 72 units. A page may scale the drawing."""
 _LANE = 0.34
 _FRAME = {"time": 0.62, "offset": 0.42, "rows": 0.42}
-_CHARACTER = 0.078
+_CHARACTER = 0.09
 """Inches: the height of a lane, the height of the axis with its labels, and the width of a character of a label."""
+_MARGIN = 0.45
+"""Inches at the right: half of a label of the axis."""
 _LONGEST_LABEL = 28
+_LONGEST_TITLE = 400
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _DAY_MS = 86_400_000
+_LAST_MS = 250_000_000_000_000
+"""In the year 9892. matplotlib knows no time after 9999, and a drawing needs room beside its last time."""
 _TIMES = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S.%f"]
 _ROUND_TIMES = ["", "%Y", "%b", "%b %d", "%H:%M", "%H:%M:%S"]
 _DATES = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
@@ -122,10 +128,13 @@ def _styled() -> Iterator[None]:
 def _lanes(drawing: Lanes, texts: _Texts) -> tuple[Figure, dict[str, Sequence[str]]]:
     from matplotlib.collections import LineCollection, PolyCollection
 
+    if drawing.axis == "time":
+        boxes = [replace(box, start=_in_time(box.start), end=_in_time(box.end)) for box in drawing.boxes]
+        drawing = replace(drawing, boxes=boxes)
     labels = [shorten(visible(label), _LONGEST_LABEL) for label in drawing.labels]
     written = [(box, box.text) for box in drawing.boxes if box.text]
     left = _CHARACTER * max((_cells(label) for label in labels), default=0) + 0.15
-    right = _CHARACTER * max((len(text) for _, text in written), default=0) + 0.15
+    right = max(_CHARACTER * max((len(text) for _, text in written), default=0) + 0.15, _MARGIN)
     figure, (axes,) = _figure(_LANE * len(labels), drawing.axis, left, right, 1)
     scale = 1 / _DAY_MS if drawing.axis == "time" else 1.0
     low, high = _limits(drawing)
@@ -175,6 +184,10 @@ def _lanes(drawing: Lanes, texts: _Texts) -> tuple[Figure, dict[str, Sequence[st
     return figure, titles
 
 
+def _in_time(at_ms: float) -> float:
+    return min(max(at_ms, 0), _LAST_MS)
+
+
 def _limits(drawing: Lanes) -> tuple[float, float]:
     ends = [each for box in drawing.boxes for each in (box.start, box.end)] + [mark.at for mark in drawing.marks]
     low, high = min(ends, default=0), max(ends, default=0)
@@ -200,7 +213,7 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
     from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
 
-    figure, every = _figure(1.35 * len(drawing.panels), "time", 0.85, 0.15, len(drawing.panels))
+    figure, every = _figure(1.35 * len(drawing.panels), "time", 0.85, _MARGIN, len(drawing.panels))
     scale = 1 / _DAY_MS
     titles: dict[str, Sequence[str]] = {}
     count = len(drawing.titles)
@@ -209,7 +222,7 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
         highest = 0.0
         unit, name = _unit(panel)
         for column in range(count):
-            left, right = (drawing.start + (column + at) * drawing.width for at in (0.08, 0.92))
+            left, right = (_in_time(drawing.start + (column + at) * drawing.width) for at in (0.08, 0.92))
             heights = list(accumulate((values[column] / unit for values in panel.series.values()), initial=0.0))
             highest = max(highest, heights[-1])
             for kind, low, high in zip(panel.series, heights, heights[1:], strict=False):
@@ -224,7 +237,8 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
             PolyCollection(corners, facecolors=colours, edgecolors=colours, linewidths=0.3, gid=gid, clip_on=False),
             autolim=False,
         )
-        axes.set_xlim(drawing.start * scale, (drawing.start + count * drawing.width) * scale)
+        start = _in_time(drawing.start)
+        axes.set_xlim(start * scale, max(_in_time(drawing.start + count * drawing.width), start + 1000) * scale)
         axes.set_ylim(0, highest * 1.05 or 1)
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=panel.unit == "files", steps=[1, 2, 5, 10]))
         axes.grid(axis="y", linewidth=0.6)
@@ -309,7 +323,7 @@ def _element(drawn: str, alt: str, titles: dict[str, Sequence[str]], texts: _Tex
         if shown:
             paths = list(group.iter(f"{_SVG}path"))
             for path, title in zip(paths, shown, strict=True):
-                ElementTree.SubElement(path, f"{_SVG}title").text = visible(title)
+                ElementTree.SubElement(path, f"{_SVG}title").text = shorten(visible(title), _LONGEST_TITLE)
     for each in root.iter():
         each.tag = each.tag.removeprefix(_SVG)
         for name in list(each.attrib):
@@ -327,7 +341,7 @@ def _element(drawn: str, alt: str, titles: dict[str, Sequence[str]], texts: _Tex
             each.text = None
     view = root.get("viewBox", "")
     root.attrib.clear()
-    root.attrib.update({"viewBox": view, "role": "img", "aria-label": visible(alt)})
+    root.attrib.update({"viewBox": view, "role": "img", "aria-label": shorten(visible(alt), _LONGEST_TITLE)})
     return ElementTree.tostring(root, encoding="unicode")
 
 
