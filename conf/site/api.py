@@ -83,7 +83,10 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "pyspark_txlog.TxLog",
             "pyspark_txlog.TopicTable",
             "pyspark_txlog.api.transactions.Transaction",
+            "pyspark_txlog.native.write.Road",
+            "pyspark_txlog.native.snapshot.Snapshot",
             "pyspark_txlog.committed_source_offsets",
+            "pyspark_txlog.sink.committed_offsets.SourceOffset",
             "pyspark_txlog.TxlogDataSource",
             "pyspark_txlog.DefaultSource",
         ),
@@ -117,6 +120,8 @@ MADE_BY_USERS = (
     "pyspark_txlog.TxLog",
 )
 """Classes that a program calls itself. The others come from calls, so that the page leaves out how they are made."""
+INTERNAL = ("keep_columns", "carry_sources")
+"""Methods of `Transaction` that only `append_stream` calls."""
 
 _INDEX = """# Python API
 
@@ -152,6 +157,8 @@ def _subject(name: str) -> str:
         ]
         lines += [f"      merge_init_into_class: {str(made).lower()}"]
         lines += [f"      show_attribute_values: {str(alias).lower()}"]
+        if path.endswith(".Transaction"):
+            lines.append(f"      filters: ['!^_', '!^({'|'.join(INTERNAL)})$']")
         lines += ["      members: false", ""] if path == "pyspark_txlog.TxlogDataSource" else [""]
     return "\n".join(lines)
 
