@@ -185,24 +185,28 @@ def test_docstrings_are_no_other_markdown_than_they_look(site: Path) -> None:
 
 
 def test_the_reference_has_what_public_calls_take_and_return(site: Path) -> None:
-    """The types of `txlog.client` in the signatures of public methods, and of the fields of these types."""
+    """The types of the client and of the Spark package in the signatures of public methods, and in the fields of these types."""
     ids = {each for name in api.SUBJECTS for each in anchors(site, f"reference/api/{name}")}
-    loader = griffe.GriffeLoader(search_paths=[ROOT], allow_inspection=False)
-    loader.load("txlog")
+    loader = griffe.GriffeLoader(search_paths=[ROOT, ROOT / "spark_ext"], allow_inspection=False)
+    for package in ("txlog", "pyspark_txlog"):
+        loader.load(package)
     loader.resolve_aliases(implicit=True, external=False)
-    waiting, seen = [f"txlog.{name}" for name in ("open", *CLASSES)], set()
+    waiting = [f"txlog.{name}" for name in ("open", *CLASSES)]
+    waiting += [
+        f"pyspark_txlog.{name}" for name in pyspark_txlog.__all__ if name not in ("DefaultSource", "TxlogDataSource")
+    ]
     ids |= {loader.modules_collection[path].final_target.path for path in waiting if path in ids}
+    seen = set()
     while waiting:
-        path = waiting.pop()
-        found = loader.modules_collection[path]
+        found = loader.modules_collection[waiting.pop()]
         found = found.final_target if found.is_alias else found
         if found.path in seen or found.is_module:
             continue
         seen.add(found.path)
         for one in found.members.values() if found.is_class else [found]:
-            if not one.is_alias and not one.name.startswith("_") and one.name != "of":
-                waiting += [name for name in names_in(one) if name.startswith("txlog.client.")]
-    assert len(seen) > 25
+            if not one.is_alias and not one.name.startswith("_") and one.name not in ("of", *api.INTERNAL):
+                waiting += [name for name in names_in(one) if name.startswith(("txlog.client.", "pyspark_txlog."))]
+    assert len(seen) > 35
     assert {path for path in seen if path not in ids} == set()
 
 

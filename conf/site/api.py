@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pkgutil import resolve_name
@@ -83,7 +84,10 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "pyspark_txlog.TxLog",
             "pyspark_txlog.TopicTable",
             "pyspark_txlog.api.transactions.Transaction",
+            "pyspark_txlog.native.write.Road",
+            "pyspark_txlog.native.snapshot.Snapshot",
             "pyspark_txlog.committed_source_offsets",
+            "pyspark_txlog.sink.committed_offsets.SourceOffset",
             "pyspark_txlog.TxlogDataSource",
             "pyspark_txlog.DefaultSource",
         ),
@@ -117,6 +121,8 @@ MADE_BY_USERS = (
     "pyspark_txlog.TxLog",
 )
 """Classes that a program calls itself. The others come from calls, so that the page leaves out how they are made."""
+INTERNAL = ("keep_columns", "carry_sources")
+"""Methods of `Transaction` that only `append_stream` calls."""
 
 _INDEX = """# Python API
 
@@ -142,18 +148,26 @@ def _subject(name: str) -> str:
     title, said, paths = SUBJECTS[name]
     lines = [f"# {title}", "", said, ""]
     for path in paths:
-        public = path.count(".") == 1 and path.partition(".")[2] in (*txlog.__all__, *pyspark_txlog.__all__)
-        alias = not isinstance(resolve_name(path), type | FunctionType | ModuleType)
-        made = path in MADE_BY_USERS or name == "testing"
-        lines += [
-            f"::: {path}",
-            "    options:",
-            f"      show_root_full_path: {str(public or name == 'testing').lower()}",
-        ]
-        lines += [f"      merge_init_into_class: {str(made).lower()}"]
-        lines += [f"      show_attribute_values: {str(alias).lower()}"]
-        lines += ["      members: false", ""] if path == "pyspark_txlog.TxlogDataSource" else [""]
+        lines += [f"::: {path}", "    options:"]
+        lines += [f"      {option}: {json.dumps(value)}" for option, value in _options(path, name).items()]
+        lines.append("")
     return "\n".join(lines)
+
+
+def _options(path: str, subject: str) -> dict[str, object]:
+    """Return what mkdocstrings does differently for this name."""
+    imported = path.count(".") == 1 and path.partition(".")[2] in (*txlog.__all__, *pyspark_txlog.__all__)
+    options: dict[str, object] = {
+        "show_root_full_path": imported or subject == "testing",
+        "merge_init_into_class": path in MADE_BY_USERS or subject == "testing",
+        # The value of an alias of a type is its meaning.
+        "show_attribute_values": not isinstance(resolve_name(path), type | FunctionType | ModuleType),
+    }
+    if path == "pyspark_txlog.api.transactions.Transaction":
+        options["filters"] = ["!^_", *(f"!^{name}$" for name in INTERNAL)]
+    if path == "pyspark_txlog.TxlogDataSource":
+        options["members"] = False
+    return options
 
 
 PAGES: dict[str, Callable[[], str]] = {
