@@ -92,6 +92,11 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "pyspark_txlog.DefaultSource",
         ),
     ),
+    "metrics": (
+        "Metrics",
+        "`txlog.metrics` gives the numbers of a process to Prometheus or OpenTelemetry ([all metrics](../metrics.md)).",
+        ("txlog.metrics",),
+    ),
     "engine": (
         "For engines",
         "An engine reads and writes topics through `txlog.engine` ([Write an engine](../../engine.md)).",
@@ -140,7 +145,7 @@ def _index() -> str:
     lines += table(["page", "", "names"], rows)
     errors = [each for each in txlog.__all__ if each.endswith("Error")]
     lines += ["## Errors", "", "All errors are subclasses of `txlog.TxlogError`.", ""]
-    lines += [f"- `txlog.{each}`" for each in errors]
+    lines += [f"- [`txlog.{each}`](../errors.md#{each.lower()})" for each in errors]
     return "\n".join([*lines, ""])
 
 

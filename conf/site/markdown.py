@@ -20,7 +20,7 @@ INSTEAD = {
 
 _CODE = re.compile(r"^( *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"(?:[*+-]|\d+\.) +")
-_LINK = re.compile(r"`[^`\n]+`|(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()#:\s]+)(#[^()\s]*)?\)")
+_LINK = re.compile(r"`[^`\n]+`|(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()#:\s]+)(#[^()\s]*)?\)")
 _QUOTES = re.compile(r"^(>.*\n)\n(?=>)", re.MULTILINE)
 _SPECIAL = re.compile(r"([\\*_\[\]|])")
 
@@ -30,17 +30,17 @@ def for_site(text: str, uri: str, source_url: str) -> str:
     here = next((path for path, place in ROOT_PAGES.items() if place == uri), f"docs/{uri}")
 
     def link(found: re.Match[str]) -> str:
-        shown, target, anchor = found[1], found[2], found[3] or ""
+        image, shown, target, anchor = found.groups(default="")
         if not target:  # inline code
             return found[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
         page = place_of(path)
         if page is not None:
-            return f"[{shown}]({posixpath.relpath(page, posixpath.dirname(uri) or '.')}{anchor})"
+            return f"{image}[{shown}]({posixpath.relpath(page, posixpath.dirname(uri) or '.')}{anchor})"
         if not (ROOT / path).exists():
             return found[0]  # mkdocs warns
         if source_url:
-            return f"[{shown}]({source_url}{path}{anchor})"
+            return f"{image}[{shown}]({source_url}{path}{anchor})"
         return shown if path in shown else f"{shown} (`{path}`)"
 
     # Python's Markdown joins quotes that only an empty line separates.
