@@ -10,7 +10,6 @@ from types import FunctionType, ModuleType
 
 import pyspark_txlog
 import txlog
-from conf.site.markdown import table
 
 SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "store": (
@@ -138,11 +137,10 @@ A program imports `txlog`, and on Spark `pyspark_txlog`. Everything else comes f
 
 def _index() -> str:
     lines = [_INDEX]
-    rows = [
-        [f"[{title}]({name}.md)", said, ", ".join(f"`{path}`" for path in paths if path.count(".") == 1)]
-        for name, (title, said, paths) in SUBJECTS.items()
-    ]
-    lines += table(["page", "", "names"], rows)
+    for name, (title, said, paths) in SUBJECTS.items():
+        imported = ", ".join(f"`{path}`" for path in paths if _is_imported(path))
+        lines.append(f"- **[{title}]({name}.md).** {said}{f' Names: {imported}.' if imported else ''}")
+    lines.append("")
     errors = [each for each in txlog.__all__ if each.endswith("Error")]
     lines += ["## Errors", "", "All errors are subclasses of `txlog.TxlogError`.", ""]
     lines += [f"- [`txlog.{each}`](../errors.md#{each.lower()})" for each in errors]
@@ -161,18 +159,26 @@ def _subject(name: str) -> str:
 
 def _options(path: str, subject: str) -> dict[str, object]:
     """Return what mkdocstrings does differently for this name."""
-    imported = path.count(".") == 1 and path.partition(".")[2] in (*txlog.__all__, *pyspark_txlog.__all__)
+    found = resolve_name(path)
     options: dict[str, object] = {
-        "show_root_full_path": imported or subject == "testing",
+        "show_root_full_path": _is_imported(path) or subject == "testing",
         "merge_init_into_class": path in MADE_BY_USERS or subject == "testing",
         # The value of an alias of a type is its meaning.
-        "show_attribute_values": not isinstance(resolve_name(path), type | FunctionType | ModuleType),
+        "show_attribute_values": not isinstance(found, type | FunctionType | ModuleType),
     }
     if path == "pyspark_txlog.api.transactions.Transaction":
         options["filters"] = ["!^_", *(f"!^{name}$" for name in INTERNAL)]
+    if isinstance(found, ModuleType) and hasattr(found, "__all__"):
+        options["members"] = found.__all__
     if path == "pyspark_txlog.TxlogDataSource":
         options["members"] = False
     return options
+
+
+def _is_imported(path: str) -> bool:
+    """Return whether programs import the name from its package."""
+    package, _, name = path.partition(".")
+    return name in {"txlog": txlog, "pyspark_txlog": pyspark_txlog}[package].__all__
 
 
 PAGES: dict[str, Callable[[], str]] = {
