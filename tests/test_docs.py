@@ -41,6 +41,8 @@ ELSEWHERE = {
     "docs/kafka.md",
     "docs/publish.md",
     "docs/tables.md",
+    # tests/page/test_command.py:
+    "docs/inspect.md",
     # tests/test_explained.py:
     "docs/costs.md",
     "docs/isolation.md",

@@ -78,6 +78,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "sql",
         "iceberg",
         "metrics",
+        "page",
         "otel",
         "s3",
         "gcs",
