@@ -53,6 +53,7 @@ ELSEWHERE = {
     "docs/move-store.md",
     "docs/object-stores.md",
     "docs/pipeline.md",
+    "docs/restore.md",
     # tests/cluster/test_pages.py:
     "docs/connect.md",
     "docs/pipelines.md",
