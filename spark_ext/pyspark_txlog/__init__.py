@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 DefaultSource = TxlogDataSource
 
 _LAZY = {
+    "ProgressMetrics": "pyspark_txlog.progress",
     "TopicTable": "pyspark_txlog.api.table",
     "TxLog": "pyspark_txlog.api.log",
     "activate": "pyspark_txlog.spark_session",
@@ -35,6 +36,7 @@ _LAZY = {
 
 __all__ = [
     "DefaultSource",
+    "ProgressMetrics",
     "TopicTable",
     "TxLog",
     "TxlogDataSource",
