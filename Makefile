@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -171,6 +171,9 @@ docs: $(STAMP) ## Build the documentation as a site in build/site; a dead link i
 
 wheel: $(STAMP) ## Build sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
+
+release-check: $(STAMP) ## Build wheel and sdist, install each into an empty environment and run the README's first program; ARGS=--final before the tag
+	$(BIN)/python scripts/release_check.py $(ARGS)
 
 clean: ## Remove what builds, tests and tools have left
 	rm -rf build dist reports spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

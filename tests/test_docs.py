@@ -41,6 +41,8 @@ ELSEWHERE = {
     "docs/kafka.md",
     "docs/publish.md",
     "docs/tables.md",
+    # tests/page/test_command.py:
+    "docs/inspect.md",
     # tests/test_explained.py:
     "docs/costs.md",
     "docs/isolation.md",
@@ -51,6 +53,7 @@ ELSEWHERE = {
     "docs/move-store.md",
     "docs/object-stores.md",
     "docs/pipeline.md",
+    "docs/restore.md",
     # tests/cluster/test_pages.py:
     "docs/connect.md",
     "docs/pipelines.md",

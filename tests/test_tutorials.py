@@ -9,10 +9,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 
 import txlog
@@ -38,7 +41,7 @@ def blocks(page: str) -> list[Program]:
 def shell(program: Program) -> str:
     """Return what a block of the shell prints. Commands of txlog run in this process: Python takes a second to start."""
     printed = ""
-    for line in program.code.splitlines(keepends=True):
+    for line in program.code.splitlines(keepends=True):  # a line is a command
         by_txlog = line.startswith("txlog ")
         printed += typed(replace(program, code=line)) if by_txlog else run(Path.cwd(), "bash", "-euc", line)
     return printed
@@ -167,3 +170,41 @@ def test_the_environment_is_enough_for_a_server_of_one_s_own(monkeypatch: pytest
         # A machine of tests may lack Java, which doctor reports.
         looked = command(*shlex.split(look.code)[1:], status=None).out
         assert re.search(r"^write +ok ", looked, re.MULTILINE)
+
+
+def test_a_copy_to_a_past_point_in_time_is_whole_while_a_writer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (commands,) = blocks("docs/restore.md")
+    monkeypatch.chdir(tmp_path)
+    columns = pa.schema([("number", pa.int64())])
+    begun, done = threading.Event(), threading.Event()
+    with txlog.open("my-log") as store:
+        for topic in ("left", "right"):
+            store.create_topic(topic, columns, config={"segment.batches": 10})
+
+        def write() -> int:
+            number = 0
+            with store.producer(transactional_id="writer", staged=False) as producer:
+                while not done.is_set():
+                    with producer.transaction():
+                        for topic in ("left", "right"):
+                            producer.send(topic, {"number": number})
+                    number += 1
+                    if number == 25:
+                        begun.set()
+            return number
+
+        with ThreadPoolExecutor() as pool:
+            writing = pool.submit(write)
+            try:
+                assert begun.wait(60)
+                assert re.search(r"^damaged +0\nmissing +0$", shell(commands), re.MULTILINE)
+            finally:
+                done.set()
+            written = writing.result()
+    with txlog.open("backup") as copy:
+        copy.admin().fence("writer")
+        left, right = (copy.table(topic).to_arrow()["number"].to_pylist() for topic in ("left", "right"))
+    assert left == right == list(range(len(left)))
+    assert 25 <= len(left) < written

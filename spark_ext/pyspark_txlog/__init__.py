@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DefaultSource = TxlogDataSource
 
 _LAZY = {
+    "ProgressMetrics": "pyspark_txlog.progress",
     "TopicTable": "pyspark_txlog.api.table",
     "TxLog": "pyspark_txlog.api.log",
     "activate": "pyspark_txlog.spark_session",
@@ -42,6 +43,7 @@ _LAZY = {
 
 __all__ = [
     "DefaultSource",
+    "ProgressMetrics",
     "TopicTable",
     "TxLog",
     "TxlogDataSource",

@@ -1,4 +1,4 @@
-"""`txlog exporter` in a process of its own, and what it refuses."""
+"""`txlog exporter` as a process, and what it refuses."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from txlog.metrics import Registry
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    """The registry of this process, for one test."""
+    """Count into a new registry during the test."""
     with metrics.enabled() as made:
         yield made
 

@@ -23,6 +23,8 @@ from txlog.metrics.table import METRICS
 
 DEFAULT_MIN_INTERVAL_MS = 15_000
 DEFAULT_MAX_READS = 500
+_LONGEST_WAIT_S = 8.0
+"""Prometheus gives up a scrape after 10 s."""
 _LOG = logging.getLogger(__name__)
 _NO_NUMBERS: Gauges = {name: {} for name, metric in METRICS.items() if metric.source == "store"}
 
@@ -56,13 +58,20 @@ class Exporter:
             registry.add("txlog_exporter_errors_total", 0, scope)
 
     def refresh(self) -> None:
-        """Look at the store if the last look is too long ago. Raises nothing: `txlog_up` says what happened."""
-        with self._lock:
+        """Look at the store if the last look is too long ago. Raises nothing: `txlog_up` is 0 after a failure.
+
+        Waits for the look of another scrape, but not for ever: then the numbers stay those of the last look.
+        """
+        if not self._lock.acquire(timeout=_LONGEST_WAIT_S):
+            return
+        try:
             now_ms = self.clock.monotonic_ms()
             if self._looked_at_ms is not None and now_ms - self._looked_at_ms < self._min_interval_ms:
                 return
             self._looked_at_ms = now_ms
             self._look()
+        finally:
+            self._lock.release()
 
     def open(self) -> None:
         """Open the store if it is not open. Raises what opening it raises."""
@@ -119,7 +128,7 @@ class Exporter:
                 exc_info=not isinstance(error, TxlogError),
             )
         if not isinstance(error, RetriableError):
-            # What was read before may be of another store.
+            # The location may hold another store now.
             self.close()
 
     def _requests(self) -> float:

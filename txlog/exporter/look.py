@@ -1,18 +1,25 @@
-"""What does a look at a whole store read?
+"""How does an exporter look at a whole store, and how many requests does that cost?
 
-Everything that cannot change is read once: indexes of segments, append times of records, runs of the journal. A look at a
-store in which nothing happened costs these requests:
+An exporter reads once what cannot change: indexes of segments, append times of records, runs of the journal. A look at a store
+in which nothing happened costs these requests. (A LIST of more than 1,000 names is several requests.)
 
-* one GET for the store's descriptor, and one LIST for the names of topics;
-* one GET for each topic, deleted ones included;
-* two GETs for each partition, those of the tables of transactions and of consumer offsets included if they hold anything:
-  one for its last record (R20), and one for the next;
-* one LIST for each of these two tables, and one for the journal of maintenance (it has at most 2,000 names);
-* one GET for each published topic.
+* One GET reads the store's descriptor, and one LIST finds the names of topics.
+* One GET for each topic looks for newer metadata. Deleted topics count, too.
+* Two GETs for each partition read its last record again and look for the next one (R20). Partitions of the tables of
+  transactions and of consumer offsets count if they hold anything.
+* One LIST for each of these two tables finds these partitions.
+* One LIST reads the names of the journal of maintenance, at most 2,000.
+* One GET for each published topic looks for a newer publication.
 
-A change costs more. A new record costs one GET. A partition with more than 64 new records, and each partition once in
-`metadata.max.age.ms`, is listed again: one LIST, and one GET for each record of its tail. Indexes and append times that
-are not known yet cost at most `max_reads` GETs a look, and twice that with transaction indexes.
+The first look and changes cost more.
+
+* A new record costs one GET. A partition with more than 64 new records is listed again.
+* A partition is also listed again when `metadata.max.age.ms` is over. That costs one LIST, and one GET for each record
+  of its tail, one for its snapshot and one for its list of cleaned runs.
+* A new run of maintenance costs one GET, for at most 32 runs a look. A new publication costs one LIST, and a GET for each
+  publication since the last one that lists all files.
+* An index of a segment costs one GET, or two if the segment has aborted transactions. A look reads at most `max_reads` of
+  them.
 """
 
 from __future__ import annotations
@@ -197,7 +204,7 @@ class Looker:
         return tps
 
     def _look_at_partitions(self, tps: list[TopicPartition], seen: Seen) -> Views:
-        """Return views on the fresh tail, without rows. What cannot be read is in `seen.damaged`."""
+        """Return views on the fresh tail, without rows. Errors of single partitions are added to `seen.damaged`."""
         limit_ms = self._session.metadata_max_age_ms
         views: dict[TopicPartition, PartitionView] = {}
         for some in _chunks(tps):

@@ -1,28 +1,27 @@
-"""What does a process count, and how do Prometheus and OpenTelemetry get it?
+"""How does a program count what it does, and give the numbers to Prometheus or OpenTelemetry?
 
-A process counts nothing until `enable` is called, or a function that calls it. Call one of them before the store is
-opened: a store that is open already is not metered. `txlog.metrics.table` lists all metrics.
+A process counts nothing until it calls `enable`, or a function that calls `enable`. Call one of them before you open the
+store, because an open store is not metered. `txlog.metrics.table` describes all metrics.
 
-Prometheus, with `pip install 'pyspark-txlog[metrics]'`:
+For Prometheus, run `pip install 'pyspark-txlog[metrics]'`. `serve` starts an HTTP server:
 
     import txlog.metrics
 
     with txlog.metrics.serve(port=9464):  # http://127.0.0.1:9464/metrics
         ...
 
-A program that has a Prometheus endpoint already adds these metrics to it:
+A program that has such a server calls `prometheus_client.REGISTRY.register(txlog.metrics.collector())` instead.
 
-    prometheus_client.REGISTRY.register(txlog.metrics.collector())
+For OpenTelemetry, run `pip install 'pyspark-txlog[otel]'`, and set up the SDK and the exporter of your choice. Then this call
+hands all metrics to the global meter provider:
 
-OpenTelemetry, with `pip install 'pyspark-txlog[otel]'` and the SDK and exporter of your choice:
+    txlog.metrics.opentelemetry()
 
-    txlog.metrics.opentelemetry()  # uses the global meter provider
+Python workers of Spark do not call your functions. Set TXLOG_METRICS=opentelemetry in their environment instead
+(`spark.executorEnv.TXLOG_METRICS`). Set up the SDK there by its own environment variables. Spark's JVM reads and writes the
+files of native scans and native writes. Those requests, and rows that such a scan reads, are in Spark's own metrics.
 
-Python workers of Spark call no function of yours. There the environment does it, with `TXLOG_METRICS=opentelemetry`
-(for executors: `spark.executorEnv.TXLOG_METRICS`). The SDK is set up by its own environment variables. Spark's JVM reads
-and writes the files of native scans and writes itself, so those requests and consumed rows are in Spark's own metrics.
-
-`txlog exporter` serves the metrics of a whole store, and `txlog maintain --daemon --metrics-port` those of maintenance.
+`txlog exporter` serves the metrics of a whole store. `txlog maintain --daemon --metrics-port` serves those of maintenance.
 """
 
 from __future__ import annotations

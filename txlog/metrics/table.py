@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-Source: TypeAlias = Literal["process", "maintain", "store", "exporter"]
+Source: TypeAlias = Literal["process", "maintain", "store", "exporter", "spark"]
 
 SOURCES: dict[Source, str] = {
     "process": "Every process that opens a store after `txlog.metrics.enable()`: producers, consumers, jobs, Spark's tasks.",
     "maintain": "`txlog maintain`, about its own rounds.",
     "store": "`txlog exporter`, about the whole store.",
     "exporter": "`txlog exporter`, about its own looks at the store.",
+    "spark": "Spark's driver, about the streaming queries of a session with `pyspark_txlog.ProgressMetrics`.",
 }
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -75,6 +76,10 @@ def _store(name: str, help_text: str, *labels: str) -> Metric:
 
 def _exporter(name: str, kind: Kind, help_text: str, *labels: str) -> Metric:
     return Metric(name=f"txlog_exporter_{name}", kind=kind, source="exporter", help=help_text, labels=labels)
+
+
+def _query(name: str, kind: Kind, help_text: str, *labels: str) -> Metric:
+    return Metric(name=f"txlog_query_{name}", kind=kind, source="spark", help=help_text, labels=("query", *labels))
 
 
 METRICS: dict[str, Metric] = _table(
@@ -153,4 +158,15 @@ METRICS: dict[str, Metric] = _table(
     _exporter("look_timestamp_seconds", "gauge", "When the last look that reached the store ended."),
     _exporter("look_duration_seconds", "gauge", "How long the last look took."),
     _exporter("look_requests", "gauge", "Calls of the object store that the last look made."),
+    _query("batches_total", "counter", "Micro-batches of a streaming query that ended."),
+    _query("input_rows_total", "counter", "Rows that these micro-batches read, from all sources."),
+    _query("batch_duration_seconds", "histogram", "How long a micro-batch took."),
+    _query("last_batch", "gauge",
+        "Number of the last micro-batch that ended. A txlog sink has committed it as the txn.version of its transaction."),
+    _query("last_batch_timestamp_seconds", "gauge", "When the last micro-batch began."),
+    _query("lag_offsets", "gauge",
+        "Offsets of the txlog sources after the last micro-batch, up to the end of the log when it was planned."),
+    _query("lag_seconds", "gauge", "How long the oldest of these offsets has waited. 0 without one."),
+    _query("lost_offsets", "gauge", "Offsets that were removed before this run of the query read them."),
+    _query("ended_total", "counter", "Runs of a query that ended. The outcome is stopped or failed.", "outcome"),
 )  # fmt: skip

@@ -1,0 +1,116 @@
+"""What Spark lets through to people who watch it: metrics of queries, and the log records of its Python processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import pyspark_txlog
+from tests.spark.conftest import Console, Log
+from tests.spark.test_stream_queries import WAIT_S, Sink, send, sink
+from txlog import metrics
+from txlog.metrics import Registry
+from txlog.metrics.table import METRICS
+
+__all__ = ["sink"]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def registry(spark: SparkSession) -> Iterator[Registry]:
+    """Return the registry into which a listener of the session counts during the test."""
+    with metrics.enabled() as registry:
+        listener = pyspark_txlog.ProgressMetrics()
+        spark.streams.addListener(listener)
+        yield registry
+        spark.streams.removeListener(listener)
+
+
+def eventually(registry: Registry, name: str, expected: dict[tuple[str, ...], float]) -> None:
+    """Spark calls listeners from a queue of its own."""
+    deadline = time.monotonic() + WAIT_S
+    while registry.values(f"txlog_query_{name}") != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert registry.values(f"txlog_query_{name}") == expected
+
+
+def test_the_metrics_of_a_query(sink: Sink, registry: Registry) -> None:
+    log = sink.log
+    log.create("copy")
+    send(log, 0, 7)
+
+    def start(**options: Any) -> Any:
+        frame = sink.stream(maxOffsetsPerTrigger=2, **options)
+        writer = frame.writeStream.format("txlog").queryName("copier").option("topic", "copy")
+        writer = writer.option("transactional.id", "copier").option("checkpointLocation", str(sink.checkpoint))
+        return writer.trigger(processingTime="1 hour").start(log.url)
+
+    query = start()
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not query.recentProgress:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        eventually(registry, "batches_total", {("copier",): 1})
+        eventually(registry, "input_rows_total", {("copier",): 2})
+        eventually(registry, "lag_offsets", {("copier",): 5})
+        eventually(registry, "lost_offsets", {("copier",): 0})
+        (waited,) = registry.values("txlog_query_lag_seconds").values()
+        assert 0 < waited < WAIT_S
+        (last,) = registry.values("txlog_query_last_batch").values()
+        assert last == log.store.admin().describe_transaction("copier").txn_version == 0
+        (at,) = registry.values("txlog_query_last_batch_timestamp_seconds").values()
+        assert abs(time.time() - at) < 2 * WAIT_S
+        (durations,) = registry.histograms("txlog_query_batch_duration_seconds").values()
+        assert (sum(durations.counts), durations.sum > 0.01) == (1, True)
+        counted = {name for name in METRICS if registry.values(name) or registry.histograms(name)}
+        assert {name for name, metric in METRICS.items() if metric.source == "spark"} - counted == {
+            "txlog_query_ended_total"
+        }
+    finally:
+        query.stop()
+    eventually(registry, "ended_total", {("copier", "stopped"): 1})
+    eventually(registry, "lag_offsets", {})
+    assert registry.values("txlog_query_batches_total") == {("copier",): 1}
+
+
+def test_a_query_that_fails(sink: Sink, registry: Registry) -> None:
+    send(sink.log, 0, 3)
+    sink.fail_at = 0
+    query = sink.start()
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(WAIT_S)
+    eventually(registry, "ended_total", {(str(query.id), "failed"): 1})
+
+
+@pytest.mark.python_source
+def test_the_log_of_the_python_processes(log: Log, console: Console, spark: SparkSession) -> None:
+    log.create()
+    for _ in range(2):
+        log.write(log.frame(0, 4), transactional_id="nightly", txn_version=1)
+    line = "transactional.id 'nightly': txn.version 1 is not above 1, the last one committed: this write was done before, and is skipped"
+    assert console.says(f"\ntxlog: {line}\n") or console.text().startswith(f"txlog: {line}\n")
+    # Events below a warning are quiet.
+    assert "initialized" not in console.text()
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        log.write(log.frame(0, 4), transactional_id="nightly", txn_version=1)
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    (row,) = [row for row in spark.tvf.python_worker_logs().collect() if row.logger.startswith("pyspark_txlog.")]
+    assert (row.level, row.msg) == ("WARNING", line)
+    fields = {name: value for name, value in row.context.items() if name.startswith("txlog_")}
+    assert fields == {
+        "txlog_event": "transaction_skipped",
+        "txlog_transactional_id": "nightly",
+        "txlog_producer_id": str(log.store.admin().describe_transaction("nightly").producer_id),
+        "txlog_producer_epoch": fields["txlog_producer_epoch"],
+        "txlog_txn_version": "1",
+    }
