@@ -176,11 +176,11 @@ ANOMALIES: dict[str, Callable[[Level], bool]] = {
     "dirty read of an aborted transaction (G1a)": dirty_read,
     "dirty read of an intermediate state (G1b)": intermediate_read,
     "torn transaction (fractured read)": torn_transaction,
-    "non-repeatable read (P2)": non_repeatable_read,
-    "phantom (P3)": phantom,
+    "non-repeatable read (Berenson P2)": non_repeatable_read,
+    "phantom (Berenson P3)": phantom,
     "read skew (A5A)": read_skew,
     "long fork": long_fork,
-    "lost update (P4)": lost_update,
+    "lost update (Berenson P4)": lost_update,
     "write skew (A5B)": write_skew,
 }
 
