@@ -71,8 +71,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _stat("Damaged topics", f"count(txlog_topic_up{{{STORE}}} == 0) or vector(0)", red_from=1),
         _stat("Overdue transactions", f"sum(txlog_overdue_transactions{{{STORE}}})", red_from=1),
         _stat("Oldest open transaction", f"max(txlog_oldest_open_transaction_seconds{{{STORE}}})", red_from=900),
-        _stat("Greatest lag", f"max(txlog_group_lag_seconds{{{STORE}}})", red_from=600),
-        _stat("Failures of maintenance", f"sum(txlog_maintenance_last_run_failures{{{STORE}}})", red_from=1),
+        _stat("Greatest lag", f"max(txlog_group_lag_seconds{{{STORE}}}) or vector(0)", red_from=600),
+        _stat("Failures of maintenance", f"sum(txlog_maintenance_last_run_failures{{{STORE}}}) or vector(0)", red_from=1),
     ),
     "Lag": (
         _lines("Lag of groups", (f"sum by (group, topic) (txlog_group_lag_offsets{{{GROUP}}})", "{{group}} {{topic}}")),
