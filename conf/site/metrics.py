@@ -10,6 +10,7 @@ _TITLES = {
     "maintain": "Metrics of maintenance",
     "store": "Metrics of a store",
     "exporter": "Metrics of the exporter",
+    "spark": "Metrics of Spark's streaming queries",
 }
 
 _START = """# Metrics
