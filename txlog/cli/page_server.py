@@ -1,7 +1,7 @@
 """How is a page shown to browsers of this machine, and to nobody else?
 
-The server listens on the loopback address only. It answers GET and HEAD of `/`, and only if the Host header names this
-machine: otherwise a page of another site could read the store through a name that it points to 127.0.0.1.
+The server listens on the loopback address only. It answers GET and HEAD of `/` if the Host header names this machine.
+Without this check, a page of another site could read the store through a name that it points to 127.0.0.1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is in a store, in one look? Topics, transactions, groups, files and maintenance, as a page.
+"""How does a whole store look? Topics, transactions, groups, files and maintenance, as a page.
 
 The look only reads. Its requests are bounded: it opens MAX_PARTITIONS partitions and reads MAX_INDEXES indexes, the
-newest of each partition, and MAX_RUNS runs of maintenance. The page tells what is beyond these limits.
+newest of each partition, and MAX_RUNS runs of maintenance. The page counts the rest.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _OPEN = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
 def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
     """Return a page about these topics (empty: all), and about the transactions, groups and maintenance of the store.
 
-    Costs one LIST for each partition, one GET for each object of a tail, one or two for each index, one for each run of
-    maintenance, and what `list_transactions` and `list_groups` cost. Damaged partitions become warnings on the page.
+    Costs one LIST for each partition, one GET for each object of a tail and each run of maintenance, and one or two for
+    each index. `list_transactions` and `list_groups` add their own cost. Damaged partitions become warnings on the page.
     Raises UnknownTopicOrPartitionError, NotAStoreError.
     """
     damaged: list[CorruptLogError] = []
