@@ -45,6 +45,9 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "pipelines",
         "sql",
         "iceberg",
+        "metrics",
+        "page",
+        "otel",
         "s3",
         "gcs",
         "azure",
@@ -52,6 +55,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "bench",
         "test",
         "dev",
+        "docs",
     }
     assert "txlog stores Kafka topics in a folder or an object store" in metadata.get_payload()
     assert "Apache License" in dist.read("licenses/LICENSE")

@@ -35,7 +35,7 @@ def test_one_round(cli: Cli, store: Store, tmp_path: Path) -> None:
     assert "aborted the transaction of 'hanging', which was past its time-out" in text
     assert "merged 4 segments, 4 files" in text
     assert "Failed" not in text
-    assert 'txlog_maintain_work_total{step="transactions",what="aborted"} 1' in metrics.read_text().splitlines()
+    assert 'txlog_maintain_work_total{step="transactions",what="aborted"} 1.0' in metrics.read_text().splitlines()
     again = cli("maintain", "--once", "--merge-min-segments", 2, "--output", "json").json
     assert set(again) == set(MaintainReport.__struct_fields__)
     assert not any(step["done"] or step["failed"] for step in again["steps"])
@@ -72,5 +72,5 @@ def test_a_daemon_goes_round_until_a_signal_ends_it_in_peace(cli: Cli, store: St
     assert process.returncode == 0, err
     assert any(step["done"] for step in first["steps"])
     assert not any(step["done"] or step["failed"] for step in second["steps"])
-    assert "Metrics at http://localhost:" in err
+    assert "Metrics at http://0.0.0.0:" in err
     assert "Ended by SIGTERM after " in err

@@ -10,6 +10,7 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
+from conf.site.hooks import GENERATED
 from tests.golden.examples import PROTOCOL, examples, rendered
 from txlog import errors
 from txlog.core import features, records, schema
@@ -39,7 +40,7 @@ RULES = re.findall(r"^\* \*\*([WRC]\d+[a-z]?)\*\*", DOCUMENT, re.MULTILINE)
 INVARIANTS = [f"invariant {number}" for number in re.findall(r"^\| (\d+) \| \*\*", DOCUMENT, re.MULTILINE)]
 FOLDERS = ("txlog", "spark_ext", "tests", "lab", "benchmarks")
 SOURCES = {path: path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", PROTOCOL, *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 OF_OTHER_DOCUMENTS = re.compile(
     r"\bDESIGN\b|kafka-semantics|\b[Cc]ases? \d|[Pp]itfall|\b[Ss]ection \d|[Mm]odel m\d"
     r'|(?:#|"""|\() ?P\d+(?:, P\d+)*(?::|\)[."])|def test_(?:case_)?[mp]?\d+_',
@@ -163,7 +164,7 @@ def test_every_rule_is_cited_where_it_is_kept_and_where_it_is_tested(where: str)
 
 
 def test_no_text_cites_a_document_that_is_not_here() -> None:
-    here = {path.name for path in (*PAGES, *(ROOT / "tests").rglob("*.md"))}
+    here = {path.name for path in (*PAGES, *(ROOT / "tests").rglob("*.md"), *map(Path, GENERATED))}
     for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
         if path != Path(__file__):
             found = OF_OTHER_DOCUMENTS.search(text)

@@ -18,7 +18,9 @@ from txlog.maintenance import merge
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history
 from txlog.maintenance.maintain import STEPS, Maintainer, MaintainPolicy, MaintainReport
-from txlog.maintenance.metrics import Metrics, MetricsServer, write_metrics
+from txlog.maintenance.metrics import RoundMetrics
+from txlog.metrics import Registry
+from txlog.metrics.prometheus import Server, write_file
 from txlog.testing.damage import overwrite
 
 DAY_MS = 86_400_000
@@ -385,32 +387,28 @@ def test_an_empty_place_is_no_store(world: World) -> None:
 
 def test_metrics_are_prometheus_text(world: World, store: Store, tmp_path: Path) -> None:
     send(store, 0, 9)
-    metrics = Metrics()
+    registry = Registry()
+    metrics = RoundMetrics(registry)
     maintainer = Maintainer(world.open().runtime, EAGER)
     for _ in range(2):
         metrics.add(maintainer.run())
-    write_metrics(tmp_path / "txlog.prom", metrics)
+    write_file(registry, tmp_path / "txlog.prom")
     assert [each.name for each in tmp_path.iterdir()] == ["txlog.prom"]
     text = (tmp_path / "txlog.prom").read_text()
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert samples["txlog_maintain_rounds_total"] == "2"
-    assert samples["txlog_maintain_idle_rounds_total"] == "1"
-    assert samples['txlog_maintain_work_total{step="merge",what="merged_segments"}'] == "4"
-    assert samples["txlog_maintain_partitions"] == "2"
-    named = {re.match(r"\w+", line)[0] for line in samples}  # type: ignore[index]
-    assert {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")} == named
-    for line in text.splitlines():
-        assert re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+(\{\w+="\w+"(,\w+="\w+")*\})? [0-9.e+-]+', line), line
-    with MetricsServer(metrics, 0, "127.0.0.1") as server:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert samples["txlog_maintain_rounds_total"] == "2.0"
+    assert samples["txlog_maintain_idle_rounds_total"] == "1.0"
+    assert samples['txlog_maintain_work_total{step="merge",what="merged_segments"}'] == "4.0"
+    assert samples["txlog_maintain_partitions"] == "2.0"
+    assert samples['txlog_maintain_actions_total{result="failed",step="vacuum"}'] == "0.0"
+    with Server(registry, 0, "127.0.0.1") as server:
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=")
             assert answer.read().decode() == text
-        with pytest.raises(Exception, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/other", timeout=10)
-        with pytest.raises(InvalidRequestError, match="cannot be listened on"):
-            MetricsServer(metrics, server.port, "127.0.0.1")
+        with pytest.raises(InvalidRequestError, match=r"metrics cannot be served at 127\.0\.0\.1"):
+            Server(registry, server.port, "127.0.0.1")
     with pytest.raises(InvalidRequestError, match="cannot be written"):
-        write_metrics(tmp_path / "nowhere" / "x.prom", metrics)
+        write_file(registry, tmp_path / "nowhere" / "x.prom")
 
 
 def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store) -> None:

@@ -13,14 +13,16 @@ from txlog.cli.options import Session, option
 from txlog.cli.output import Output, encode_line, write
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.errors import InvalidRequestError, RetriableError
+from txlog.metrics import Registry, enabled
 from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer, MaintainReport
-    from txlog.maintenance.metrics import Metrics
+    from txlog.metrics.prometheus import Server
 
 _INTERVAL_MS = 60_000
 _JITTER_MS = 10_000
+_ALL_ADDRESSES = "0.0.0.0"
 
 
 def maintain(
@@ -61,6 +63,9 @@ def maintain(
     metrics_port: Annotated[
         int | None, option("--metrics-port PORT", "With --daemon: serve Prometheus metrics there, at /metrics.")
     ] = None,
+    metrics_host: Annotated[
+        str, option("--metrics-host HOST", "The address to serve them at. 127.0.0.1: for this machine only.")
+    ] = _ALL_ADDRESSES,
 ) -> None:
     """Do all maintenance that is due, and report what was done, what was left and why.
 
@@ -83,7 +88,6 @@ def maintain(
         )
     # A local import, because it loads pyarrow.
     from txlog.maintenance.maintain import Maintainer, MaintainPolicy
-    from txlog.maintenance.metrics import Metrics, MetricsServer
 
     policy = MaintainPolicy(
         merge_target_bytes=target_bytes,
@@ -92,9 +96,12 @@ def maintain(
         vacuum_interval_ms=vacuum_interval_ms,
         skip=frozenset(skip or ()),
     )
-    metrics = Metrics()
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
+        metrics = None
+        if metrics_port is not None or metrics_file is not None:
+            # Before the store is opened: an open store counts nothing.
+            metrics = _Metrics(stack.enter_context(enabled()), metrics_file)
         runtime = session.store.runtime
         maintainer = Maintainer(
             runtime,
@@ -102,54 +109,73 @@ def maintain(
             should_stop=lambda: interrupts.received is not None,
             workers=session.workers(runtime),
         )
-        if metrics_port is not None:
-            server = stack.enter_context(MetricsServer(metrics, metrics_port))
-            session.out.note(f"Metrics at http://localhost:{server.port}/metrics")
+        if metrics is not None and metrics_port is not None:
+            server = stack.enter_context(metrics.serve(metrics_port, metrics_host))
+            session.out.note(f"Metrics at {server.url}")
         if once:
             report = maintainer.run()
-            _publish(metrics, report, metrics_file)
+            if metrics is not None:
+                metrics.add(report)
             session.out.show(report, lambda out: show_round(out, report))
             if maintainer.first_error is not None:
                 raise typer.Exit(exit_status(maintainer.first_error))
             interrupts.check()
         else:
-            _loop(session, maintainer, interrupts, metrics, metrics_file, interval_ms, jitter_ms)
+            _loop(session, maintainer, interrupts, metrics, interval_ms, jitter_ms)
 
 
 def _loop(
     session: Session,
     maintainer: Maintainer,
     interrupts: Interrupts,
-    metrics: Metrics,
-    metrics_file: str | None,
+    metrics: _Metrics | None,
     interval_ms: int,
     jitter_ms: int,
 ) -> None:
     """Run rounds until a signal comes. If the store cannot be reached for a while, the loop goes on."""
     clock, ids = session.store.runtime.clock, session.store.runtime.ids
     left: set[str] = set()
+    rounds = 0
     while interrupts.received is None:
         try:
             report = maintainer.run()
         except RetriableError as error:
             session.out.note(f"{time_text(clock.now_ms())}  {error}; the next round tries again")
         else:
-            _publish(metrics, report, metrics_file)
+            rounds += 1
+            if metrics is not None:
+                metrics.add(report)
             left = _tell(session.out, report, left)
         with contextlib.suppress(Interrupted), interrupts.at_once():
             # The jitter of an id generator is between one half and one and a half of its argument.
             clock.sleep_ms(interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2)
     session.out.note(
-        f"{time_text(clock.now_ms())}  Ended by {interrupts.received.name} after {count_text(metrics.rounds, 'round')}."
+        f"{time_text(clock.now_ms())}  Ended by {interrupts.received.name} after {count_text(rounds, 'round')}."
     )
 
 
-def _publish(metrics: Metrics, report: MaintainReport, metrics_file: str | None) -> None:
-    from txlog.maintenance.metrics import write_metrics
+class _Metrics:
+    """The metrics of this process, and the file that shows them."""
 
-    metrics.add(report)
-    if metrics_file is not None:
-        write_metrics(metrics_file, metrics)
+    def __init__(self, registry: Registry, path: str | None) -> None:
+        # Local imports, because prometheus-client is an extra and the other one loads pyarrow.
+        from txlog.maintenance.metrics import RoundMetrics
+        from txlog.metrics.prometheus import Server, write_file
+
+        self._path = path
+        self._registry = registry
+        self._rounds = RoundMetrics(registry)
+        self._server, self._write = Server, write_file
+
+    def serve(self, port: int, host: str) -> Server:
+        """Serve them as long as the result is open. Raises InvalidRequestError for a port that is taken."""
+        return self._server(self._registry, port, host)
+
+    def add(self, report: MaintainReport) -> None:
+        """Add a round that has ended. Raises InvalidRequestError if the file cannot be written."""
+        self._rounds.add(report)
+        if self._path is not None:
+            self._write(self._registry, self._path)
 
 
 def _tell(out: Output, report: MaintainReport, told: set[str]) -> set[str]:

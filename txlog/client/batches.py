@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from txlog import metrics
+from txlog.client.retry import RetryLog
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
@@ -181,6 +183,7 @@ class Batch:
         self.error: BaseException | None = None
         """Why the batch was given up, for flushes that wait for it."""
         self.retry_at_ms = 0
+        self.retry_log: RetryLog | None = None
         self.draft: BatchDraft | None = None
         self.placed_at = ClockReading(0, 0)
         self._parts: list[Rows] = []
@@ -216,6 +219,16 @@ class Batch:
                 RecordMetadata(topic=topic, partition=partition, base_offset=at, records=rows, timestamp=timestamp)
             )
             at += rows if base_offset >= 0 else 0
+
+    def count(self) -> None:
+        """Count the rows as produced."""
+        metrics.count_rows("produced", self.tp.topic, self.rows, self.bytes)
+
+    def retry_at(self, monotonic_ms: int) -> None:
+        """Take note that the batch is to be sent again, from this time on."""
+        self.attempts += 1
+        self.retry_at_ms = monotonic_ms
+        metrics.count("txlog_retries_total", 1, "batch")
 
     def failed(self, error: BaseException) -> None:
         """Take note that the batch is not in the log, or that this is unknown."""

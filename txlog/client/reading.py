@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from txlog import metrics
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
@@ -30,6 +31,7 @@ from txlog.protocol.load import MAX_SLOTS_BY_NAME, get_view, load, refresh
 from txlog.protocol.read import ReadIndexes, ReadPlan, plan_read
 from txlog.protocol.snapshot import take_snapshot
 from txlog.storage.backends import backend_of
+from txlog.storage.metered import metered
 from txlog.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -265,7 +267,7 @@ def read_task(
     from txlog.client import rows
     from txlog.storage.open import open_object_store
 
-    at = store if store is not None else open_object_store(task.url, task.storage_options)
+    at = metered(store if store is not None else open_object_store(task.url, task.storage_options))
     schema = rows.schema_of(task.fields, task.columns, task.metadata_columns)
     relists = 0
     while True:
@@ -275,7 +277,9 @@ def read_task(
                 task = replace(task, start=rows.last_offset(batch) + 1)
                 relists = 0
                 whole = rows.with_metadata(batch, task.topic_partition, schema)
-                yield from _cut(whole if task.keep is None else task.keep.keep(whole), max_rows)
+                for cut in _cut(whole if task.keep is None else task.keep.keep(whole), max_rows):
+                    metrics.count_rows("consumed", task.topic_partition.topic, cut.num_rows, cut)
+                    yield cut
             return
         except MissingObjectError:
             relists += 1

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from txlog import metrics
 from txlog.client.coordinator import Coordinator, look_up, txn_version
 from txlog.client.groups import GroupOffsets
 from txlog.client.runtime import Runtime
@@ -22,6 +23,7 @@ from txlog.config import Layer, ProducerConfig
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
+from txlog.logs import log
 from txlog.protocol.transactions import EndResult
 
 _LOG = logging.getLogger(__name__)
@@ -179,8 +181,9 @@ class StagedTransaction:
         if not staged and not given and wanted is None:
             return EndResult(txn=self.txn)
         self._attempted = True
-        if not self._coordinator.send_offsets(given, wanted):
-            staged = ()
+        with metrics.counting_fenced():
+            if not self._coordinator.send_offsets(given, wanted):
+                staged = ()
         return self._end(True, staged, wanted, refusal)
 
     @in_turn
@@ -190,6 +193,7 @@ class StagedTransaction:
         Writes nothing unless a commit was attempted. Raises ProducerFencedError, OutcomeUnknownError.
         """
         if not self._attempted:
+            metrics.count("txlog_transactions_total", 1, "aborted")
             return EndResult(txn=self.txn)
         return self._end(False)
 
@@ -200,8 +204,13 @@ class StagedTransaction:
         version: TxnVersion | None = None,
         refusal: UnknownTopicOrPartitionError | None = None,
     ) -> EndResult:
-        result = self._coordinator.end(commit, staged, version, refusal=refusal)
+        with metrics.counting_fenced():
+            result = self._coordinator.end(commit, staged, version, refusal=refusal)
         self._attempted = False
+        if commit and not result.skipped:
+            for part in (each for each in staged if not each.entries):
+                size = len(part.payload) + sum(file.bytes for file in part.files)
+                metrics.count_rows("produced", part.topic, part.rows, size)
         if not self.drawn:  # the tombstone of a drawn id does it (`forget`)
             self._coordinator.complete()
         return result
@@ -226,7 +235,8 @@ class StagedTransaction:
         try:
             return self.drawn and self._coordinator.remove()
         except TxlogError as error:
-            _LOG.warning("transactional.id %r was not removed, and expires later: %s", self.transactional_id, error)
+            text = "transactional.id %r was not removed, and expires later: %s"
+            log(_LOG, logging.WARNING, "drawn_id_stays", text, self.transactional_id, error, txn=self.txn)
             return False
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from txlog import metrics
 from txlog.client.batches import fail_all
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
@@ -36,6 +37,7 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
+from txlog.logs import log
 from txlog.protocol.transactions import EndResult
 from txlog.text import count_text
 
@@ -83,7 +85,7 @@ class TransactionManager:
             max_timeout_ms=self._config.transaction_max_timeout_ms,
         )
         with self._lock:
-            self._sender.coordinator = coordinator
+            self._sender.coordinator = self._state.coordinator = coordinator
             self._state.move("READY")
 
     def begin(self, version: TxnVersion | None) -> None:
@@ -177,11 +179,17 @@ class TransactionManager:
             raise
         self._end()
         if result.skipped and wanted is not None:
-            _LOG.info(
+            log(
+                _LOG,
+                logging.INFO,
+                "transaction_skipped",
                 "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
                 self._who,
                 wanted.version,
                 result.txn.txn_version,
+                txn=result.txn,
+                txn_version=wanted.version,
+                txn_scope=wanted.scope,
             )
         return result
 
@@ -228,7 +236,9 @@ class TransactionManager:
             attempted = self._sender.attempted
             self._state.move("ABORTING")
         committed = False
-        if attempted:
+        if not attempted:
+            metrics.count("txlog_transactions_total", 1, "aborted")
+        else:
             try:
                 committed = self._is_committed_instead()
             except (FencedError, AbortableError) as error:
@@ -343,6 +353,10 @@ class TransactionManager:
         undecided = self._sender.undecided
         if undecided is None:
             return
+        ended = self._coordinator.ended
+        if error is None and not (ended is not None and ended.skipped):
+            for batch in undecided.batches:
+                batch.count()
         with self._sender.callbacks():
             if error is None:
                 undecided.committed(self._session.views)

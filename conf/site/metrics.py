@@ -1,0 +1,49 @@
+"""Write the page of metrics, reference/metrics.md, from the table in txlog/metrics/table.py."""
+
+from __future__ import annotations
+
+from txlog.exporter import look
+from txlog.metrics.table import METRICS, SECONDS, SOURCES, Metric
+
+_TITLES = {
+    "process": "Metrics of a process",
+    "maintain": "Metrics of maintenance",
+    "store": "Metrics of a store",
+    "exporter": "Metrics of the exporter",
+}
+
+_START = """# Metrics
+
+Prometheus gets these names. OpenTelemetry gets the same ones in its own form: `txlog_produced_rows_total` is
+`txlog.produced_rows`. A metric without a number is absent.
+
+Labels are bounded: a topic and a group are labels, a transactional.id is not. A counter or histogram of a process with more
+than 10,000 sets of labels counts the further ones with the label `(other)`.
+"""
+
+
+def page() -> str:
+    """Return the page, as Markdown."""
+    parts = [_START]
+    for source, text in SOURCES.items():
+        rows = [_row(metric) for metric in METRICS.values() if metric.source == source]
+        parts.append(
+            f"## {_TITLES[source]}\n\n{text}\n\n| name | kind | labels | meaning |\n|---|---|---|---|\n"
+            + "\n".join(rows)
+            + "\n"
+        )
+    buckets = ", ".join(f"{bound:g}" for bound in SECONDS)
+    parts.append(f"Histograms have buckets up to these numbers of seconds: {buckets}.\n")
+    parts.append(f"## What a look of the exporter costs\n\n{_costs()}\n")
+    return "\n".join(parts)
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+def _costs() -> str:
+    """Return what the module that reads the store says of its requests."""
+    assert look.__doc__ is not None
+    return look.__doc__.partition("\n\n")[2].strip()

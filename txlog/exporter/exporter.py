@@ -1,0 +1,126 @@
+"""When does an exporter look at the store, and what does it say while the store does not answer?
+
+A scrape looks at the store, unless the last look began less than `min_interval_ms` ago: then it gets the same numbers
+again. So scrapes of several servers cost no more than those of one. Without a scrape there is no request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from txlog.client.runtime import Runtime
+from txlog.clock import Clock, SystemClock
+from txlog.core.names import is_reserved
+from txlog.errors import RetriableError, TxlogError
+from txlog.exporter.gauges import Gauges, gauges
+from txlog.exporter.look import Looker
+from txlog.logs import log
+from txlog.metrics.registry import Registry
+from txlog.metrics.table import METRICS
+
+DEFAULT_MIN_INTERVAL_MS = 15_000
+DEFAULT_MAX_READS = 500
+_LOG = logging.getLogger(__name__)
+_NO_NUMBERS: Gauges = {name: {} for name, metric in METRICS.items() if metric.source == "store"}
+
+
+class Exporter:
+    """Keeps the metrics of one store in a registry. Thread-safe: one look at a time, and other scrapes wait for it."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Runtime],
+        registry: Registry,
+        *,
+        min_interval_ms: int = DEFAULT_MIN_INTERVAL_MS,
+        max_reads: int = DEFAULT_MAX_READS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Set up an exporter. `open_store` is called again after each look that failed."""
+        self._open_store = open_store
+        self._registry = registry
+        self._min_interval_ms = min_interval_ms
+        self._max_reads = max_reads
+        self.clock: Clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._looked_at_ms: int | None = None
+        self._runtime: Runtime | None = None
+        self._looker: Looker | None = None
+        self._error = ""
+        for outcome in ("ok", "failed"):
+            registry.add("txlog_exporter_looks_total", 0, outcome)
+        for scope in ("store", "topic", "internal"):
+            registry.add("txlog_exporter_errors_total", 0, scope)
+
+    def refresh(self) -> None:
+        """Look at the store if the last look is too long ago. Raises nothing: `txlog_up` says what happened."""
+        with self._lock:
+            now_ms = self.clock.monotonic_ms()
+            if self._looked_at_ms is not None and now_ms - self._looked_at_ms < self._min_interval_ms:
+                return
+            self._looked_at_ms = now_ms
+            self._look()
+
+    def open(self) -> None:
+        """Open the store if it is not open. Raises what opening it raises."""
+        if self._looker is None:
+            self._runtime = self._open_store()
+            self._looker = Looker(self._runtime, max_reads=self._max_reads)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._runtime is not None:
+            self._runtime.close()
+        self._runtime = self._looker = None
+
+    def _look(self) -> None:
+        began, requests = time.perf_counter(), self._requests()
+        try:
+            found = self._found()
+        except Exception as error:
+            # Any error: a program that watches a store must outlive each of its faults.
+            self._failed(error)
+            found = {"txlog_up": {(): 0}}
+            outcome = "failed"
+        else:
+            self._error, outcome = "", "ok"
+            found["txlog_exporter_look_timestamp_seconds"] = {(): self.clock.now_ms() / 1000}
+        self._registry.add("txlog_exporter_looks_total", 1, outcome)
+        own: Gauges = {
+            "txlog_exporter_look_duration_seconds": {(): time.perf_counter() - began},
+            "txlog_exporter_look_requests": {(): self._requests() - requests},
+        }
+        self._registry.replace({**_NO_NUMBERS, **found, **own})
+
+    def _found(self) -> Gauges:
+        self.open()
+        assert self._looker is not None
+        seen = self._looker.look()
+        for name, error in seen.damaged:
+            log(_LOG, logging.WARNING, "damage_found", "%s", error, topic=name, error=type(error).__name__)
+            scope = "topic" if name and not is_reserved(name) else "internal"
+            self._registry.add("txlog_exporter_errors_total", 1, scope)
+        return gauges(seen)
+
+    def _failed(self, error: Exception) -> None:
+        self._registry.add("txlog_exporter_errors_total", 1, "store")
+        if str(error) != self._error:
+            self._error = str(error)
+            log(
+                _LOG,
+                logging.WARNING,
+                "look_failed",
+                "the store cannot be read; the next scrape tries again: %s",
+                error,
+                error=type(error).__name__,
+                exc_info=not isinstance(error, TxlogError),
+            )
+        if not isinstance(error, RetriableError):
+            # What was read before may be of another store.
+            self.close()
+
+    def _requests(self) -> float:
+        return sum(self._registry.values("txlog_storage_requests_total").values())

@@ -1,0 +1,186 @@
+"""What does a process count, and how do Prometheus and OpenTelemetry get it?
+
+A process counts nothing until `enable` is called, or a function that calls it. Call one of them before the store is
+opened: a store that is open already is not metered. `txlog.metrics.table` lists all metrics.
+
+Prometheus, with `pip install 'pyspark-txlog[metrics]'`:
+
+    import txlog.metrics
+
+    with txlog.metrics.serve(port=9464):  # http://127.0.0.1:9464/metrics
+        ...
+
+A program that has a Prometheus endpoint already adds these metrics to it:
+
+    prometheus_client.REGISTRY.register(txlog.metrics.collector())
+
+OpenTelemetry, with `pip install 'pyspark-txlog[otel]'` and the SDK and exporter of your choice:
+
+    txlog.metrics.opentelemetry()  # uses the global meter provider
+
+Python workers of Spark call no function of yours. There the environment does it, with `TXLOG_METRICS=opentelemetry`
+(for executors: `spark.executorEnv.TXLOG_METRICS`). The SDK is set up by its own environment variables. Spark's JVM reads
+and writes the files of native scans and writes itself, so those requests and consumed rows are in Spark's own metrics.
+
+`txlog exporter` serves the metrics of a whole store, and `txlog maintain --daemon --metrics-port` those of maintenance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from txlog._version import __version__
+from txlog.errors import InvalidConfigurationError, ProducerFencedError
+from txlog.metrics.registry import Registry
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+    from txlog.metrics.prometheus import Collector, Server
+
+__all__ = ["Registry", "active", "collector", "count", "disable", "enable", "enabled", "opentelemetry", "serve", "text"]
+
+VARIABLE = "TXLOG_METRICS"
+
+
+class Sized(Protocol):
+    """Arrow data."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+_LOCK = threading.Lock()
+_active: Registry | None = None
+
+
+def enable() -> Registry:
+    """Count from now on in this process, and return the registry. Further calls return the same one."""
+    global _active  # noqa: PLW0603  one registry for a process
+    with _LOCK:
+        if _active is None:
+            _active = Registry()
+            _active.replace({"txlog_build_info": {(__version__,): 1}})
+        return _active
+
+
+def disable() -> None:
+    """Count nothing any more, and forget all numbers. Stores that are open keep counting into the old registry."""
+    global _active  # noqa: PLW0603
+    with _LOCK:
+        _active = None
+
+
+@contextlib.contextmanager
+def enabled() -> Iterator[Registry]:
+    """Count into a new registry inside the block. After it everything is as it was before."""
+    global _active  # noqa: PLW0603
+    with _LOCK:
+        before, _active = _active, None
+    try:
+        yield enable()
+    finally:
+        with _LOCK:
+            _active = before
+
+
+def active() -> Registry | None:
+    """Return the registry of this process; None if nobody asked for metrics."""
+    return _active
+
+
+def count(name: str, amount: float, *labels: str) -> None:
+    """Add to a counter if anybody asked for metrics."""
+    registry = _active
+    if registry is not None:
+        registry.add(name, amount, *labels)
+
+
+def count_rows(verb: str, topic: str, rows: int, size: int | Sized) -> None:
+    """Count rows as `produced` or `consumed`. `size` is their bytes, or Arrow data, whose size is computed only if needed."""
+    registry = _active
+    if registry is not None and rows:
+        registry.add(f"txlog_{verb}_rows_total", rows, topic)
+        registry.add(f"txlog_{verb}_bytes_total", size if isinstance(size, int) else size.nbytes, topic)
+
+
+def count_fenced(error: BaseException) -> None:
+    """Count a producer that ends because of `error`, if it was fenced."""
+    if isinstance(error, ProducerFencedError):
+        count("txlog_fenced_producers_total", 1)
+
+
+@contextlib.contextmanager
+def counting_fenced() -> Iterator[None]:
+    """Count a producer that is fenced inside the block."""
+    try:
+        yield
+    except ProducerFencedError as error:
+        count_fenced(error)
+        raise
+
+
+class TransactionEnd:
+    """Measures one call that commits or aborts a transaction."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._began = time.perf_counter() if _active is not None else 0.0
+
+    def done(self, outcome: str) -> None:
+        """Count the transaction and the time of the call."""
+        registry = _active
+        if registry is not None and self._began:
+            registry.add("txlog_transactions_total", 1, outcome)
+            registry.observe("txlog_transaction_end_duration_seconds", time.perf_counter() - self._began, self._verb)
+
+
+def serve(port: int = 9464, host: str = "127.0.0.1") -> contextlib.AbstractContextManager[Server]:
+    """Serve this process's metrics as Prometheus text inside the `with` block. `port` 0 takes any free port.
+
+    Raises InvalidRequestError if the port is taken, or if prometheus-client is not installed.
+    """
+    from txlog.metrics.prometheus import Server
+
+    return Server(enable(), port, host)
+
+
+def collector() -> Collector:
+    """Return a collector for a registry of prometheus-client. Raises InvalidRequestError if that is not installed."""
+    from txlog.metrics.prometheus import Collector
+
+    return Collector(enable())
+
+
+def text() -> str:
+    """Return this process's metrics as Prometheus text. Raises InvalidRequestError without prometheus-client."""
+    from txlog.metrics.prometheus import text_of
+
+    return text_of(enable())
+
+
+def opentelemetry(meter_provider: MeterProvider | None = None) -> None:
+    """Give this process's metrics to OpenTelemetry: to `meter_provider`, or to the global one.
+
+    Call it once for a provider. Raises InvalidRequestError if opentelemetry-api is not installed.
+    """
+    from txlog.metrics.otel import export
+
+    export(enable(), meter_provider)
+
+
+def from_environment() -> Registry | None:
+    """Return the registry of this process, which TXLOG_METRICS may ask for. Raises InvalidConfigurationError."""
+    if _active is not None or not (wanted := os.environ.get(VARIABLE)):
+        return _active
+    if wanted != "opentelemetry":
+        raise InvalidConfigurationError(
+            f"{VARIABLE}={wanted!r} is not known: expected 'opentelemetry'. hint: for Prometheus call txlog.metrics.serve()"
+        )
+    opentelemetry()
+    return _active
