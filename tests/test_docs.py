@@ -18,6 +18,7 @@ import txlog
 from conf.site.hooks import GENERATED
 from tests.cli.support import run as command
 from txlog.config import KEYS
+from txlog.errors import TopicExistsError
 from txlog.maintenance.maintain import STEPS
 
 ROOT = Path(__file__).parent.parent
@@ -53,7 +54,6 @@ ELSEWHERE = {
     "docs/move-store.md",
     "docs/object-stores.md",
     "docs/pipeline.md",
-    "docs/restore.md",
     # tests/cluster/test_pages.py:
     "docs/connect.md",
     "docs/pipelines.md",
@@ -200,6 +200,9 @@ def test_programs_over_tables_print_what_stands_below_them_also_the_second_time(
 def test_the_programs_over_changed_columns_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changing, commands = programs("docs/columns.md")
     assert python(tmp_path, [changing]) == [changing.printed.strip()]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TopicExistsError):
+        exec(compile(changing.code, changing.page, "exec"), {})
     monkeypatch.setenv("TXLOG_STORE", str(tmp_path / "another"))
     columns = ["id:int32", "name:string", "price:float32", "note:string"]
     command("topics", "create", "goods", *(each for column in columns for each in ("--column", column)))

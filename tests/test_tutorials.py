@@ -80,6 +80,11 @@ def test_a_killed_pipeline_loses_nothing_and_a_first_job_shares_its_session(
     assert python(tmp_path, [pipeline, pipeline, *job, *job]) == [
         each.printed.strip() for each in [last, last, *job, *job]
     ]
+    with txlog.open("my-log") as store:
+        # A repeated program does not change what the log tells about the last transaction.
+        for name, version in (("split-orders", 2), ("load-rides", 202602)):
+            found = store.admin().describe_transaction(name)
+            assert (found.txn_version, found.last_outcome) == (version, "commit")
 
 
 def test_two_members_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

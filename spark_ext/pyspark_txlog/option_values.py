@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -75,6 +75,13 @@ def setting(name: str) -> Value[Any]:
     return Value(
         ", ".join(key.choices) or ("text" if key.kind == "str" else key.expected), lambda _, text: key.parse(text)
     )
+
+
+def storage_settings(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options of the store's driver as options of the sink: text unchanged, other values as JSON."""
+    texts = {f"storage.{name}": value for name, value in options.items() if isinstance(value, str)}
+    others = {name: value for name, value in options.items() if not isinstance(value, str)}
+    return {**texts, "storageOptions": json.dumps(others)} if others else texts
 
 
 def _checked(read: Callable[[str], T], expected: str) -> Parse[T]:

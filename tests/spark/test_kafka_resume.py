@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_txlog.jobs.ingest_kafka import storage_settings
 from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, PlannedBatch, Query, check_plan
+from pyspark_txlog.option_values import storage_settings
 from pyspark_txlog.sink.options import parse_write_options
 from txlog.errors import InvalidRequestError
 

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark_txlog import TxLog, session
 from pyspark_txlog.demo import data, worker
 from pyspark_txlog.demo.dying_store import DyingStore
+from pyspark_txlog.option_values import storage_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ _FLOWN = [
 
 def clean(
     url: str,
-    storage_options: Mapping[str, str],
+    storage_options: Mapping[str, object],
     object_store: ObjectStore,
     checkpoint: str,
     say: Callable[..., None],
@@ -66,7 +67,7 @@ def clean(
         def write(rows: DataFrame, number: int) -> None:
             say("batch", number=number, repeated=write_both(log, rows, number))
 
-        feed = spark.readStream.format("txlog").options(**{f"storage.{key}": it for key, it in storage_options.items()})
+        feed = spark.readStream.format("txlog").options(**storage_settings(storage_options))
         feed = feed.option("subscribe", "feed").option("startingOffsets", "earliest").option("group.id", GROUP)
         rows = feed.option("columns", "*,_partition,_offset").load(url)
         query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()

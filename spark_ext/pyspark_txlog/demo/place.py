@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_txlog.demo.show import Show
+from pyspark_txlog.option_values import storage_settings
 from txlog.cli.options import Session
 from txlog.errors import InvalidRequestError, TxlogError
 from txlog.storage.open import open_object_store
@@ -25,12 +26,12 @@ class Place:
     """The store of the demo."""
 
     url: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, object]
 
     @property
     def spark_options(self) -> dict[str, str]:
         """The options of the store's driver, as Spark takes them."""
-        return {f"storage.{name}": value for name, value in self.storage_options.items()}
+        return storage_settings(self.storage_options)
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
             shutil.rmtree(url, ignore_errors=True)
 
 
-def check_empty(url: str, options: Mapping[str, str]) -> str:
+def check_empty(url: str, options: Mapping[str, object]) -> str:
     """Return the location; a local one as an absolute path.
 
     Raises InvalidRequestError if the store is not empty, or cannot be shared by several processes.
@@ -85,7 +86,7 @@ def show_commands(show: Show, url: str, temporary: bool, *commands: str) -> None
         show.command(f"rm -r {url}")
 
 
-def _is_empty(url: str, options: Mapping[str, str]) -> bool:
+def _is_empty(url: str, options: Mapping[str, object]) -> bool:
     try:
         return not open_object_store(url, options).list("")
     except TxlogError:

@@ -125,7 +125,7 @@ class Worker:
 class Crew:
     """The processes of one demo; leaving the block kills those that still run."""
 
-    def __init__(self, url: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         self._url = url
         # Not an argument: those are visible to every user of the machine, and options may hold credentials.
         self._environment = {worker.STORAGE_OPTIONS_VARIABLE: json.dumps(dict(storage_options or {}))}

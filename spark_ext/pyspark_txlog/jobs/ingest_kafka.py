@@ -17,7 +17,6 @@ within it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +27,7 @@ import txlog
 from pyspark_txlog.jobs.command_line import ConfOption, StorageOption, StoreOption, pairs, running, store_url
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
+from pyspark_txlog.option_values import storage_settings
 from txlog import Store
 from txlog.cli.interrupts import orderly_end
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
@@ -130,13 +130,6 @@ def project(spark: SparkSession, ingest: Ingest, records: DataFrame) -> DataFram
         return records.select("key", "value", "headers", "timestamp", *routing)
     records.createOrReplaceTempView(KAFKA_VIEW)
     return spark.sql(ingest.sql)
-
-
-def storage_settings(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options of the store's driver as options of the sink: text unchanged, other values as JSON."""
-    texts = {f"storage.{name}": value for name, value in options.items() if isinstance(value, str)}
-    others = {name: value for name, value in options.items() if not isinstance(value, str)}
-    return {**texts, "storageOptions": json.dumps(others)} if others else texts
 
 
 def run(spark: SparkSession, ingest: Ingest, trigger: Mapping[str, Any]) -> None:
