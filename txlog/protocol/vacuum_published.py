@@ -138,8 +138,8 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         if number <= newest and path not in until_ms
     ]
     if kept.expired is not None:
-        tables = tuple(each for each in chain if each.number >= min(first, newest))
-        versions = KeptVersions(topic=topic, now_ms=now_ms, listed=tuple(listed), oldest=numbers[0], tables=tables)
+        needed = tuple(each for each in chain if each.number >= min(first, newest))
+        versions = KeptVersions(topic=topic, now_ms=now_ms, listed=tuple(listed), oldest=numbers[0], tables=needed)
         dead += yield from kept.expired(ctx, versions)
     return KeptFiles(until_ms=until_ms, dead=tuple(dead))
 
