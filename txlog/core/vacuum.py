@@ -56,6 +56,7 @@ class Kind(Enum):
     CLEAN = "list of cleaned runs"
     BOUNDARY = "boundary"
     PUBLICATION = "publication"
+    TABLE = "object of a published table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

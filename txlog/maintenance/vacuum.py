@@ -39,6 +39,7 @@ from txlog.protocol.vacuum import (
     sweep,
 )
 from txlog.protocol.vacuum_published import PublishRetention
+from txlog.publication.expired import expired_objects
 from txlog.text import count_text
 
 STEP_TIMEOUT_MS = 3_600_000
@@ -164,10 +165,12 @@ def _publish_retention(runtime: Runtime, files: TopicFiles) -> PublishRetention:
     """Return how long the versions of a published topic are kept, by its newest settings (W45)."""
     topic = runtime.run(find_topic(files.topic))
     if topic is None:
-        return PublishRetention(retention_ms=0, is_ended=True)
+        return PublishRetention(retention_ms=0, is_ended=True, expired=expired_objects)
     config = runtime.settings.topic_config(topic)
     return PublishRetention(
-        retention_ms=config.publish_retention_ms, is_ended=topic.deleted or not config.publish_formats
+        retention_ms=config.publish_retention_ms,
+        is_ended=topic.deleted or not config.publish_formats,
+        expired=expired_objects,
     )
 
 

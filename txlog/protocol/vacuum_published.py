@@ -7,7 +7,7 @@ formats. So what counts is when the formats were written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -24,12 +24,29 @@ from txlog.protocol.requests import get, many, modified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptVersions:
+    """What of a topic's publications stays."""
+
+    topic: str
+    now_ms: int
+    """The store's time, before the pass planned anything."""
+    listed: tuple[str, ...] = field(repr=False)
+    """The names in the folder of the publications."""
+    oldest: int
+    """The lowest publication that existed when the pass began."""
+    tables: tuple[Tables, ...] = field(repr=False)
+    """The versions that readers may use, and the newest one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRetention:
     """How long the replaced versions of a topic's tables are kept."""
 
     retention_ms: int
     is_ended: bool = False
     """Whether the topic is not published any more. Then its newest version is kept no longer than the others."""
+    expired: Callable[[Context, KeptVersions], Program[tuple[Dead, ...]]] | None = None
+    """Finds the dead objects of the formats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +72,8 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
     it takes the number that a publisher may use which has slept since before the files were superseded.
     """
     folder = f"{topic}/{names.PUBLICATION_FOLDER}"
-    numbers, copies = yield from _listed(folder)
+    listed = yield List(folder)
+    numbers, copies = _parsed(listed)
     if not numbers:
         return KeptFiles()
     newest = numbers[-1]
@@ -67,7 +85,8 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         # A topic that is not published any more needs this once: its files go by the age of that publication.
         if ends or (late and not kept.is_ended):
             made = yield from _append_nothing(ctx, recent[-1], ends=ends)
-            numbers, copies = yield from _listed(folder)
+            listed = yield List(folder)
+            numbers, copies = _parsed(listed)
             newest = numbers[-1]
             recent = (
                 [*recent, made] if made is not None and made.number == newest else (yield from _recent(topic, numbers))
@@ -118,14 +137,18 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         for path, number in copies.items()
         if number <= newest and path not in until_ms
     ]
+    if kept.expired is not None:
+        needed = tuple(each for each in chain if each.number >= min(first, newest))
+        versions = KeptVersions(topic=topic, now_ms=now_ms, listed=tuple(listed), oldest=numbers[0], tables=needed)
+        dead += yield from kept.expired(ctx, versions)
     return KeptFiles(until_ms=until_ms, dead=tuple(dead))
 
 
-def _listed(folder: str) -> Program[tuple[list[int], dict[str, int]]]:
+def _parsed(listed: Iterable[str]) -> tuple[list[int], dict[str, int]]:
     """Return the numbers of the publications, in order, and the copied files, each with its publication."""
     numbers: list[int] = []
     copies: dict[str, int] = {}
-    for name in (yield List(folder)):
+    for name in listed:
         number = names.parse_publication_name(name)
         copied_for = names.parse_published_copy_name(name)
         if number is not None:

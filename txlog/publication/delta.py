@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -27,6 +27,8 @@ from txlog.publication.delta_statistics import delta_statistics
 from txlog.publication.formats import table_conflict
 
 LOG_FOLDER = "_delta_log/"
+LAST_CHECKPOINT = "_last_checkpoint"
+"""The object in that folder from which readers learn the newest checkpoint."""
 OWN_FEATURE = "txlogManaged"
 """A writer feature that other programs do not know, and so refuse to write to the table."""
 CHECKPOINT_EVERY = 10
@@ -99,6 +101,21 @@ def complete_version(
     state = yield from _read(f"{folder}{version:020d}.json", after)
     look = _Look((yield from columns), after.newest.topic_id, state, retention_ms)
     yield from _write_checkpoint(ctx or Context(), folder, version, look, after)
+
+
+def vector_objects(versions: Iterable[Tables]) -> set[str]:
+    """Return the objects beside the log that versions need, relative to the topic's folder.
+
+    They hold deletion vectors that are too large for the log, and are in the folder of the publications.
+    """
+    files = {
+        (path, file.since): (file, tables.newest.topic_id)
+        for tables in versions
+        for path, file in tables.files.items()
+        if file.removed
+    }
+    found = (_vector(file, topic_id) for file, topic_id in files.values())
+    return {each.path for each in found if each is not None and each.path}
 
 
 class _Look:
@@ -283,10 +300,10 @@ def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, afte
     actions = [look.protocol, look.metadata, *adds]
     data = checkpoint(actions)
     yield from put_pure(ctx, _checkpoint_path(folder, version), data)
-    newest = f"{folder}_last_checkpoint"
+    newest = folder + LAST_CHECKPOINT
     there = yield Get(newest)
     if there is not None:
-        if _version(there) >= version:
+        if hinted_version(there) >= version:
             return
         # The object is replaced in two steps. A reader that finds none between them lists the whole folder.
         yield Delete(newest)
@@ -294,7 +311,7 @@ def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, afte
     yield PutIfAbsent(newest, _line(hint))
 
 
-def _version(hint: bytes) -> int:
+def hinted_version(hint: bytes) -> int:
     """Return the version of a `_last_checkpoint`; -1 if it cannot be read."""
     try:
         return int(json.loads(hint)["version"])

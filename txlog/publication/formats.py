@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib import import_module
 
-from txlog.core.effects import Program
+from txlog.core.effects import List, Program
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import FormatName
@@ -16,6 +17,8 @@ _TABLES: dict[FormatName, tuple[str, str]] = {
     "delta": ("a Delta table", "_delta_log/"),
     "iceberg": ("an Iceberg table", "metadata/"),
 }
+
+_VERSION = re.compile(r"(\d{20}|v\d+\.metadata)\.json\Z", re.ASCII)
 
 
 def check_writable(formats: Iterable[FormatName], topic: TopicMetadata, url: str) -> None:
@@ -47,6 +50,16 @@ def complete_version(
         yield from module.put_hint(after)
     else:
         yield from module.complete_version(after, columns, retention_ms=retention_ms)
+
+
+def first_version(name: FormatName, topic: str) -> Program[str | None]:
+    """Return the path of the lowest version that the folder of a format has; None if it has no version.
+
+    Vacuum deletes old versions, so it need not be version 0.
+    """
+    folder = f"{topic}/{_TABLES[name][1]}"
+    versions = [each for each in (yield List(folder)) if _VERSION.match(each)]
+    return folder + min(versions, key=lambda each: (len(each), each)) if versions else None
 
 
 def table_conflict(name: FormatName, topic: str, path: str) -> TableConflictError:

@@ -56,7 +56,7 @@ from txlog.protocol.publications import (
 )
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import check_writable, complete_version, write_version
+from txlog.publication.formats import check_writable, complete_version, first_version, write_version
 from txlog.publication.known import Known
 from txlog.publication.so_far import SoFar
 
@@ -247,8 +247,10 @@ class _Attempt:
         """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
         topic = self._topic.topic
         for name in self._formats:
-            path = names.table_version_path(name, topic, 0)
-            if (before is None or name not in before.newest.formats) and self._runtime.store.get(path) is not None:
+            if before is not None and name in before.newest.formats:
+                continue
+            path = self._runtime.run(first_version(name, topic))
+            if path is not None:
                 raise TableConflictError(
                     f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there already: an earlier publication or "
                     f"another program made it. hint: move or delete {path.rpartition('/')[0]}/, and publish again"
