@@ -105,7 +105,7 @@ def floors(found: Iterable[Measured]) -> str:
         if measured.spec.floor and any("not met" in outcome(measured, goal)[1] for goal in measured.spec.goals)
     ]
     return "\n".join(
-        ["Some goals are not met. This list says what was tried, and where the floor is.", ""]
+        ["Some goals are not met. This list has what was tried, and where the floor is.", ""]
         + [f"- {spec.row}, {spec.title}: {spec.floor}" for spec in missed]
         if missed
         else []

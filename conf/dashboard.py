@@ -71,8 +71,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         _stat("Damaged topics", f"count(txlog_topic_up{{{STORE}}} == 0) or vector(0)", red_from=1),
         _stat("Overdue transactions", f"sum(txlog_overdue_transactions{{{STORE}}})", red_from=1),
         _stat("Oldest open transaction", f"max(txlog_oldest_open_transaction_seconds{{{STORE}}})", red_from=900),
-        _stat("Greatest lag", f"max(txlog_group_lag_seconds{{{STORE}}})", red_from=600),
-        _stat("Failures of maintenance", f"sum(txlog_maintenance_last_run_failures{{{STORE}}})", red_from=1),
+        _stat("Greatest lag", f"max(txlog_group_lag_seconds{{{STORE}}}) or vector(0)", red_from=600),
+        _stat("Failures of maintenance", f"sum(txlog_maintenance_last_run_failures{{{STORE}}}) or vector(0)", red_from=1),
     ),
     "Lag": (
         _lines("Lag of groups", (f"sum by (group, topic) (txlog_group_lag_offsets{{{GROUP}}})", "{{group}} {{topic}}")),
@@ -145,11 +145,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Maintenance": (
         _lines(
             "Time since a job last did something",
-            (f"time() - max by (job) (txlog_maintenance_last_run_timestamp_seconds{{{STORE}}})", "{{job}}"),
+            (f"time() - max by (step) (txlog_maintenance_last_run_timestamp_seconds{{{STORE}}})", "{{step}}"),
         ),
         _lines(
             "Failures",
-            (f"sum by (job) (txlog_maintenance_last_run_failures{{{STORE}}})", "{{job}}, last run"),
+            (f"sum by (step) (txlog_maintenance_last_run_failures{{{STORE}}})", "{{step}}, last run"),
             (
                 f'sum by (step) (increase(txlog_maintain_actions_total{{{PROCESS}, result="failed"}}[1h]))',
                 "{{step}}, in an hour",
@@ -161,7 +161,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         _lines("Time of the steps", (_rate("txlog_maintain_step_seconds_total", "step"), "{{step}}"), unit="percentunit", stacked=True),
         _lines("What the steps did", (_rate("txlog_maintain_work_total", "step, what"), "{{step}} {{what}}"), unit="short"),
-        _lines("Rows that the last run wrote", (f"sum by (job) (txlog_maintenance_last_run_rows{{{STORE}}})", "{{job}}")),
+        _lines("Rows that the last run wrote", (f"sum by (step) (txlog_maintenance_last_run_rows{{{STORE}}})", "{{step}}")),
     ),
     "Publication": (
         _lines(

@@ -49,7 +49,7 @@ SPECS = (
         goals=(Goal(of="txlog, native", figure="MB", versus="delta-rs", at_most=1.0),),
         floor=(
             "a commit stores its rows twice, in the decision and in the marker, until maintenance removes both. Tried: compression of the rows as a whole "
-            "(13.6 to 5.8 MB). With inline.max.bytes = 0 the rows are stored once, in a file, for one PUT more."
+            "(13.6 to 5.8 MB). With inline.max.bytes = 0 the rows are stored once, in a file, and this costs one PUT more."
         ),
         once=True,
     ),

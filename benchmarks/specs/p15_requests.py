@@ -92,7 +92,7 @@ def rival(place: Place, *, reading: bool) -> Iterator[Callable[[], Samples]]:
 
 
 FLOOR = (
-    "12 requests do not depend on the log: 1 for the store, 3 for the topic (W46 included), 4 that open the table and the partition, and 4 PUTs. "
+    "12 requests do not depend on the log. They are 1 for the store, 3 for the topic (W46 included), 4 that open the table and the partition, and 4 PUTs. "
     "Each record since the last snapshot is one GET more, all of them in one round. Tried: segments of 16 records for the table of transactions, "
     "where 105 commits left up to 100 records before. Shorter segments would write more snapshots than they save GETs."
 )

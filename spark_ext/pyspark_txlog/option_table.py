@@ -267,13 +267,13 @@ COLUMNS = Option(
     _READS,
     values.COLUMNS,
     otherwise="`*`, all columns of the topic",
-    doc="The columns to read, in that order; `*` means all columns of the topic. `_topic`, `_partition`, `_offset`, `_timestamp` are read only if they are named.",
+    doc="The columns to read, in that order. `*` means all columns of the topic. `_topic`, `_partition`, `_offset`, `_timestamp` are read only if they are named.",
 )
 WHERE = Option(
     "where",
     _READS,
     values.CONDITION,
-    doc="Returns only rows for which the condition is true, and does not open files that cannot match by their statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
+    doc="Returns only rows for which the condition is true. It does not open files that cannot match by their statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
 )
 METADATA = Option(
     "metadata",
@@ -343,7 +343,7 @@ KEY = Option(
 TRANSACTIONAL_ID: Option[str] = _setting(
     "transactional.id",
     _WRITES,
-    otherwise="{}, else a random id for this write; for a stream: always derived from its checkpoint location",
+    otherwise="{}, else a random id for this write. In a stream it is always derived from its checkpoint location",
     doc="The name by which txlog fences older writers and detects a repeated write.",
 )
 TXN_VERSION = Option(
@@ -432,7 +432,7 @@ def _calls(calls: tuple[Call, ...]) -> str:
 
 def _default(option: Option[Any]) -> str:
     if option.stream is not None:
-        return f"{option.default}; for a stream: {option.stream[0]}"
+        return f"{option.default}; in a stream: {option.stream[0]}"
     return f"`{option.default}`" if option.default else option.otherwise
 
 

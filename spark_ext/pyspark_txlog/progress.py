@@ -42,7 +42,10 @@ class ProgressMetrics(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
         """Remember the name of the query."""
-        self._names[str(event.runId)] = event.name or str(event.id)
+        query = self._names[str(event.runId)] = event.name or str(event.id)
+        for outcome in ("stopped", "failed"):
+            # So that Prometheus sees the first end as an increase.
+            self._registry.add("txlog_query_ended_total", 0, query, outcome)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name
         """Count a micro-batch that has ended."""

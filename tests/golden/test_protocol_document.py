@@ -40,7 +40,7 @@ RULES = re.findall(r"^\* \*\*([WRC]\d+[a-z]?)\*\*", DOCUMENT, re.MULTILINE)
 INVARIANTS = [f"invariant {number}" for number in re.findall(r"^\| (\d+) \| \*\*", DOCUMENT, re.MULTILINE)]
 FOLDERS = ("txlog", "spark_ext", "tests", "lab", "benchmarks")
 SOURCES = {path: path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", PROTOCOL, *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 OF_OTHER_DOCUMENTS = re.compile(
     r"\bDESIGN\b|kafka-semantics|\b[Cc]ases? \d|[Pp]itfall|\b[Ss]ection \d|[Mm]odel m\d"
     r'|(?:#|"""|\() ?P\d+(?:, P\d+)*(?::|\)[."])|def test_(?:case_)?[mp]?\d+_',

@@ -13,7 +13,7 @@ from tests.page.shop import ROOT, make_shop
 
 MAX_BYTES = 150_000
 PICTURES = {
-    "inspect-wide.png": {"width": 1280, "height": 1530, "dark": False},
+    "inspect-wide.png": {"width": 1280, "height": 1630, "dark": False},
     "inspect-narrow.png": {"width": 400, "height": 1100, "dark": True},
 }
 

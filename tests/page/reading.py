@@ -1,4 +1,4 @@
-"""What does a page contain? Its elements and texts, as a parser of HTML finds them."""
+"""Read the elements and texts of a page, as a parser of HTML finds them."""
 
 from __future__ import annotations
 

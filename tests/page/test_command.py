@@ -134,6 +134,8 @@ def test_the_server_answers_browsers_of_this_machine_only() -> None:
             f"127.0.0.1.evil:{port}",
         ):
             assert ask(server, Host=host)[0] == 403, host
+        part = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}
+        assert ask(server, **part)[0] == ask(server, **{**part, "Sec-Fetch-Dest": "iframe"})[0] == 403
         for path in ("/x", "/../etc/passwd", "/my-shop/txlog.json"):
             assert ask(server, path=path)[0] == 404, path
         assert ask(server, path="http://evil.example/")[0] == 403
@@ -141,6 +143,8 @@ def test_the_server_answers_browsers_of_this_machine_only() -> None:
             assert ask(server, verb)[0] == 501, verb
         assert pages.calls == 3
         assert ask(server, path="/?again")[0] == 200
+        # A link in a mail or on another site may lead here.
+        assert ask(server, **{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"})[0] == 200
 
 
 def test_a_request_without_a_host_is_refused() -> None:

@@ -224,7 +224,7 @@ def test_the_drawing_leaves_the_settings_of_matplotlib_as_they_are() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_spans_keep_what_was_added(seed: int) -> None:
-    """While there are few, offsets keep their kind; of many, each part has the kind that matters most in it."""
+    """While there are few, offsets keep their kind. Later each part has the kind that matters most in it."""
     draw_ = random.Random(seed)
     start, limit = draw_.randrange(50), draw_.randrange(1, 40)
     ends, at = [], draw_.randrange(40)
@@ -239,6 +239,7 @@ def test_spans_keep_what_was_added(seed: int) -> None:
         kinds |= dict.fromkeys(range(max(low, start), high), kind)
     found = spans.result()
     assert len(found) <= limit
+    assert all(start <= span.start < span.end <= max(at, start + 1) for span in found)
     assert all(before.end <= after.start for before, after in pairwise(found))
     exact = sum(high > start for _, high, _ in ends) <= limit
     for offset, kind in kinds.items():

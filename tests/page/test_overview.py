@@ -13,12 +13,16 @@ from tests.page.reading import Parsed
 from tests.page.stores import many_segments, random_topic
 from txlog.client import Store
 from txlog.client import ribbons as module
+from txlog.client.notebook import MAX_DRAWN_TOPICS, topic_sections
 from txlog.client.reading import read_session
 from txlog.client.ribbons import PartitionLook, look_at_partitions, ribbon_of
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.drawing.html import document
+from txlog.drawing.sections import Ribbon
+from txlog.drawing.spans import Spans
 from txlog.drawing.svg import draw
+from txlog.drawing.values import Page
 from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
 from txlog.inspection import overview
 from txlog.inspection.chain import PartitionChain, dump_partition
@@ -153,6 +157,37 @@ def test_the_page_of_a_large_store_is_small_and_cheap(world: World) -> None:
     assert (cost.put_if_absent, cost.write_file, cost.delete) == (0, 0, 0)
     assert writes.put_if_absent > 0
     assert len(re.findall("<title>", html)) < 8_000
+
+
+def test_the_page_of_many_partitions_and_topics_is_small() -> None:
+    """As many spans as the limits allow, and more topics than are drawn."""
+    topics, partitions = 50, 10
+    limit = overview.spans_of_each(topics * partitions)
+    looks = []
+    for number in range(topics * partitions):
+        fates, places = (Spans(10**9, 2 * 10**9, limit, joined=False) for _ in range(2))
+        for start in reversed(range(10**9, 2 * 10**9, 10**7)):
+            fates.add(start, start + 10**7, ("committed", "aborted")[start // 10**7 % 2])
+            places.add(start, start + 10**7, "sealed")
+        ribbon = Ribbon(
+            topic=f"a-topic-with-a-longer-name-{number // partitions}",
+            partition=number % partitions,
+            log_start_offset=10**9,
+            last_stable_offset=2 * 10**9,
+            log_end_offset=2 * 10**9,
+            fates=fates.result(),
+            places=places.result(),
+            open_transactions=number == topics * partitions - 1,
+        )
+        looks.append(PartitionLook(ribbon=ribbon, pieces=[], files=[], totals={}, indexes=0, unread=0))
+    page = Page(title="t", subtitle="", figures=(), warnings=(), sections=topic_sections(looks))
+    html = document(page, draw)
+    assert html.count("<svg") == MAX_DRAWN_TOPICS
+    assert html.count("<table") == topics
+    assert len(html.encode()) < 2_000_000
+    # The last one has an open transaction.
+    assert page.sections[-1].drawing is not None
+    assert page.sections[-2].drawing is None
 
 
 def test_a_damaged_partition_is_a_warning_and_the_others_are_drawn(world: World) -> None:

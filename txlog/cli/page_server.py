@@ -1,13 +1,14 @@
 """How is a page shown to browsers of this machine, and to nobody else?
 
-The server listens on the loopback address only. It answers GET and HEAD of `/`, and only if the Host header names this
-machine: otherwise a page of another site could read the store through a name that it points to 127.0.0.1.
+The server listens on the loopback address only. It answers GET and HEAD of `/` if the Host header names this machine.
+Without this check, a page of another site could read the store through a name that it points to 127.0.0.1.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -53,9 +54,11 @@ class PageServer(ThreadingHTTPServer):
             except TxlogError as error:
                 return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n"
 
-    def is_own(self, host: str | None) -> bool:
-        """Return whether a Host header names this server."""
-        return host in {f"{name}:{self.server_port}" for name in (_ADDRESS, "localhost")}
+    def serves(self, headers: Message) -> bool:
+        """Return whether a request names this server, and is not a part of another site's page."""
+        names = {f"{name}:{self.server_port}" for name in (_ADDRESS, "localhost")}
+        is_part = headers.get("Sec-Fetch-Dest", "document") != "document"
+        return headers.get("Host") in names and not (is_part and headers.get("Sec-Fetch-Site") != "same-origin")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_SECONDS
 
     def do_GET(self) -> None:
-        if not self.server.is_own(self.headers.get("Host")):
+        if not self.server.serves(self.headers):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this page is for browsers of this machine\n")
         elif self.path.partition("?")[0] != "/":
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only one page: /\n")

@@ -7,6 +7,7 @@ raises an error, and costs a bounded number of requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ MAX_PARTITIONS = 16
 """Partitions that one drawing opens: one LIST each, and one GET for each object of the tail."""
 MAX_INDEXES = 64
 """Indexes that it reads: one or two GETs each."""
+MAX_DRAWN_TOPICS = 40
+"""Further topics are tables only. A drawing costs 50 ms and 8 KB, even if it is empty."""
 _MAX_SPANS = 100
 
 
@@ -111,11 +114,20 @@ def topic_sections(looks: Iterable[PartitionLook]) -> list[Section]:
     topics: dict[str, list[PartitionLook]] = {}
     for each in looks:
         topics.setdefault(each.ribbon.topic, []).append(each)
+    # Open transactions first, then the longest logs.
+    drawn = sorted(
+        topics,
+        key=lambda topic: (
+            -any(each.ribbon.open_transactions for each in topics[topic]),
+            -sum(each.ribbon.log_end_offset - each.ribbon.log_start_offset for each in topics[topic]),
+        ),
+    )[:MAX_DRAWN_TOPICS]
     sections = []
     for topic, parts in topics.items():
         unread = sum(each.unread for each in parts)
         note = f"{count_text(unread, 'old segment')} not read: only the offsets are known." if unread else ""
-        sections.append(topic_section(topic, [each.ribbon for each in parts], note))
+        section = topic_section(topic, [each.ribbon for each in parts], note)
+        sections.append(section if topic in drawn else replace(section, drawing=None))
     return sections
 
 

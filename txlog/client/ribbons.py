@@ -1,4 +1,4 @@
-"""What has a partition in each range of its offsets, and which transactions does its log show?
+"""Which rows are in each range of a partition's offsets, and which transactions does the log show?
 
 The partition is read from its end to its start, a few indexes at a time, because a transaction's marker is behind its
 rows. A few hundred spans and the newest transactions are kept, however long the log is.

@@ -216,8 +216,8 @@ def transactions_section(transactions: Sequence[Transaction], note: str = "", *,
             txn.state,
             time_text(txn.start_ms),
             duration_text(max(txn.end_ms - txn.start_ms, 0)),
-            sum(piece.rows for piece in txn.pieces),
-            ", ".join(sorted({*txn.partitions, *(piece.partition for piece in txn.pieces)})),
+            None if by_name else sum(piece.rows for piece in txn.pieces),
+            ", ".join(sorted({*txn.partitions, *(piece.partition for piece in txn.pieces)})) or None,
         )
         for txn in transactions
     ]
@@ -278,8 +278,8 @@ def files_section(points: Sequence[FilePoint], note: str = "") -> Section:
     """Return how many bytes and files there are of each age."""
     low = min((each.at_ms for each in points), default=0)
     high = max((each.at_ms for each in points), default=0)
-    width = max((high - low) / _COLUMNS, 1)
     columns = _COLUMNS if high > low else 1
+    width = max((high - low) / columns, 1) if high > low else 1000
     sizes: dict[str, list[int]] = {place: [0] * columns for place in _PLACES}
     files: dict[str, list[int]] = {place: [0] * columns for place in _PLACES}
     for each in points:
@@ -364,7 +364,7 @@ def journal_section(steps: Sequence[Step], note: str = "") -> Section:
 def _box(lane: int, start: float, end: float, kind: str, title: str, band: tuple[float, float]) -> Box:
     low, high = band
     if kind == "aborted":
-        high -= (high - low) * 0.35  # a shape of its own, for people who do not see the colour
+        high -= (high - low) * 0.35  # so that people who cannot see the colour see the height
     return Box(lane=lane, start=start, end=end, kind=kind, title=title, low=low, high=high)
 
 

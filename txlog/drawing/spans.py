@@ -29,13 +29,13 @@ class Spans:
     """
 
     def __init__(self, start: int, end: int, limit: int, *, joined: bool) -> None:
-        self._start, self._limit, self._joined = start, limit, joined
+        self._start, self._end, self._limit, self._joined = start, end, limit, joined
         self._width = max(1, -(-(end - start) // limit))
         self._spans: list[Span] = []
         self._parts: dict[int, Counter[str]] | None = None
 
     def add(self, start: int, end: int, kind: str, title: str = "") -> None:
-        """Add a range that ends at or before the start of the range before it. What is below the first offset is cut."""
+        """Add a range that ends at or before the start of the range before it. Offsets below the first one are cut off."""
         start = max(start, self._start)
         if start >= end:
             return
@@ -62,7 +62,7 @@ class Spans:
         for part, counts in sorted(self._parts.items()):
             kind = min(counts, key=_FIRST.index)
             start = self._start + part * self._width
-            end = start + self._width
+            end = min(start + self._width, self._end)
             if found and found[-1].kind == kind and found[-1].end == start and len(counts) == 1:
                 found[-1].end = end
                 found[-1].counts.update(counts)

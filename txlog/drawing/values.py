@@ -1,4 +1,4 @@
-"""What does a page consist of? Drawings, tables and sections, as plain values.
+"""Which parts does a page have? Drawings, tables and sections, as plain values.
 
 Times are milliseconds since 1970. A `kind` is one of KINDS: it selects a colour, and the legend tells its meaning.
 """
@@ -77,7 +77,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Stacked columns: for each kind a number in each column."""
+    """Stacked columns. Each kind has a number in each column."""
 
     label: str
     unit: Literal["bytes", "files"]

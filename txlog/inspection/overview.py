@@ -1,7 +1,7 @@
-"""What is in a store, in one look? Topics, transactions, groups, files and maintenance, as a page.
+"""How does a whole store look? Topics, transactions, groups, files and maintenance, as a page.
 
 The look only reads. Its requests are bounded: it opens MAX_PARTITIONS partitions and reads MAX_INDEXES indexes, the
-newest of each partition, and MAX_RUNS runs of maintenance. The page tells what is beyond these limits.
+newest of each partition, and MAX_RUNS runs of maintenance. The page counts the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from txlog.client.admin import Admin
 from txlog.client.descriptions import GroupInfo, TransactionDescription
-from txlog.client.notebook import positions, state_of, topic_sections
+from txlog.client.notebook import MAX_DRAWN_TOPICS, positions, state_of, topic_sections
 from txlog.client.ribbons import PartitionLook, look_at_partitions
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -41,11 +41,16 @@ _MAX_SPANS = 6_000
 _OPEN = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
 
 
+def spans_of_each(partitions: int) -> int:
+    """Return how many spans a band of a partition may have."""
+    return min(max(_MAX_SPANS // max(partitions, 1) // 2, 6), 400)
+
+
 def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
     """Return a page about these topics (empty: all), and about the transactions, groups and maintenance of the store.
 
-    Costs one LIST for each partition, one GET for each object of a tail, one or two for each index, one for each run of
-    maintenance, and what `list_transactions` and `list_groups` cost. Damaged partitions become warnings on the page.
+    Costs one LIST for each partition, one GET for each object of a tail and each run of maintenance, and one or two for
+    each index. `list_transactions` and `list_groups` add their own cost. Damaged partitions become warnings on the page.
     Raises UnknownTopicOrPartitionError, NotAStoreError.
     """
     damaged: list[CorruptLogError] = []
@@ -57,7 +62,7 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
         Session(runtime, runtime.settings.client_config(), f"inspection of {runtime.where}"),
         opened,
         max_indexes=MAX_INDEXES,
-        max_spans=min(max(_MAX_SPANS // max(len(opened), 1) // 2, 12), 400),
+        max_spans=spans_of_each(len(opened)),
         max_pieces=MAX_TRANSACTIONS,
         damaged=damaged,
     )
@@ -83,7 +88,8 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
         sections=[
             Section(
                 title="Topics",
-                note="Offsets grow to the right. The upper band of a partition is what readers see, the lower one where the rows are stored.",
+                note="Offsets grow to the right. The upper band of a partition is what readers see, the lower one where the rows are stored."
+                + (f" Only {MAX_DRAWN_TOPICS} topics are drawn." if len(found) > MAX_DRAWN_TOPICS else ""),
             ),
             *topic_sections(looks.values()),
             transactions_section(

@@ -65,6 +65,8 @@ def enable() -> Registry:
         if _active is None:
             _active = Registry()
             _active.replace({"txlog_build_info": {(__version__,): 1}})
+            # Prometheus counts from the second value of a series on, so the first fenced producer must not be the first.
+            _active.add("txlog_fenced_producers_total", 0)
         return _active
 
 

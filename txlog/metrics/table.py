@@ -2,7 +2,7 @@
 
 Names follow Prometheus: base units, and `_total` for counters. OpenTelemetry gets the same names with its own rules
 (`Metric.instrument`). Labels are bounded. A topic is a label, and a transactional.id is not, because programs draw new
-ones. Only metrics of a store and its groups have the label `partition`.
+ones. `job` and `instance` are Prometheus's own labels. Only metrics of a store and its groups have the label `partition`.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ METRICS: dict[str, Metric] = _table(
         "Offsets up to the last stable one that the topic's table in this format does not show yet.", "topic", "format"),
     _store("publication_lag_seconds",
         "How long the oldest of these offsets has waited. 0 if the table shows all committed rows.", "topic", "format"),
-    _store("maintenance_last_run_timestamp_seconds", "When a job of maintenance last ended with work done.", "job"),
-    _store("maintenance_last_run_rows", "Rows that this run of the job wrote.", "job"),
-    _store("maintenance_last_run_failures", "Partitions at which this run of the job failed.", "job"),
+    _store("maintenance_last_run_timestamp_seconds", "When a job of maintenance last ended with work done.", "step"),
+    _store("maintenance_last_run_rows", "Rows that this run of the job wrote.", "step"),
+    _store("maintenance_last_run_failures", "Partitions at which this run of the job failed.", "step"),
     _exporter("looks_total", "counter", "Looks at the store. The outcome is ok or failed.", "outcome"),
     _exporter("errors_total", "counter",
         "What could not be read. The scope is store (it did not answer), topic (a part of it is damaged) or internal (another "
