@@ -87,6 +87,7 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "pyspark_txlog.native.snapshot.Snapshot",
             "pyspark_txlog.committed_source_offsets",
             "pyspark_txlog.sink.committed_offsets.SourceOffset",
+            "pyspark_txlog.ProgressMetrics",
             "pyspark_txlog.TxlogDataSource",
             "pyspark_txlog.DefaultSource",
         ),
@@ -118,6 +119,7 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """File name -> title, introduction, and what the page describes."""
 MADE_BY_USERS = (
+    "pyspark_txlog.ProgressMetrics",
     "txlog.OffsetAndMetadata",
     "txlog.TopicPartition",
     "txlog.client.offsets.OffsetSpec",

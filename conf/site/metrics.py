@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conf.site.markdown import escape
 from txlog.exporter import look
 from txlog.metrics.table import METRICS, SECONDS, SOURCES, Metric
 
@@ -27,21 +28,17 @@ def page() -> str:
     """Return the page, as Markdown."""
     parts = [_START]
     for source, text in SOURCES.items():
-        rows = [_row(metric) for metric in METRICS.values() if metric.source == source]
-        parts.append(
-            f"## {_TITLES[source]}\n\n{text}\n\n| name | kind | labels | meaning |\n|---|---|---|---|\n"
-            + "\n".join(rows)
-            + "\n"
-        )
+        parts.append(f"## {_TITLES[source]}\n\n{escape(text)}\n")
+        parts += [_section(metric) for metric in METRICS.values() if metric.source == source]
     buckets = ", ".join(f"{bound:g}" for bound in SECONDS)
-    parts.append(f"Histograms have buckets up to these numbers of seconds: {buckets}.\n")
+    parts.append(f"## Buckets\n\nHistograms have buckets up to these numbers of seconds: {buckets}.\n")
     parts.append(f"## What a look of the exporter costs\n\n{_costs()}\n")
     return "\n".join(parts)
 
 
-def _row(metric: Metric) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+def _section(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "none"
+    return f"### `{metric.name}`\n\n{escape(metric.help)}\n\n- **Kind:** {metric.kind}.\n- **Labels:** {labels}.\n"
 
 
 def _costs() -> str:

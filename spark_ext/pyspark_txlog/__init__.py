@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark_txlog.api.log import TxLog
     from pyspark_txlog.api.table import TopicTable
     from pyspark_txlog.patch import install, uninstall
+    from pyspark_txlog.progress import ProgressMetrics
     from pyspark_txlog.sink.committed_offsets import committed_source_offsets
     from pyspark_txlog.spark_session import activate, session
 

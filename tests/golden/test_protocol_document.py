@@ -164,7 +164,7 @@ def test_every_rule_is_cited_where_it_is_kept_and_where_it_is_tested(where: str)
 
 
 def test_no_text_cites_a_document_that_is_not_here() -> None:
-    here = {path.name for path in (*PAGES, *(ROOT / "tests").rglob("*.md"), *map(Path, GENERATED))}
+    here = {path.name for path in (*PAGES, *ROOT.glob("*.md"), *(ROOT / "tests").rglob("*.md"), *map(Path, GENERATED))}
     for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
         if path != Path(__file__):
             found = OF_OTHER_DOCUMENTS.search(text)

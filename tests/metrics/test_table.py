@@ -11,6 +11,7 @@ import pytest
 
 import txlog
 from conf.site import metrics as site_metrics
+from conf.site.markdown import escape
 from tests.client.world import Outage, World, orders
 from tests.metrics.world import commit, emitted, exporter_of, filled, hang
 from txlog import metrics
@@ -80,11 +81,12 @@ def test_every_metric_is_emitted(world: World, registry: Registry) -> None:
 def test_the_page_lists_every_metric() -> None:
     page = site_metrics.page()
     for metric in METRICS.values():
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{metric.name}` ")]
-        assert row.count(" | ") == 3, row
-        assert metric.help in row
-        assert all(f"`{label}`" in row for label in metric.labels)
-    assert all(text in page for text in SOURCES.values())
+        assert page.count(f"### `{metric.name}`\n") == 1
+        section = page.partition(f"### `{metric.name}`\n")[2].partition("\n##")[0]
+        assert escape(metric.help) in section
+        assert f"**Kind:** {metric.kind}." in section
+        assert all(f"`{label}`" in section for label in metric.labels)
+    assert all(escape(text) in page for text in SOURCES.values())
 
 
 def test_importing_txlog_loads_neither_prometheus_nor_opentelemetry() -> None:
