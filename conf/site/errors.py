@@ -27,12 +27,16 @@ address of this page, after `#`: the page then shows the text that fits.
 | group | what a program does next | errors |
 |---|---|---|
 """
-# The contents of the page have the classes only. A text in the address that is not an anchor is compared with all texts.
-_SCRIPT = """\
+# The contents of the page have the classes only.
+_STYLE = """\
 <style>
 .md-nav--secondary .md-nav { display: none }
 h3.message code { font-size: 0.8rem; white-space: normal; overflow-wrap: anywhere }
+h3.message:target { background: var(--md-accent-fg-color--transparent) }
 </style>
+"""
+# A text in the address that is not an anchor is compared with all texts. The page goes to the anchor of the longest that fits.
+_SCRIPT = """\
 <script>
 (function () {
   function find() {
@@ -52,7 +56,7 @@ h3.message code { font-size: 0.8rem; white-space: normal; overflow-wrap: anywher
       });
       if (fits && known > length) { best = code; length = known; }
     });
-    if (best) best.scrollIntoView();
+    if (best) location.replace("#" + best.parentElement.id);
   }
   addEventListener("hashchange", find);
   find();
@@ -72,7 +76,7 @@ def page() -> str:
         members = [kind for kind in CLASSES if group in kind.__bases__]
         links = ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in (group, *members))
         lines.append(f"| `{group.__name__}` | {_linked(sections(group)['What to do'])} | {links} |")
-    lines += ["", _SCRIPT]
+    lines += ["", _STYLE]
     for kind in CLASSES:
         parts = sections(kind)
         lines += [f"## {kind.__name__} {{ #{kind.__name__.lower()} }}", "", parts["Meaning"], ""]
@@ -89,7 +93,7 @@ def page() -> str:
             lines += [f"### {_code(problem)} {{ #{anchor} .message }}", ""]
             if hint:
                 lines += [f"What to do: {_code(hint)}", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, _SCRIPT])
 
 
 def sections(kind: type[TxlogError]) -> dict[str, str]:
