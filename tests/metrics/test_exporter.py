@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import cast
+import threading
+from typing import Any, cast
 
 import pytest
 
@@ -353,6 +354,48 @@ def test_an_opener_that_fails_in_any_way_ends_no_scrape(registry: Registry, capl
     exporter.refresh()
     assert value(registry, "up") == 0
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_look_that_takes_too_long_gives_the_numbers_of_the_one_before(world: World, registry: Registry) -> None:
+    filled(world)
+    may_go = threading.Event()
+    may_go.set()
+
+    class Slow(Outage):
+        def __getattr__(self, verb: str) -> Any:
+            may_go.wait(20)
+            return super().__getattr__(verb)
+
+    slow = Slow(world.counting)
+    exporter = exporter_of(world, registry, cast(ObjectStore, slow), longest_wait_ms=50)
+    exporter.open()
+    exporter.refresh()
+    assert exporter._running is not None
+    exporter._running.result(20)
+    assert value(registry, "up") == 1
+    may_go.clear()
+    slow.pattern = ""
+    for _ in range(2):
+        look(world, exporter)  # the second scrape begins no look beside the first one
+        assert value(registry, "up") == 1
+    may_go.set()
+    exporter._running.result(20)
+    assert value(registry, "up") == 0
+    assert value(registry, "exporter_looks_total", "failed") == 1
+    exporter.close()
+
+
+def test_scrapes_at_once_share_a_look(world: World, registry: Registry, exporter: Exporter) -> None:
+    filled(world)
+    exporter.open()
+    with world.counting.counting() as cost:
+        threads = [threading.Thread(target=exporter.refresh) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert value(registry, "exporter_looks_total", "ok") == 1
+    assert value(registry, "exporter_look_requests") == cost.total
 
 
 def test_a_store_is_opened_once(world: World, registry: Registry) -> None:

@@ -79,7 +79,7 @@ def exporter(
         try:
             served.open()
         except RetriableError as error:
-            session.out.note(f"{error}; the first scrape tries again")
+            session.out.note(f"{error.problem}; the first scrape tries again")
         server = stack.enter_context(Server(registry, port, host, served.refresh))
         session.out.note(f"Metrics at {server.url}")
         session.out.flush()

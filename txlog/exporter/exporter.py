@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock, SystemClock
@@ -23,14 +24,14 @@ from txlog.metrics.table import METRICS
 
 DEFAULT_MIN_INTERVAL_MS = 15_000
 DEFAULT_MAX_READS = 500
-_LONGEST_WAIT_S = 8.0
+LONGEST_WAIT_MS = 8_000
 """Prometheus gives up a scrape after 10 s."""
 _LOG = logging.getLogger(__name__)
 _NO_NUMBERS: Gauges = {name: {} for name, metric in METRICS.items() if metric.source == "store"}
 
 
 class Exporter:
-    """Keeps the metrics of one store in a registry. Thread-safe: one look at a time, and other scrapes wait for it."""
+    """Keeps the metrics of one store in a registry. Thread-safe. All scrapes share one look."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Exporter:
         *,
         min_interval_ms: int = DEFAULT_MIN_INTERVAL_MS,
         max_reads: int = DEFAULT_MAX_READS,
+        longest_wait_ms: int = LONGEST_WAIT_MS,
         clock: Clock | None = None,
     ) -> None:
         """Set up an exporter. `open_store` is called again after each look that failed."""
@@ -47,7 +49,10 @@ class Exporter:
         self._min_interval_ms = min_interval_ms
         self._max_reads = max_reads
         self.clock: Clock = clock or SystemClock()
+        self._longest_wait_ms = longest_wait_ms
         self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="txlog-exporter")
+        self._running: Future[None] | None = None
         self._looked_at_ms: int | None = None
         self._runtime: Runtime | None = None
         self._looker: Looker | None = None
@@ -60,18 +65,17 @@ class Exporter:
     def refresh(self) -> None:
         """Look at the store if the last look is too long ago. Raises nothing: `txlog_up` is 0 after a failure.
 
-        Waits for the look of another scrape, but not for ever: then the numbers stay those of the last look.
+        A look that takes too long for a scrape goes on without it, and the scrape gets the numbers of the look before.
         """
-        if not self._lock.acquire(timeout=_LONGEST_WAIT_S):
-            return
-        try:
-            now_ms = self.clock.monotonic_ms()
-            if self._looked_at_ms is not None and now_ms - self._looked_at_ms < self._min_interval_ms:
-                return
-            self._looked_at_ms = now_ms
-            self._look()
-        finally:
-            self._lock.release()
+        with self._lock:
+            if self._running is None or self._running.done():
+                now_ms = self.clock.monotonic_ms()
+                if self._looked_at_ms is not None and now_ms - self._looked_at_ms < self._min_interval_ms:
+                    return
+                self._looked_at_ms = now_ms
+                self._running = self._thread.submit(self._look)
+            running = self._running
+        wait([running], timeout=self._longest_wait_ms / 1000)
 
     def open(self) -> None:
         """Open the store if it is not open. Raises what opening it raises."""
@@ -80,7 +84,11 @@ class Exporter:
             self._looker = Looker(self._runtime, max_reads=self._max_reads)
 
     def close(self) -> None:
-        """Close the store."""
+        """Begin no look any more, and close the store."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._forget()
+
+    def _forget(self) -> None:
         if self._runtime is not None:
             self._runtime.close()
         self._runtime = self._looker = None
@@ -129,7 +137,7 @@ class Exporter:
             )
         if not isinstance(error, RetriableError):
             # The location may hold another store now.
-            self.close()
+            self._forget()
 
     def _requests(self) -> float:
         return sum(self._registry.values("txlog_storage_requests_total").values())
