@@ -64,7 +64,11 @@ TABLES: Mapping[str, MetadataTable] = {
             ("last_outcome", "string", "commit or abort: how the last transaction ended; null if there was none"),
             ("last_epoch", "bigint", "the epoch of the transaction that ended last; null after an init"),
             ("timeout_ms", "bigint", "transaction.timeout.ms of its producer"),
-            ("started_at", "timestamp", "when the open or last transaction registered its first partition"),
+            (
+                "started_at",
+                "timestamp",
+                "when the open or last transaction registered its first partition; null after an init",
+            ),
             ("updated_at", "timestamp", "when the state changed last"),
             ("duration_ms", "bigint", "how long the transaction has been open; null if none is"),
             (
