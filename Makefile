@@ -84,8 +84,8 @@ test: $(CLASSES) ## Run all tests, in three processes
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # Old versions use what newer versions of their own dependencies deprecate.
-test-minimum: $(MINIMUM_STAMP) ## Run the tests of core, protocol, storage, client and commands with the lowest supported versions, or with PYTHON=... and the newest
-	$(MINIMUM)/bin/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder -W ignore::DeprecationWarning tests/core tests/protocol tests/storage tests/client tests/cli $(ARGS)
+test-minimum: $(MINIMUM_STAMP) ## Run the tests of core, protocol, storage, client, commands and metrics with the lowest supported versions, or with PYTHON=... and the newest
+	$(MINIMUM)/bin/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder -W ignore::DeprecationWarning tests/core tests/protocol tests/storage tests/client tests/cli tests/metrics $(ARGS)
 
 test-storm: $(CLASSES) ## Run the tests that take many minutes: SIGKILL before every write, also over the S3 protocol, and longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)

@@ -65,10 +65,11 @@ def with_options(page: str) -> str:
 def lowest_versions() -> str:
     """Return pip's constraints for the lowest versions of everything but Spark, on the lowest Python that has them all."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    drivers = [project["optional-dependencies"][name] for name in (backend.extra for backend in BACKENDS)]
+    extras = (*(backend.extra for backend in BACKENDS), "metrics", "otel")
+    chosen = [project["optional-dependencies"][name] for name in extras]
     python = project["requires-python"].removeprefix(">=")
     lines = []
-    for requirement in sorted(sum(drivers, project["dependencies"])):
+    for requirement in sorted(sum(chosen, project["dependencies"])):
         name, version = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement).groups()
         lines.append(f'{name}=={version} ; python_version == "{python}"\n')
     return "# Written by conf/generate.py, for make test-minimum.\n" + "".join(lines)
