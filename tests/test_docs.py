@@ -33,7 +33,15 @@ TUTORIAL = (
     "docs/maintenance.md",
 )
 """Pages with programs, in the order in which a reader runs them in one folder."""
-ELSEWHERE = {"docs/cli.md", "docs/columns.md", "docs/kafka.md", "docs/engine.md", "docs/monitor.md", "docs/publish.md", "docs/tables.md"}
+ELSEWHERE = {
+    "docs/cli.md",
+    "docs/columns.md",
+    "docs/kafka.md",
+    "docs/engine.md",
+    "docs/monitor.md",
+    "docs/publish.md",
+    "docs/tables.md",
+}
 """Tests below run the programs of cli.md, columns.md and tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine, tests/spark/test_monitoring.py those of monitor.md, tests/engines/test_page.py those of publish.md."""
 
 
