@@ -1,8 +1,8 @@
 """How does txlog log? With `logging`, one line for each event, and the same fields in the text and as attributes.
 
-Loggers have the names of modules, below `txlog` and `pyspark_txlog`. A library is quiet: as long as a program has no
-handler for these loggers, only errors are printed, and in Spark's Python workers and in the program `txlog` warnings, too.
-`TXLOG_LOG_LEVEL=INFO` prints more without a change of the program.
+Loggers have the names of modules, below `txlog` and `pyspark_txlog`. A handler of the program gets all records. Without
+one, only errors are printed. Spark's Python workers and the program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO`
+prints more without a change of the program.
 """
 
 from __future__ import annotations

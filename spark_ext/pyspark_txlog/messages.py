@@ -3,7 +3,7 @@
 Spark shows the whole Python traceback of an error that a data source raises. For a user's mistake the traceback does
 not help. So it is raised again here, at the data source's own boundary, and only its type and message remain.
 
-Spark runs most of a data source in Python processes of its own, in which a program cannot set logging up. There warnings
+Spark runs most of a data source in separate Python processes, in which a program cannot set logging up. There, warnings
 go to standard error, which Spark copies to the log of its driver or executor.
 """
 
@@ -48,7 +48,7 @@ def say(text: str) -> None:
 
 
 def mismatch(logger: logging.Logger, found: E, /, **fields: Unpack[logs.Fields]) -> E:
-    """Log that a checkpoint does not fit the store, and return the error that says so."""
+    """Log that a checkpoint does not fit the store, and return the error `found`."""
     logs.log(logger, logging.WARNING, "checkpoint_mismatch", "%s", found, **fields)
     return found
 

@@ -4,8 +4,8 @@
     with txlog.metrics.serve(port=9464):
         query.awaitTermination()
 
-A Python data source cannot report metrics of its own: Spark's `CustomMetric` and `ReportsSourceMetrics` exist only in Java.
-What it can report is the `latestOffset` of its progress, in which txlog's source has its lag.
+A Python data source cannot report metrics. Spark's `CustomMetric` and `ReportsSourceMetrics` exist only in Java. Its stream
+reader can report `latestOffset`. There txlog's source has its lag.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def registry(spark: SparkSession) -> Iterator[Registry]:
 
 
 def eventually(registry: Registry, name: str, expected: dict[tuple[str, ...], float]) -> None:
-    """Spark calls listeners from a queue of its own."""
+    """Spark calls listeners from another thread."""
     deadline = time.monotonic() + WAIT_S
     while registry.values(f"txlog_query_{name}") != expected and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -157,7 +157,9 @@ def test_the_programs_of_the_page(
     log_table, streaming = (code for code in PYTHON if code not in CLIENT)
     with metrics.enabled() as registry:
         for code in (log_table, streaming):
-            exec(compile(code, "docs/monitor.md", "exec"), {"__name__": "__main__"})
+            # Spark's JVM keeps the folder in which it was started.
+            here = re.sub(r'"(my-log|copier-checkpoint)"', lambda name: repr(str(tmp_path / name[1])), code)
+            exec(compile(here, "docs/monitor.md", "exec"), {"__name__": "__main__"})
         eventually(registry, "input_rows_total", {("copier",): 4})
     assert re.search(r"orders\| +4\|", capsys.readouterr().out)
     spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")

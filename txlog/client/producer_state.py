@@ -54,7 +54,7 @@ class Coordinator(Protocol):
     """What a producer's state tells its coordinator."""
 
     def note_lost(self, error: BaseException) -> None:
-        """Log that another process ended this instance, if `error` says so."""
+        """Log that another process ended this instance, if `error` is such an error."""
 
 
 class ProducerState:
