@@ -35,11 +35,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, test-page, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
@@ -108,6 +108,12 @@ test-spark-native: $(CLASSES) ## Run the tests of Spark after install(); `make t
 test-engines: $(BENCH_STAMP) $(ICEBERG_STAMP) $(ENGINES_STAMP) ## Read published tables with delta-rs, Polars, pyiceberg, DuckDB, Delta on Spark and Iceberg on Spark, and let these try to change them
 	$(BENCH)/bin/python -m pytest -m engines $(ARGS)
 
+test-page: $(STAMP) ## Look at the pages of txlog inspect in a headless Chromium: wide and narrow, light and dark; needs chromium and chromedriver
+	$(BIN)/python -m pytest -m page tests/page $(ARGS)
+
+pictures: $(STAMP) ## Make the pictures of docs/inspect.md again; needs chromium and chromedriver
+	$(BIN)/python -m tests.page.pictures
+
 test-rivals: $(OLDEST_STAMP) ## Kill the sinks of Delta and of Spark's files as test-kill does txlog's, delete their checkpoints, poll three tables
 	$(OLDEST)/bin/python -m tests.kill.torn_views
 	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
@@ -160,8 +166,14 @@ bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from the tables in the code
 	$(BIN)/python conf/generate.py
 
+docs: $(STAMP) ## Build the documentation as a site in build/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file conf/mkdocs.yml
+
 wheel: $(STAMP) ## Build sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
+
+release-check: $(STAMP) ## Build wheel and sdist, install each into an empty environment and run the README's first program; ARGS=--final before the tag
+	$(BIN)/python scripts/release_check.py $(ARGS)
 
 clean: ## Remove what builds, tests and tools have left
 	rm -rf build dist reports spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -40,7 +40,7 @@ def test_no_message_is_too_long() -> None:
         f"{where}: about {len(part)} characters: {part}"
         for where, text in _texts()
         for part in text.split(" hint: ")
-        if len(part) > LONGEST
+        if len(part) > LONGEST and not part.startswith("<")  # markup of a page
     ]
     assert not too_long, "\n".join(too_long)
 

@@ -5,50 +5,18 @@ from __future__ import annotations
 import email
 import subprocess
 import sys
-import tarfile
-import zipfile
 from configparser import ConfigParser
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from scripts.release_check import ROOT, Dist, build, metadata_problems
 from txlog import __version__
-
-ROOT = Path(__file__).parent.parent
-DIST_INFO = f"pyspark_txlog-{__version__}.dist-info"
-
-
-@dataclass(frozen=True, slots=True)
-class Dist:
-    wheel: Path
-    sdist: Path
-
-    def read(self, name: str) -> str:
-        with zipfile.ZipFile(self.wheel) as archive:
-            return archive.read(f"{DIST_INFO}/{name}").decode()
-
-    @property
-    def wheel_names(self) -> set[str]:
-        with zipfile.ZipFile(self.wheel) as archive:
-            return set(archive.namelist())
-
-    @property
-    def sdist_names(self) -> set[str]:
-        with tarfile.open(self.sdist) as archive:
-            return {member.name.partition("/")[2] for member in archive.getmembers()}
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
-    """Build the wheel from the sdist, so that a file that the sdist lacks is noticed here."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = out.glob("*.whl")
-    (sdist,) = out.glob("*.tar.gz")
-    return Dist(wheel, sdist)
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 def test_the_wheel_holds_every_source_file_and_nothing_else(dist: Dist) -> None:
@@ -60,7 +28,7 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(dist: Dist) -> None:
     }
     assert {"txlog/__init__.py", "txlog/py.typed", "pyspark_txlog/py.typed"} <= expected
     metadata = {
-        f"{DIST_INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+        f"{dist.info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }
     assert dist.wheel_names == expected | metadata
 
@@ -78,6 +46,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "sql",
         "iceberg",
         "metrics",
+        "page",
         "otel",
         "s3",
         "gcs",
@@ -86,15 +55,17 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "bench",
         "test",
         "dev",
+        "docs",
     }
     assert "txlog stores Kafka topics in a folder or an object store" in metadata.get_payload()
     assert "Apache License" in dist.read("licenses/LICENSE")
 
 
-def test_every_dependency_has_a_floor(dist: Dist) -> None:
-    requirements = email.message_from_string(dist.read("METADATA")).get_all("Requires-Dist", [])
-    assert requirements
-    assert [requirement for requirement in requirements if ">=" not in requirement.partition(";")[0]] == []
+def test_a_package_index_takes_the_metadata(dist: Dist) -> None:
+    assert [*metadata_problems(dist.read("METADATA"), __version__)] == []
+    assert [*metadata_problems(dist.sdist_metadata, __version__)] == []
+    without_floor = dist.read("METADATA").replace("Requires-Dist: pyarrow>=21", "Requires-Dist: pyarrow")
+    assert [*metadata_problems(without_floor, __version__)] == ["pyarrow: expected a lowest version"]
 
 
 def test_the_commands_are_entry_points(dist: Dist) -> None:
@@ -106,6 +77,7 @@ def test_the_commands_are_entry_points(dist: Dist) -> None:
 
 def test_the_sdist_holds_what_is_needed_to_build_and_to_test(dist: Dist) -> None:
     expected = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "scripts/setup.sh", ".ci/run"}
+    expected |= {"CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
     expected |= {
         "conf/txlog.toml",
         "docs/kafka.md",

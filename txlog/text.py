@@ -1,11 +1,13 @@
-"""How does txlog write times, sizes, numbers and similar names for people?
+"""How does txlog write times, sizes, numbers and similar names for people, and read what people wrote?
 
 Tables, dumps and messages use the same spelling. Programs get milliseconds and bytes instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -26,6 +28,16 @@ def time_text(timestamp_ms: int) -> str:
     except OverflowError:
         return "-"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_storage_value(text: str) -> object:
+    """Return a storage option's value: a bool for true and false, a dict for a JSON object, other text as it is."""
+    if text.strip().lower() in {"true", "false"}:
+        return text.strip().lower() == "true"
+    if text.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def parse_time(text: str) -> int | None:
@@ -85,8 +97,9 @@ def range_text(first: int, last: int) -> str:
 
 
 def install_text(extra: str) -> str:
-    """Return how to install an extra: from a package index, and from a clone that is not in an index."""
-    return f"pip install 'pyspark-txlog[{extra}]' (in a clone: pip install '.[{extra}]')"
+    """Return the command that adds an extra to an installed txlog."""
+    # It is right for a txlog from a clone, too: pip finds the installed package, and adds the packages of the extra.
+    return f"pip install 'pyspark-txlog[{extra}]'"
 
 
 def digest_text(digest: str) -> str:

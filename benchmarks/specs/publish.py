@@ -26,7 +26,7 @@ from txlog.client.store import Store
 from txlog.errors import TxlogError
 from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.publish import publish_topics
-from txlog.publication.publish import Known
+from txlog.publication.known import Known
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 TOPIC, PARTITIONS = "orders", 2
@@ -68,7 +68,7 @@ def measure(transactions: int, *, is_maintained: bool) -> Samples:
         store.create_topic(TOPIC, SCHEMA, partitions=PARTITIONS, config=CONFIG)
         maintainer = Maintainer(keeps.runtime)
         session = reading.read_session(publishes.runtime)
-        known: Known = {}
+        known = Known()
         with store.producer("mine") as producer:
 
             def commit(number: int) -> None:
@@ -100,7 +100,7 @@ def measure(transactions: int, *, is_maintained: bool) -> Samples:
                 _publish(session, publishes, known)
             commit(transactions + PUBLICATIONS * BETWEEN)
         with closing(world.open()) as cold, world.counting.counting() as cost:
-            _publish(reading.read_session(cold.runtime), cold, {})
+            _publish(reading.read_session(cold.runtime), cold, Known())
     return {
         "ms": took,
         "requests": requests,

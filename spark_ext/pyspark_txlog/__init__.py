@@ -9,7 +9,7 @@ another broken module still hides it: `spark.dataSource.register(pyspark_txlog.T
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     from pyspark_txlog.datasource import TxlogDataSource
@@ -17,9 +17,16 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "pyspark":
         raise
     raise ModuleNotFoundError(
-        "pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]' (in a clone: pip install '.[spark]')",
+        "pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]'",
         name=error.name,
     ) from error
+
+if TYPE_CHECKING:
+    from pyspark_txlog.api.log import TxLog
+    from pyspark_txlog.api.table import TopicTable
+    from pyspark_txlog.patch import install, uninstall
+    from pyspark_txlog.sink.committed_offsets import committed_source_offsets
+    from pyspark_txlog.spark_session import activate, session
 
 DefaultSource = TxlogDataSource
 

@@ -1,20 +1,26 @@
-"""Which part of an error does a user of Spark see?
+"""Which part of an error, and which log records, does a user of Spark see?
 
 Spark shows the whole Python traceback of an error that a data source raises. For a user's mistake the traceback does
 not help. So it is raised again here, at the data source's own boundary, and only its type and message remain.
+
+Spark runs most of a data source in Python processes of its own, in which a program cannot set logging up. There warnings
+go to standard error, which Spark copies to the log of its driver or executor.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, Unpack
 
+from txlog import logs
 from txlog.errors import CorruptLogError, TxlogError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=TxlogError)
 
 
 class NotNativeError(Exception):
@@ -37,5 +43,23 @@ def plain_errors(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def say(text: str) -> None:
-    """Print to the driver's console: Spark forwards what its Python workers print to standard error."""
+    """Print the progress of a command to standard error."""
     print(f"txlog: {text}", file=sys.stderr, flush=True)
+
+
+def mismatch(logger: logging.Logger, found: E, /, **fields: Unpack[logs.Fields]) -> E:
+    """Log that a checkpoint does not fit the store, and return the error that says so."""
+    logs.log(logger, logging.WARNING, "checkpoint_mismatch", "%s", found, **fields)
+    return found
+
+
+def _is_python_worker() -> bool:
+    """Return whether Spark started this process for its own work: no program can set logging up here."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+# PySpark's JSON formatter shows the fields of a record that are in this dictionary, and no others.
+logs.also_as("context")
+if _is_python_worker():
+    logs.print_from(logging.WARNING)

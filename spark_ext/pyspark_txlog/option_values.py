@@ -15,7 +15,7 @@ from txlog.engine import KEYS
 from txlog.engine.offsets import OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.engine.schemas import check_topic_name
 from txlog.errors import InvalidRequestError, TxlogError, UnsupportedStoreError
-from txlog.text import nearest
+from txlog.text import nearest, parse_storage_value
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -154,18 +154,6 @@ def _storage(name: str, text: str) -> dict[str, Any]:
     return parsed
 
 
-def _storage_value(_: str, text: str) -> object:
-    """Parse true, false and JSON objects; keep other text. Numbers and lists are only possible in `storageOptions`."""
-    if text.strip().lower() in {"true", "false"}:
-        return text.strip().lower() == "true"
-    if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-    return text
-
-
 def _text(_: str, text: str) -> str:
     return text
 
@@ -177,7 +165,8 @@ CONDITION = Value(
 FOLDER = Value("a folder, or a URL such as s3://bucket/log", _text)
 STORE = Value(FOLDER.range, _store)
 STORAGE = Value("a JSON object", _storage)
-STORAGE_VALUE = Value("text, true, false or a JSON object", _storage_value)
+STORAGE_VALUE = Value("text, true, false or a JSON object", lambda _, text: parse_storage_value(text))
+"""Numbers and lists are only possible in `storageOptions`."""
 TOPIC = Value("a topic's name", lambda _, text: check_topic_name(text))
 TOPICS = Value("topics, separated by commas", _checked(_topics, "topics, separated by commas"))
 PATTERN = Value("a Python regular expression", _pattern)

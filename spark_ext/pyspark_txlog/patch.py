@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +25,8 @@ from pyspark.sql import readwriter
 from pyspark.sql.streaming import readwriter as streaming
 from pyspark.sql.types import StructType
 
-from pyspark_txlog.messages import NotNativeError, say
+from pyspark_txlog.messages import NotNativeError
+from txlog.logs import log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,6 +38,7 @@ _Prepare: TypeAlias = Callable[[Any, object], Callable[[], Any]]
 
 _CONNECT = "pyspark.sql.connect.readwriter"
 _LOCK = threading.Lock()
+_LOG = logging.getLogger(__name__)
 _ORIGINALS: dict[tuple[type, str], tuple[_Method, _Method]] = {}
 """By class and name: the original method, and ours."""
 _SAID: set[tuple[str, str]] = set()
@@ -109,7 +112,14 @@ def _native_first(owner: type, name: str, prepare: _Prepare) -> _Method:
 def _say_once(name: str, reason: str) -> None:
     if (name, reason) not in _SAID:
         _SAID.add((name, reason))
-        say(f'{name}() of format("txlog") uses the Python data source: {reason}')
+        log(
+            _LOG,
+            logging.WARNING,
+            "python_source",
+            '%s() of format("txlog") uses the Python data source: %s',
+            name,
+            reason,
+        )
 
 
 # -- what was given to pyspark's objects ------------------------------------------------------------------------------

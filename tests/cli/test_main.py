@@ -17,6 +17,7 @@ import typer
 import txlog
 from tests.cli.support import Cli, run
 from txlog.cli import program
+from txlog.cli.options import Settings
 
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "txlog.client", "txlog.storage", "txlog.protocol")
 EXECUTABLE = Path(sys.executable).with_name("txlog")
@@ -118,6 +119,12 @@ def test_the_environment_stands_below_the_options(seen: Cli, tmp_path: Path) -> 
     config.write_text("[nonsense]\n")
     done = run("topics", "list", env={**env, "TXLOG_CONFIG": str(config)}, status=2)
     assert "unknown configuration table [nonsense]" in done.err
+
+
+def test_a_storage_option_may_be_a_bool_or_an_object() -> None:
+    given = ['client_kwargs={"region_name": "eu-west-1"}', "anon=false", "secret={no JSON"]
+    expected = {"client_kwargs": {"region_name": "eu-west-1"}, "anon": False, "secret": "{no JSON"}
+    assert Settings().overlaid(None, None, given, None).storage_options == expected
 
 
 def test_storage_options_add_up(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_store_that_hangs_does_not_hang_the_program(log: Store) -> None:
     printed = end_of(PLAIN + hang, log)
     assert time.monotonic() - started < 30
     assert printed == (
-        f"producer of {log.url}: the program ends without close(), and 2 rows did not get in within 300 ms: they may be lost\n"
+        f"txlog: producer of {log.url}: the program ends without close(), and 2 rows did not get in within 300 ms: they may be lost\n"
     )
     assert ids(log) == []
 
@@ -86,7 +86,7 @@ def test_a_send_that_failed_unseen_is_named(log: Store) -> None:
     program = PLAIN.replace("600_000", "600_000, retries=0") + "misbehave(fail)\nproducer.send('orders', rows)\n"
     printed = end_of(program, log)
     assert printed.startswith(
-        f"producer of {log.url}: the program ends without close(). It had failed: producer: 2 rows "
+        f"txlog: producer of {log.url}: the program ends without close(). It had failed: producer: 2 rows "
     )
     assert "the disk is full" in printed
     assert printed.count("\n") == 1
@@ -95,7 +95,7 @@ def test_a_send_that_failed_unseen_is_named(log: Store) -> None:
 def test_an_open_transaction_is_left_to_time_out(log: Store) -> None:
     printed = end_of(LOADER + "producer.send('orders', rows).result()\n", log)
     assert printed == (
-        f"producer (transactional.id 'loader') of {log.url}: the program ends without close(), and its transaction was not "
+        f"txlog: producer (transactional.id 'loader') of {log.url}: the program ends without close(), and its transaction was not "
         "committed: nothing of it will be visible. It is left to time out (transaction.timeout.ms = 60000), and holds readers "
         "back until it is ended; close() would have aborted it at once\n"
     )

@@ -21,7 +21,9 @@ def beside(*programs: Program[None]) -> Program[None]:
 
 def test_a_time_out_names_the_last_failure_also_of_a_program_beside() -> None:
     clock = ManualClock()
-    limit = Limit(clock.monotonic_ms() + 100, lambda met: TxlogTimeoutError(f"late: {met}"), 0, lambda _: 0)
+    limit = Limit(
+        clock.monotonic_ms() + 100, lambda met: TxlogTimeoutError(f"late: {met}"), 0, lambda _: 0, lambda _: None
+    )
     gathered = next(limited(beside(reads("a"), reads("b", "c")), clock, limit))
     assert isinstance(gathered, Gather)
     failing, waiting = gathered.programs

@@ -730,7 +730,7 @@ def test_notebooks_show_names_and_columns(store: Store) -> None:
     assert "<td>&lt;b&gt;</td><td>int64</td>" in shown
     assert "partitions=1, retention.ms=5" in shown
     assert store.topic("odd")._repr_html_().startswith("<table><caption>topic odd: partitions=1")
-    assert "<td>orders</td><td>2</td><td>id int64 not null, txn int64" in store._repr_html_()
+    assert '<td>orders</td><td class="n">2</td><td>id int64 not null, txn int64' in store._repr_html_()
     assert repr(store.snapshot("odd").table("odd")) == "TopicTable('odd', of a snapshot)"
 
 

@@ -10,6 +10,7 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
+from conf.site.hooks import GENERATED
 from tests.golden.examples import PROTOCOL, examples, rendered
 from txlog import errors
 from txlog.core import features, records, schema
@@ -163,7 +164,7 @@ def test_every_rule_is_cited_where_it_is_kept_and_where_it_is_tested(where: str)
 
 
 def test_no_text_cites_a_document_that_is_not_here() -> None:
-    here = {path.name for path in (*PAGES, *(ROOT / "tests").rglob("*.md"))}
+    here = {path.name for path in (*PAGES, *(ROOT / "tests").rglob("*.md"), *map(Path, GENERATED))}
     for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
         if path != Path(__file__):
             found = OF_OTHER_DOCUMENTS.search(text)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from tests.client.world import ORDERS, World
 from txlog.client import reading
 from txlog.client.store import Store
-from txlog.core.cleaning import MergePolicy
+from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition, publication_path
 from txlog.core.publication import Tables
 from txlog.errors import TxlogError
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
-from txlog.protocol.publications import read_chain
+from txlog.protocol.publications import first_whole, read_chain, read_publications
 from txlog.publication.publish import Published, publish_topic
 from txlog.storage.parquet_file import OpenedFile
 
@@ -42,7 +43,8 @@ class Follower:
         self._world = world
         self.seen: Counter[int] = Counter()
         """How often an `append` has brought a row. A streaming reader sees these."""
-        self._number = -1
+        self.number = -1
+        """The newest version that it has read."""
 
     def rows(self, tables: Tables) -> Counter[int]:
         """Return the rows of the tables."""
@@ -51,17 +53,15 @@ class Follower:
             found.update(self._of(file))
         return found
 
-    def follow(self, store: Store) -> Tables:
+    def follow(self, chain: Sequence[Tables]) -> Tables:
         """Read what was added since the last call, and return the newest tables."""
-        chain = store.runtime.run(read_chain(TOPIC))
-        for tables in chain.tables:
-            if tables.number > self._number and tables.newest.operation == "append":
+        for tables in chain:
+            if tables.number > self.number and tables.newest.operation == "append":
                 for file in tables.files.values():
                     if file.since == tables.number:
                         self.seen.update(self._of(file))
-        assert chain.newest is not None
-        self._number = chain.newest.number
-        return chain.newest
+        self.number = chain[-1].number
+        return chain[-1]
 
     def _of(self, file: Any) -> list[int]:
         ids = rows_of_file(self._world, file.path, file.bytes)
@@ -103,14 +103,12 @@ class Life:
         self.random.choice(actions)()
 
     def check(self) -> Tables:
-        """Publish, and compare the tables with a snapshot of the topic."""
+        """Publish, and compare each new version of the tables with a snapshot of the topic."""
         publish(self.world.open())
-        tables = self.follower.follow(self.store)
+        tables = self._check_versions()
         self._check_files()
         found = self.follower.rows(tables)
-        snapshot = self.store.snapshot(TOPIC).table(TOPIC).to_arrow()
-        expected = Counter(row["id"] for row in snapshot.to_pylist() if tables.has(row["_partition"], row["_offset"]))
-        assert found == expected
+        assert found == self._expected(tables)
         assert self.keyed or not found or max(found.values()) == 1
         if not self.keyed:
             shown = set(found) | self._deleted
@@ -119,6 +117,35 @@ class Life:
             assert max(self.follower.seen.values(), default=1) == 1
             assert set(found) <= set(self.follower.seen)
         return tables
+
+    def _check_versions(self, *, change_nothing: bool = False) -> Tables:
+        """Check the rows of each version since the last call, and return the newest one.
+
+        All of them belong to one call of a publisher, or of vacuum, whose versions `change_nothing`.
+        """
+        newest = self.store.runtime.run(read_chain(TOPIC)).newest
+        assert newest is not None
+        first = first_whole(max(self.follower.number, 0))
+        chain = self.store.runtime.run(read_publications(TOPIC, first, newest.number)).tables
+        for number, tables in enumerate(chain):
+            if tables.number <= self.follower.number:
+                continue
+            found = self.follower.rows(tables)
+            if change_nothing:
+                assert found == self.follower.rows(chain[number - 1]), f"version {tables.number}"
+                continue
+            expected = self._expected(tables)
+            if self.keyed and tables.newest.operation == "append":
+                # A compaction has used the new rows: the rows that it removed leave the tables in the next version.
+                assert expected <= found, f"version {tables.number}"
+            else:
+                assert found == expected, f"version {tables.number}"
+        return self.follower.follow(chain)
+
+    def _expected(self, tables: Tables) -> Counter[int]:
+        """Return the committed rows at the cut of a version, as the topic has them now."""
+        snapshot = self.store.snapshot(TOPIC).table(TOPIC).to_arrow()
+        return Counter(row["id"] for row in snapshot.to_pylist() if tables.has(row["_partition"], row["_offset"]))
 
     def _check_files(self) -> None:
         """Check that a reader of each version that was not replaced long ago finds all of its files."""
@@ -216,6 +243,7 @@ class Life:
                 session,
                 TopicPartition(TOPIC, number),
                 MergePolicy(max_inputs=self.random.choice([2, 100])),
+                layout=FileLayout(sort=self.random.choice([(), ("id",), ("name", "id")])),
             )
 
     def _compact(self) -> None:
@@ -242,6 +270,8 @@ class Life:
         report = vacuum(self.store.runtime, reading.read_session(self.store.runtime), dry_run=False)
         assert not report.failed
         self.deleted_objects += len(report.deleted)
+        if self.follower.number >= 0:
+            self._check_versions(change_nothing=True)
 
     def _publish(self) -> None:
         self.check()

@@ -161,6 +161,49 @@ def test_the_first_publisher_of_a_topic_may_sleep(
     assert [rows_of(world, each) for each in tables_of(world)[:sleeps_at]] == [[]] * sleeps_at
 
 
+def test_a_second_cut_lists_the_log_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge supersedes new rows after the first cut, and the publisher sleeps after the second one.
+
+    Vacuum deletes their files before it takes a number: the publication between the two cuts is younger than they are.
+    """
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=CONFIG)
+    grace_ms = store.runtime.constants.delete_grace_ms
+    with store.producer() as producer:
+        for first in (0, 3000, 6000):
+            producer.send("orders", many(3000, first)).result()
+        world.clock.advance_ms(10)
+        publish(world.open())
+        merge(world)
+        for first in (9000, 12_000, 15_000):
+            producer.send("orders", many(3000, first)).result()
+        producer.send("orders", orders(90_000)).result()
+    world.clock.advance_ms(10)
+    append = publishing._Attempt._append
+    calls: list[str] = []
+
+    def sleeps(*args: Any) -> Any:
+        calls.append(args[3])
+        if len(calls) == 1:
+            merge(world)
+            world.clock.advance_ms(60_000)
+        elif len(calls) == 2:
+            world.clock.advance_ms(grace_ms - 30_000)
+            deleted: list[str] = []
+            for _ in range(3):
+                other = world.open()
+                report = vacuum(other.runtime, reading.read_session(other.runtime), dry_run=False)
+                deleted += [each.dead.path for each in report.deleted]
+            assert [path for path in deleted if path.endswith(".parquet")] != []
+        return append(*args)
+
+    monkeypatch.setattr(publishing._Attempt, "_append", sleeps)
+    publish(world.open())
+    assert calls[0] == "replace"
+    assert len(calls) > 1
+    assert len(rows_of(world, tables_of(world)[-1])) == 18_001
+
+
 def test_a_publication_that_ended_and_begins_again_has_no_copies_of_before(world: World) -> None:
     store = world.open()
     config = {**CONFIG, "segment.batches": "100", "publish.retention.ms": str(HOUR_MS)}

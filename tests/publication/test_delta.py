@@ -18,6 +18,7 @@ from txlog.core.publication import Tables
 from txlog.errors import OutcomeUnknownError, TableConflictError
 from txlog.protocol.context import Context
 from txlog.publication import delta
+from txlog.publication.deletion_vectors import z85
 from txlog.storage.arrow_schema import to_fields
 
 NUMBERS = to_fields(pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())]))
@@ -212,9 +213,12 @@ def test_all_rows_again(topic: PublishedTopic) -> None:
 
 def test_objects_of_deletion_vectors_are_written_first_and_named(topic: PublishedTopic) -> None:
     topic.publish(topic.file(numbers(), removed=[(0, 4)]), topic.file(numbers(0, 40_000), removed=EVERY_OTHER))
-    (found,) = delta.vector_objects(topic.tables[-1])
-    assert found.startswith("publication/deletion_vector_")
-    assert topic.store.get(f"orders/{found}") is not None
+    vectors = [add.get("deletionVector") for add in only(log(topic, 0), "add")]
+    (named,) = [each["pathOrInlineDv"] for each in vectors if each["storageType"] == "u"]
+    (found,) = topic.store.list("orders/publication/")
+    assert found.startswith("deletion_vector_")
+    number = found.removeprefix("deletion_vector_").removesuffix(".bin").replace("-", "")
+    assert named == "publication" + z85(bytes.fromhex(number))
 
 
 def test_columns_change(topic: PublishedTopic) -> None:

@@ -15,12 +15,19 @@ from tests.maintenance.crashes import Strikes, prepared, strike_everywhere
 from tests.publication.lives import publish
 from txlog.client import reading
 from txlog.client.store import Store
-from txlog.core import envelope
+from txlog.core import envelope, names
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.publication import Tables
 from txlog.core.row_runs import count_rows
-from txlog.errors import InvalidConfigurationError, InvalidRequestError, RecordTooLargeError, TxlogError
+from txlog.errors import (
+    CoordinatorContentionError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    RecordTooLargeError,
+    StorageError,
+    TxlogError,
+)
 from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
@@ -166,6 +173,77 @@ def test_a_missing_library_is_named_before_anything_is_written(world: World, mon
     assert newest(store).number == 0
 
 
+# -- what a publisher that gives up tells ------------------------------------------------------------------------------
+
+
+def _fails_at_iceberg(monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
+    write = publishing.write_version
+
+    def fails(name: Any, before: Any, after: Tables, *args: Any, **more: Any) -> Any:
+        if name == "iceberg" and after.number == 1:
+            raise raised
+        return write(name, before, after, *args, **more)
+
+    monkeypatch.setattr(publishing, "write_version", fails)
+
+
+@pytest.mark.parametrize("raised", [StorageError("HTTP 500"), ZeroDivisionError("a bug")])
+def test_an_error_tells_which_format_was_written(
+    raised: Exception, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyiceberg")
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": "delta,iceberg"})
+    with store.producer() as producer:
+        producer.send("orders", orders(1)).result()
+    world.clock.advance_ms(10)
+    _fails_at_iceberg(monkeypatch, raised)
+    ((_, error),) = publish_topics(reading.read_session(store.runtime), [store.runtime.topic("orders", 0)])
+    assert isinstance(error, TxlogError)
+    assert error.__notes__ == [
+        "Topic 'orders': this call has created 2 publications. Publication 1: version 1 of delta was written. Publication 1 exists, and version 1 of "
+        "iceberg was not written, or only in part. The next `txlog publish orders --once` writes the rest."
+    ]
+    monkeypatch.undo()
+    made = publish(world.open())
+    assert (made.number, made.publications) == (1, 0)
+    assert world.memory.get("orders/metadata/v2.metadata.json") is not None
+    # An error of a call that has written nothing has no such note.
+    monkeypatch.setattr(publishing, "read_chain", _raises(StorageError("HTTP 500")))
+    with pytest.raises(StorageError) as found:
+        publish(world.open())
+    assert not hasattr(found.value, "__notes__")
+
+
+def _raises(error: Exception) -> Any:
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
+
+
+def test_a_publisher_that_is_always_slower_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has created number 0 itself. Then another process adds a partition before each of its cuts."""
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=CONFIG)
+    shown = publishing._Attempt._shown
+
+    def slow(attempt: Any) -> Any:
+        other = world.open()
+        other.alter_topic("orders", partitions=other.runtime.topic("orders", 0).partitions + 1)
+        return shown(attempt)
+
+    monkeypatch.setattr(publishing._Attempt, "_shown", slow)
+    with pytest.raises(CoordinatorContentionError, match=r"topic 'orders': .* in 20 rounds .* hint: ") as found:
+        publish(world.open())
+    assert len(str(found.value)) <= 300
+    assert found.value.__notes__ == [
+        "Topic 'orders': this call has created 1 publication. Publication 0: version 0 of delta was written. The next `txlog publish orders --once` "
+        "goes on from there."
+    ]
+    assert newest(store).number == 0
+
+
 # -- a publisher or a vacuum that died ---------------------------------------------------------------------------------
 
 
@@ -234,13 +312,33 @@ def sweep_and_check(store: Store) -> None:
 
 def test_a_vacuum_may_die_at_each_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of old publications is deleted by the next vacuum, and never takes a file along."""
-    for module in (publications, publishing):
-        monkeypatch.setattr(module, "WHOLE_EVERY", WHOLE_EVERY)
+    monkeypatch.setattr(publications, "WHOLE_EVERY", WHOLE_EVERY)
     objects, now_ms = prepared(long_chain)
     assert sum("/publication/" in path for path in objects) > WHOLE_EVERY
     strikes: Strikes = (("crash", "before"),)
     tally = strike_everywhere(objects, now_ms, sweep_and_check, work_on=A, pass_ms=2 * HOUR_MS, strikes=strikes)
     assert tally.strikes > WHOLE_EVERY
+
+
+def test_a_vacuum_that_died_before_a_whole_publication_does_not_stop_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has deleted a publication in the middle, and the newest one is the whole one that needs none of them."""
+    monkeypatch.setattr(publications, "WHOLE_EVERY", WHOLE_EVERY)
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "publish.retention.ms": str(HOUR_MS)})
+    with store.producer() as producer:
+        for number in range(WHOLE_EVERY):
+            producer.send("orders", orders(number)).result()
+            world.clock.advance_ms(10)
+            publish(world.open())
+    assert newest(store).number == WHOLE_EVERY
+    world.clock.advance_ms(2 * HOUR_MS)
+    world.memory.delete(names.publication_path("orders", 3))
+    assert sweep(world, "orders").failed == ()
+    assert newest(store).number == WHOLE_EVERY
+    left = [names.parse_publication_name(name) for name in world.memory.list("orders/publication/")]
+    assert [number for number in left if number is not None] == [WHOLE_EVERY]
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import pyspark_txlog
 import txlog
 from pyspark_txlog import messages
+from txlog import logs
 from txlog.client.store import Store
 
 ORDERS = pa.schema(
@@ -91,6 +92,9 @@ def console(spark: SparkSession, spark_console: Path, monkeypatch: pytest.Monkey
     made = Console(spark_console)
     # Not sys.stderr: pytest replaces it between the phases of a test.
     monkeypatch.setattr(messages, "sys", SimpleNamespace(stderr=made))
+    monkeypatch.setattr(logs, "sys", SimpleNamespace(stderr=made))
+    # pytest has handlers, and a user's program has none.
+    monkeypatch.setattr(logs, "_is_handled", lambda _: False)
     yield made
     sys.stderr.write(made.text())
 

@@ -64,7 +64,7 @@ def exit_status(error: TxlogError, *, repeatable: bool = True) -> int:
 
 def report(error: TxlogError, output: OutputFormat, *, repeatable: bool = True) -> int:
     """Show an error on the standard error, and return its exit status."""
-    status, notes = exit_status(error, repeatable=repeatable), _notes(error)
+    status, notes = exit_status(error, repeatable=repeatable), notes_of(error)
     if output is OutputFormat.JSON:
         _write_document(error, status)
     else:
@@ -78,17 +78,23 @@ def report_interrupt(interrupt: Interrupted, output: OutputFormat) -> int:
         _write_document(interrupt, interrupt.status)
     elif str(interrupt):
         sys.stdout.flush()
-        for line in (str(interrupt), *_notes(interrupt)):
+        for line in (str(interrupt), *notes_of(interrupt)):
             typer.echo(line, err=True)
     return interrupt.status
 
 
 def raise_first(failed: Sequence[TxlogError]) -> None:
-    """Raise the first error, if there is one, and add the others as its notes."""
+    """Raise the first error, if there is one, and add the others as its notes, with their own notes."""
     if failed:
         for other in failed[1:]:
-            failed[0].add_note(str(other))
+            for text in (str(other), *notes_of(other)):
+                failed[0].add_note(text)
         raise failed[0]
+
+
+def notes_of(error: BaseException) -> tuple[str, ...]:
+    """Return the notes that were added to an error."""
+    return tuple(getattr(error, "__notes__", ()))
 
 
 def reader_is_gone() -> int:
@@ -109,9 +115,7 @@ def complain(message: str, *notes: str) -> None:
 
 def _write_document(error: BaseException, status: int) -> None:
     problem, hint = split_hint(str(error))
-    document = ErrorDocument(error=type(error).__name__, message=problem, hint=hint, status=status, notes=_notes(error))
+    document = ErrorDocument(
+        error=type(error).__name__, message=problem, hint=hint, status=status, notes=notes_of(error)
+    )
     sys.stderr.write(encode_line(document))
-
-
-def _notes(error: BaseException) -> tuple[str, ...]:
-    return tuple(getattr(error, "__notes__", ()))

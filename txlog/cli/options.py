@@ -23,7 +23,7 @@ from txlog.cli.errors import reader_is_gone, report, report_interrupt
 from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import Output, OutputFormat
 from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
-from txlog.text import parse_time
+from txlog.text import parse_storage_value, parse_time
 
 if TYPE_CHECKING:
     from txlog.client import Admin, Store
@@ -83,7 +83,9 @@ _SHARED: dict[str, Any] = {
     "storage_option": Annotated[
         list[str] | None,
         option(
-            "--storage-option KEY=VALUE", "An option of the store's driver; may be repeated.", rich_help_panel=PANEL
+            "--storage-option KEY=VALUE",
+            "An option of the store's driver: text, true, false or a JSON object; may be repeated.",
+            rich_help_panel=PANEL,
         ),
     ],
     "output": Annotated[
@@ -117,7 +119,7 @@ class Settings:
 
     store: str | None = None
     config: str | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, object] = field(default_factory=dict)
     output: OutputFormat = OutputFormat.TEXT
     workers: WorkersOf | None = None
     """Which workers a command about a store uses for its tasks. None: this process."""
@@ -137,7 +139,13 @@ class Settings:
             # An empty name may be a variable that a script did not set. Do not use the environment's store instead.
             store=self.store if store is None else store,
             config=self.config if config is None else config,
-            storage_options={**self.storage_options, **parse_pairs(storage_option, "--storage-option")},
+            storage_options={
+                **self.storage_options,
+                **{
+                    key: parse_storage_value(text)
+                    for key, text in parse_pairs(storage_option, "--storage-option").items()
+                },
+            },
             output=output or self.output,
             workers=self.workers,
         )

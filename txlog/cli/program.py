@@ -7,6 +7,7 @@ call shows the error.
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone
 from txlog.cli.exporter import exporter
 from txlog.cli.fsck import fsck
 from txlog.cli.history import history
+from txlog.cli.inspect import inspect
 from txlog.cli.maintain import maintain
 from txlog.cli.merge import merge
 from txlog.cli.offsets import get_offsets
@@ -39,6 +41,7 @@ from txlog.cli.sql import sql
 from txlog.cli.top import top
 from txlog.cli.vacuum import vacuum
 from txlog.errors import TxlogError
+from txlog.logs import print_from
 from txlog.text import install_text
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "history": (history, _INSPECT, None),
     "doctor": (doctor, _INSPECT, None),
     "top": (top, _INSPECT, None),
+    "inspect": (inspect, _INSPECT, None),
     "exporter": (exporter, _INSPECT, None),
     "completion": (completion, _MORE, None),
 }
@@ -220,7 +224,8 @@ def run_verb(
 
 
 def _status(run: Callable[[], Any]) -> int:
-    """Run a command line, show its error if it fails, and return its status."""
+    """Run a command line, show its error if it fails, and return its status. Warnings go to standard error."""
+    print_from(logging.WARNING)
     try:
         result = run()
         sys.stdout.flush()

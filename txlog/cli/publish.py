@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
-from txlog.cli.errors import raise_first
+from txlog.cli.errors import notes_of, raise_first
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, TopicsOption, argument, option
 from txlog.cli.output import Output
@@ -23,9 +23,7 @@ from txlog.errors import (
 from txlog.text import bytes_text, count_text, duration_text, shorten, time_text
 
 if TYPE_CHECKING:
-    from txlog.core.names import TopicPartition
     from txlog.core.records import TopicMetadata
-    from txlog.protocol.read import ReadIndexes
 
 _INTERVAL_MS = 10_000
 
@@ -58,6 +56,7 @@ def publish(
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.publish import publish_topics
+    from txlog.publication.known import Known
 
     names = [*(topic or ()), *(topic_option or ())]
     if files:
@@ -65,7 +64,7 @@ def publish(
         return
     reads = read_session(runtime)
     workers = session.workers(runtime)
-    known: dict[TopicPartition, ReadIndexes] = {}
+    known = Known()
     with Interrupts() as interrupts:
         while True:
             made: list[PublishDocument] = []
@@ -198,30 +197,18 @@ def _document(session: Session, name: str, topic: object, made: object) -> Publi
     from txlog.core.records import TopicMetadata
     from txlog.publication.publish import Published, formats_of
 
-    if not isinstance(made, Published):
-        return PublishDocument(
-            topic=name,
-            formats=(),
-            publication=-1,
-            publications=0,
-            files_added=0,
-            files_removed=0,
-            rows_added=0,
-            rows_copied=0,
-            must_rewrite=0,
-            error=str(made),
-        )
-    assert isinstance(topic, TopicMetadata)
+    done = made if isinstance(made, Published) else Published(topic=name, number=-1, publications=0)
     return PublishDocument(
         topic=name,
-        formats=formats_of(session.store.runtime, topic),
-        publication=made.number,
-        publications=made.publications,
-        files_added=made.files_added,
-        files_removed=made.files_removed,
-        rows_added=made.rows_added,
-        rows_copied=made.rows_copied,
-        must_rewrite=len(made.must_rewrite),
+        formats=formats_of(session.store.runtime, topic) if isinstance(topic, TopicMetadata) and done is made else (),
+        publication=done.number,
+        publications=done.publications,
+        files_added=done.files_added,
+        files_removed=done.files_removed,
+        rows_added=done.rows_added,
+        rows_copied=done.rows_copied,
+        must_rewrite=len(done.must_rewrite),
+        error=" ".join((str(made), *notes_of(made))) if isinstance(made, TxlogError) else None,
     )
 
 
@@ -240,6 +227,8 @@ def _tell(session: Session, made: Sequence[PublishDocument], failed: Sequence[Tx
     for error in failed:
         again = "; the next round tries again" if isinstance(error, RetriableError) else ""
         out.note(f"{time_text(now_ms)}  {error}{again}")
+        for note in notes_of(error):
+            out.note(f"  {note}")
     out.flush()
 
 

@@ -21,6 +21,7 @@ from txlog.client.descriptions import (
     TransactionDescription,
 )
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
+from txlog.client.notebook import GroupList, TransactionList
 from txlog.client.offsets import OffsetSpec, lags_ms
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session, readable
@@ -74,7 +75,7 @@ class Admin:
         """
         wanted = None if states is None else _check_states(states)
         rows = self._transactions(damaged)
-        return tuple(self._describe(row) for row in rows if wanted is None or row.value.state in wanted)
+        return TransactionList(self._describe(row) for row in rows if wanted is None or row.value.state in wanted)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """Return one id. Raises TransactionalIdNotFoundError."""
@@ -257,7 +258,7 @@ class Admin:
         self._runtime.require_store()
         tps = group_protocol.home_partitions(self._session.context())
         views = self._session.readable_views(tps, "listing groups", damaged)
-        return self._group_infos(group_protocol.groups_of(views.values()), damaged)
+        return GroupList(self._group_infos(group_protocol.groups_of(views.values()), damaged))
 
     def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
         """Return one group with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""

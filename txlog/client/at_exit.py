@@ -5,7 +5,7 @@ them over to be written, and no transaction decides about them. Nothing else is 
 committed, and only someone who knows that its program has ended may abort it.
 
 Rows that are lost, or may be, are always reported. The logger `txlog.client.at_exit` logs an error with the name of
-each such producer, and Python prints it by default. There is also a ResourceWarning.
+each such producer, and txlog prints it by default. There is also a ResourceWarning.
 
 None of this happens if a program is killed, or ends with `os._exit` as the workers of multiprocessing do.
 """
@@ -19,6 +19,8 @@ import threading
 import warnings
 import weakref
 from typing import Protocol
+
+from txlog.logs import log
 
 FLUSH_MS = 5000
 """How long the end of a program may take for waiting rows, whatever the store does."""
@@ -55,7 +57,7 @@ def end_producers() -> None:
             break
         pause.wait(_POLL_MS / 1000)
     for text in [text for producer in producers if (text := producer._lost_at_exit()) is not None]:
-        _LOG.error("%s", text)
+        log(_LOG, logging.ERROR, "producer_not_closed", "%s", text)
         # As an error it would end this loop, and hide the producers after it.
         with contextlib.suppress(ResourceWarning):
             warnings.warn(text, ResourceWarning, stacklevel=2)

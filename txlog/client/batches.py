@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from txlog import metrics
+from txlog.client.retry import RetryLog
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
@@ -182,6 +183,7 @@ class Batch:
         self.error: BaseException | None = None
         """Why the batch was given up, for flushes that wait for it."""
         self.retry_at_ms = 0
+        self.retry_log: RetryLog | None = None
         self.draft: BatchDraft | None = None
         self.placed_at = ClockReading(0, 0)
         self._parts: list[Rows] = []

@@ -6,13 +6,16 @@ writer, because the rows are in the log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from txlog.client.coordinator import Coordinator
 from txlog.client.session import Session
+from txlog.logs import log
 from txlog.protocol.context import PROOF_AGE_MS, Context, PartitionView
 from txlog.protocol.seal import MAX_FINISHED_SEGMENTS, finished_segments, seal_all
 
+_LOG = logging.getLogger(__name__)
 COMPLETE_AFTER_MS = PROOF_AGE_MS * 4 // 5
 """A producer that ends no transaction for this long writes the COMPLETE_* of the last one (PROTOCOL.md, W27). It still
 knows then that all markers are in, and need not look for them (W47)."""
@@ -55,7 +58,25 @@ class Chores:
         if coordinator is not None:
             coordinator.complete()
 
-    def seal(self, ctx: Context, views: Sequence[PartitionView], *, in_transaction: bool) -> None:
+    def after_append(
+        self, ctx: Context, views: Sequence[PartitionView], own_producer_id: int, coordinator: Coordinator | None
+    ) -> None:
+        """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
+        try:
+            self._seal(ctx, views, in_transaction=coordinator is not None)
+            self._session.end_overdue([view.topic_partition for view in views], own_producer_id)
+        except Exception as error:
+            log(
+                _LOG,
+                logging.WARNING,
+                "seal_failed",
+                "%s: the rows are in the log, but sealing failed; the next writer seals",
+                self._session.who,
+                error=type(error).__name__,
+                exc_info=True,
+            )
+
+    def _seal(self, ctx: Context, views: Sequence[PartitionView], *, in_transaction: bool) -> None:
         """Seal the finished segments of views that end in this producer's own record.
 
         The writer that starts a new segment seals the earlier ones. If it dies first, the next writer to start one does

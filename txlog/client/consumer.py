@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self, overload
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from txlog.client import offsets as lookup
 from txlog.client.fetcher import Fetcher, FollowedTopics, OneSchema
+from txlog.client.group_log import GroupLog
 from txlog.client.groups import (
     ConsumerGroupMetadata,
     GroupMembership,
@@ -47,7 +47,6 @@ from txlog.protocol.context import PartitionView
 from txlog.protocol.read import end_offset
 from txlog.text import count_text
 
-_LOG = logging.getLogger(__name__)
 MAX_RESETS = 3
 """How often one poll may find a position out of range that is in range when it looks again."""
 
@@ -68,6 +67,7 @@ class Consumer:
         who = f"consumer {config.client_id!r}" if config.client_id else "consumer"
         self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
         self._session = Session(runtime, config, self._who)
+        self._group_log = GroupLog(self._who, config.group_id or "")
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records, config.fetch_max_wait_ms)
         self._followed = FollowedTopics(self._session, self._fetcher)
         self._alone = GroupMembership(self._session, config.client_id)
@@ -401,7 +401,7 @@ class Consumer:
             if self._commits_itself:
                 self._commit_positions(positions)
         except CommitFailedError as error:
-            _LOG.warning("%s: %s without committing its positions: %s", self._who, what, error)
+            self._group_log.failed("positions_not_committed", f"{what} without committing its positions", error)
 
     def _close(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._turns.is_elsewhere or self._closed:
@@ -416,7 +416,7 @@ class Consumer:
                     self._membership.leave()
                 except TxlogError as error:
                     # The result of close() is the result of the commit. A membership that stays fences no consumer.
-                    _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
+                    self._group_log.failed("group_not_left", "closed without leaving its group", error)
                 finally:
                     self._closed = True
                     self._session.forget(list(self._session.views))

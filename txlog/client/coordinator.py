@@ -20,6 +20,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import COMPLETE, Skipped, TxnVersion
 from txlog.errors import (
+    FencedError,
     InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTxnStateError,
@@ -30,6 +31,7 @@ from txlog.errors import (
     TxnVersionScopeError,
     UnknownTopicOrPartitionError,
 )
+from txlog.logs import Fields, log
 from txlog.protocol import expiry, table, topics
 from txlog.protocol import transactions as protocol
 from txlog.protocol.context import Context, Views
@@ -67,6 +69,8 @@ class Coordinator:
         """The result of the last `end`. It belongs to the epoch before that of `txn`."""
         self._lock = threading.Lock()
         self._in_doubt = in_doubt
+        self._lost_epoch = -1
+        """The epoch of which the log says that another process ended it."""
 
     @classmethod
     def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
@@ -75,15 +79,23 @@ class Coordinator:
         Raises InvalidTxnTimeoutError before anything is written. After TxlogTimeoutError or RetriableError, call again.
         """
         check_transactional_id(transactional_id)
-        return cls(
-            session,
-            session.call(
-                "init_transactions",
-                lambda ctx, views: protocol.init_producer(
-                    ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms
-                ),
+        txn = session.call(
+            "init_transactions",
+            lambda ctx, views: protocol.init_producer(
+                ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms
             ),
         )
+        log(
+            _LOG,
+            logging.INFO,
+            "producer_initialized",
+            "%s: initialized as producer %d, epoch %d; earlier instances of the id are fenced",
+            session.who,
+            txn.producer_id,
+            txn.producer_epoch,
+            txn=txn,
+        )
+        return cls(session, txn)
 
     @property
     def transactional_id(self) -> str:
@@ -196,6 +208,7 @@ class Coordinator:
             raise
         except TxlogError as error:
             self._in_doubt = in_doubt
+            self.note_lost(error)
             watch.done("failed")
             if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
@@ -203,6 +216,7 @@ class Coordinator:
                     "longer show what became of the first. hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
+        self._log_end(result, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
         self.txn, self._in_doubt, self.ended = result.txn, False, result
         self.session.end_overdue(written, self.txn.producer_id)
@@ -223,13 +237,54 @@ class Coordinator:
                 limit_ms=_COMPLETE_MS,
             )
         except Exception:
-            _LOG.debug("%s: COMPLETE was not written; the next process writes it", self.session.who, exc_info=True)
+            log(
+                _LOG,
+                logging.DEBUG,
+                "complete_failed",
+                "%s: COMPLETE was not written; the next process writes it",
+                self.session.who,
+                txn=txn,
+                exc_info=True,
+            )
 
     def remove(self) -> bool:
         """Write a tombstone for the drawn id, which must have no open transaction."""
         return self.session.call(
             "forgetting the transactional.id", lambda ctx, views: expiry.remove_own(ctx, views, self.txn)
         )
+
+    def note_lost(self, error: BaseException) -> None:
+        """Log a warning, once for an epoch, if `error` says that another process fenced this instance or ended its transaction."""
+        if isinstance(error, FencedError | InvalidProducerEpochError) and self._lost_epoch != self.txn.producer_epoch:
+            self._lost_epoch = self.txn.producer_epoch
+            event = "producer_fenced" if isinstance(error, FencedError) else "transaction_lost"
+            log(_LOG, logging.WARNING, event, "%s", error, txn=self.txn, error=type(error).__name__)
+
+    def _log_end(self, result: EndResult, written: Sequence[TopicPartition], version: TxnVersion | None) -> None:
+        txn, who = self.txn, self.session.who
+        if result.skipped:
+            return  # the caller logs that, because it knows what was not written
+        if result.txn.last_outcome != "commit":
+            log(_LOG, logging.INFO, "transaction_aborted", "%s: aborted, %s", who, _epoch_text(txn), txn=txn)
+        elif _LOG.isEnabledFor(logging.DEBUG):
+            held = self.session.views
+            offsets = {str(tp): held[tp].state.next_offset for tp in written if tp in held}
+            ends = ", ".join(f"{tp} up to {offset}" for tp, offset in offsets.items())
+            fields: Fields = {"offsets": offsets}
+            if version is not None:
+                fields["txn_version"], fields["txn_scope"] = version.version, version.scope
+            log(
+                _LOG,
+                logging.DEBUG,
+                "transaction_committed",
+                "%s: committed%s, %s: %s",
+                who,
+                f" version {version.version}" if version is not None else "",
+                _epoch_text(txn),
+                ends or "no partition",
+                txn=txn,
+                **fields,
+            )
 
     def _is_lost(self) -> bool:
         """Return whether it is certain that no try of the commit won."""
@@ -242,7 +297,11 @@ class Coordinator:
             return False
 
     def _take(self, what: str, program: Call[TransactionMetadata | Skipped]) -> bool:
-        answer = self.session.call(what, program)
+        try:
+            answer = self.session.call(what, program)
+        except TxlogError as error:
+            self.note_lost(error)
+            raise
         if isinstance(answer, Skipped):
             return False
         with self._lock:
@@ -283,6 +342,10 @@ def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
             f"{version!r} is not a txn.version: expected an integer from 0 that grows with every transaction of the id"
         )
     return TxnVersion(version=version)
+
+
+def _epoch_text(txn: TransactionMetadata) -> str:
+    return f"producer {txn.producer_id}, epoch {txn.producer_epoch}"
 
 
 def _listed(partitions: Sequence[TopicPartition]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from txlog.client.notebook import GroupList, TransactionList, of_partition
 from txlog.core.members import partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, GroupValue, ProducerStateEntry, TransactionMetadata, TransactionRow
@@ -78,6 +79,9 @@ class PartitionDescription:
     aborted: tuple[AbortedTxn, ...]
     """Transactions that were aborted after they had written rows here."""
 
+    def _repr_html_(self) -> str:
+        return of_partition(self)
+
     @classmethod
     def of(cls, view: PartitionView, indexes: ReadIndexes, aborted: tuple[AbortedTxn, ...], **more: Any) -> Self:
         """Return what `view` and the indexes of its segments show. `more` are fields of a subclass."""
@@ -142,6 +146,9 @@ class TransactionDescription:
     """The partition of the transaction-state table that holds the id."""
     offset: int
     """Offset of the id's last record in that partition."""
+
+    def _repr_html_(self) -> str:
+        return TransactionList([self])._repr_html_()
 
     @classmethod
     def of(cls, row: TransactionRow, coordinator: TopicPartition, now_ms: int) -> Self:
@@ -302,6 +309,9 @@ class GroupInfo:
     assignor: str = ""
     members: tuple[MemberInfo, ...] = ()
     """In a store whose groups share partitions."""
+
+    def _repr_html_(self) -> str:
+        return GroupList([self])._repr_html_()
 
     @classmethod
     def of(

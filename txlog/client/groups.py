@@ -6,7 +6,6 @@ The names are Kafka's: OffsetAndMetadata, ConsumerGroupMetadata.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from txlog.client.group_log import GroupLog
 from txlog.client.session import Session, only_views
 from txlog.core.groups import JOB_MARK, OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
@@ -22,7 +22,6 @@ from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataT
 from txlog.protocol import groups as group_protocol
 from txlog.protocol.groups import MAX_METADATA_LENGTH
 
-_LOG = logging.getLogger(__name__)
 MAX_NAME_LENGTH = 1000
 MAX_PARTITIONS = 2**31
 
@@ -155,6 +154,7 @@ def commit_offsets(
         wait=wait,
         settles=settles,
     )
+    GroupLog(session.who, group).committed({tp: value.offset for tp, value in values.items()})
 
 
 class GroupMembership:
@@ -193,13 +193,11 @@ class GroupMembership:
             lambda ctx, views: group_protocol.take_group(ctx, views, group, member_id, self._client_id, topics),
         )
         self._group = group
+        journal = GroupLog(self._session.who, group)
         if before is not None and before.member_id not in ("", own_id):
-            _LOG.warning(
-                "%s: took the group over from member %r. If that consumer still runs, its next commit fails, because a group has one "
-                "member. hint: give each consumer a group.id of its own",
-                self._session.who,
-                before.member_id,
-            )
+            journal.took_over(before.member_id, self.member_id, self.generation)
+        else:
+            journal.joined(self.member_id, self.generation)
 
     def listen(self, topics: tuple[str, ...], listener: object) -> bool:
         """Return False: a member that subscribes again takes the group over."""
@@ -219,6 +217,7 @@ class GroupMembership:
             self._session.call(
                 f"leaving group {group!r}", lambda ctx, views: only_views(group_protocol.leave_group(ctx, views, *own))
             )
+            GroupLog(self._session.who, group).left(member.member_id, "it was closed or unsubscribed")
         # After an error it stays the member, so that its commits are checked, and a second call leaves.
         self._member = None
 

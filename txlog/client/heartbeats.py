@@ -7,6 +7,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from txlog.logs import log
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -49,5 +51,5 @@ def beat(of: weakref.ref[Beating], stop: Stop, tick_ms: int) -> None:
         except Exception as error:
             # The next tick tries again, unless the store was closed. If none succeeds in time, the session ends, and a
             # poll reports that.
-            _LOG.debug("no heartbeat: %s", error)
+            log(_LOG, logging.DEBUG, "heartbeat_failed", "no heartbeat: %s", error, error=type(error).__name__)
         del membership

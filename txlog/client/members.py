@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from txlog.client.group_log import GroupLog
 from txlog.client.groups import commit_offsets
 from txlog.client.heartbeats import Stop, beat
 from txlog.client.session import Session
@@ -29,7 +30,6 @@ from txlog.protocol import members as protocol
 from txlog.storage.forks import lock_for_forks
 from txlog.text import count_text
 
-_LOG = logging.getLogger(__name__)
 LOOK_MS = 5000
 """How often a poll looks at the group at most: a look is one or two requests."""
 MAX_SYNCS = 3
@@ -68,6 +68,7 @@ class SharedMembership:
 
     def __init__(self, session: Session, config: ConsumerConfig, group: str, reader: Reader) -> None:
         self._session = session
+        self._journal = GroupLog(session.who, group)
         self._config = config
         self._group = group
         self._reader = reader
@@ -226,16 +227,10 @@ class SharedMembership:
         """Tell the listener which partitions this member gives up, or has lost (W56)."""
         held, is_lost = tuple(sorted(self._reads)), self._is_gone()
         tell = listener.on_lost if is_lost else listener.on_revoke
+        if is_lost:
+            self._journal.lost(held, self._gone, is_told=tell is not None)
         if held and tell is not None:
             tell(held)
-        elif held and is_lost:
-            lost = count_text(len(held), "partition")
-            _LOG.warning(
-                "%s: lost %s, because %s. Rows since the last commit are read again",
-                self._session.who,
-                lost,
-                self._gone,
-            )
 
     def _drop(self, member: GroupMember | None) -> None:
         """End the membership in this process: nothing is read any more."""
@@ -251,6 +246,7 @@ class SharedMembership:
             # A store that was created again, or restored to an older state, does not know this member.
             with contextlib.suppress(StoreChangedError):
                 self._leave(self._left)
+                self._journal.left(self._left.member_id, "it was closed or unsubscribed")
         self._topics, self._left, self._is_leaving = (), None, False
 
     # -- the group ----------------------------------------------------------------------------------------------------
@@ -282,6 +278,7 @@ class SharedMembership:
         self._joined = row.entry.value.generation if row is not None and row.entry.value is not None else 0
         self._looked_ms = self._polled_ms = self._session.clock.monotonic_ms()
         self._stop = Stop()
+        self._journal.joined(joining.member_id, self._joined)
         # A daemon, so that a program that ends without close() does not hang: its session ends then.
         threading.Thread(
             target=beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
@@ -318,6 +315,7 @@ class SharedMembership:
                 if revoked and self._listener.on_revoke is not None:
                     self._listener.on_revoke(revoked)
                 self._hold(self._held - given_up)
+                self._journal.rebalanced("revoked", revoked, member.member_id, value.generation)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = needs_sync(value, member, self._held | given) or needs_change(
@@ -336,6 +334,7 @@ class SharedMembership:
                 before = self._reads
                 self._hold(owned)
                 added = tuple(sorted(self._reads - before))
+                self._journal.rebalanced("assigned", added, member.member_id, value.generation)
                 if added and self._listener.on_assign is not None:
                     self._listener.on_assign(added)
 
@@ -378,6 +377,7 @@ class SharedMembership:
             self._forget()
         self._held = self._reads = frozenset()
         self._reader._take_partitions(frozenset(), frozenset())
+        self._journal.lost(held, why, is_told=on_lost is not None)
         if held and on_lost is not None:
             on_lost(held)
         if self._is_replaced:
@@ -461,7 +461,7 @@ class SharedMembership:
                 with self._lock:
                     if self.member_id == member.member_id:
                         self._gone = "it did not poll for max.poll.interval.ms"
-                _LOG.warning("%s: left its group, because it did not poll for max.poll.interval.ms", self._session.who)
+                self._journal.left(member.member_id, "it did not poll for max.poll.interval.ms", logging.WARNING)
             return
         row = self._session.call(
             f"showing group {self._group!r} that a member lives",

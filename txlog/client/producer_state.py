@@ -9,7 +9,7 @@ that error again, so that the class of the error still shows what to do next.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from txlog import metrics
 from txlog.errors import AbortableError, FencedError, IllegalStateError, TxlogError
@@ -50,6 +50,13 @@ _ADVICE: dict[State, str] = {
 }
 
 
+class Coordinator(Protocol):
+    """What a producer's state tells its coordinator."""
+
+    def note_lost(self, error: BaseException) -> None:
+        """Log that another process ended this instance, if `error` says so."""
+
+
 class ProducerState:
     """The state of a transactional producer. Not thread-safe: the caller holds a lock."""
 
@@ -58,6 +65,7 @@ class ProducerState:
         self.state: State = "UNINITIALIZED"
         self.error: BaseException | None = None
         """Why the state is an error."""
+        self.coordinator: Coordinator | None = None
 
     def check(self, call: Call) -> None:
         """Raise the error of the state, or IllegalStateError, unless `call` is allowed now."""
@@ -75,6 +83,8 @@ class ProducerState:
         """Move to the state after `error`: fatal if another instance owns the identity, or the cause is unknown."""
         if self.state in ("FATAL_ERROR", "CLOSED"):
             return
+        if self.coordinator is not None:
+            self.coordinator.note_lost(error)
         fatal = isinstance(error, FencedError) or not isinstance(error, Exception)
         if self.state == "ABORTABLE_ERROR" and not fatal:
             return  # the first error is the cause

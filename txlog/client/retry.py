@@ -6,6 +6,7 @@ of time is abandoned between two effects. This equals a crash at that place, and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
@@ -25,10 +26,14 @@ from txlog.errors import (
     UnstableOffsetCommitError,
     split_hint,
 )
+from txlog.logs import log
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+WARN_AFTER_MS = 10_000
+"""A call that is retried for longer logs a warning, and another one after each such time."""
 
 MAX_REQUEST_RETRIES = 4
 """How often in a row one request is retried before the whole call starts over."""
@@ -77,9 +82,12 @@ class RetryPolicy:
         """
         clock = driver.clock
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
+        log_of_retries = RetryLog(self.who, what, clock)
         met: Exception | None = None
         # An abandoned try that met no error itself was started because of the error of the try before it.
-        limit = Limit(deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms)
+        limit = Limit(
+            deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms, log_of_retries.note
+        )
         attempt = 0
         in_doubt = False
         created = False
@@ -114,6 +122,7 @@ class RetryPolicy:
                 if not in_doubt:
                     raise
                 raise self._in_doubt(what, error) from error
+            log_of_retries.note(met)
             pause(clock, driver.ids, ctx.backoff_ms(attempt), left_ms)
             attempt += 1
             metrics.count("txlog_retries_total", 1, "call")
@@ -133,6 +142,39 @@ class RetryPolicy:
         )
 
 
+class RetryLog:
+    """Logs the retries of one call or batch. `who` and `what` begin the message."""
+
+    def __init__(self, who: str, what: str, clock: Clock) -> None:
+        self._who = who
+        self._what = what
+        self._clock = clock
+        self._began_ms = self._quiet_ms = clock.monotonic_ms()
+        self._number = 0
+
+    def note(self, error: Exception) -> None:
+        """Log that the call, or one of its requests, is tried again because of `error`."""
+        self._number += 1
+        now_ms = self._clock.monotonic_ms()
+        is_long = now_ms - self._quiet_ms >= WARN_AFTER_MS
+        if is_long:
+            self._quiet_ms = now_ms
+        log(
+            _LOG,
+            logging.WARNING if is_long else logging.DEBUG,
+            "retry",
+            "%s: %s: retry %d after %.1f s: %s",
+            self._who,
+            self._what,
+            self._number,
+            (now_ms - self._began_ms) / 1000,
+            error,
+            call=self._what,
+            attempt=self._number,
+            error=type(error).__name__,
+        )
+
+
 def pause(clock: Clock, ids: IdGenerator, backoff_ms: int, left_ms: int) -> None:
     """Back off, but not longer than there is time."""
     clock.sleep_ms(min(ids.jitter(backoff_ms), left_ms))
@@ -146,6 +188,8 @@ class Limit:
     late: Callable[[Exception | None], TxlogTimeoutError]
     retries: int
     backoff_ms: Callable[[int], int]
+    note: Callable[[Exception], None]
+    """Called before each retry of a request, with the error of the last try."""
 
 
 def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
@@ -208,6 +252,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
                 met[:] = [error]
                 left_ms = limit.deadline_ms - clock.monotonic_ms()
                 if number < tries and left_ms > 0:
+                    limit.note(error)
                     metrics.count("txlog_retries_total", 1, "request")
                     yield Sleep(min(limit.backoff_ms(number), left_ms))
             except Exception as error:

@@ -6,6 +6,7 @@ It holds no views of partitions, because each client has its own (`txlog.client.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -20,7 +21,7 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
 from txlog.core.evolution import WrittenSchema, written_schema
 from txlog.core.names import TopicPartition
-from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
+from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata, TransactionMetadata
 from txlog.errors import (
     CorruptLogError,
     InvalidConfigurationError,
@@ -29,9 +30,10 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
+from txlog.logs import log
 from txlog.protocol import stores
 from txlog.protocol import topics as topic_protocol
-from txlog.protocol.context import Context, KnownStore
+from txlog.protocol.context import Context, EndedByOther, KnownStore
 from txlog.storage.driver import Driver
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.metered import metered
@@ -40,6 +42,7 @@ from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store
 from txlog.text import nearest
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -129,6 +132,7 @@ class Runtime:
             store=self._known_store(self._store_seen_at),
             roll=self._rolls,
             find_roll=self._find_roll,
+            report=self._log_ended,
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
         )
@@ -292,6 +296,26 @@ class Runtime:
     def close(self) -> None:
         """End the helper threads; idempotent."""
         self.driver.close()
+
+    def _log_ended(self, how: EndedByOther, prepare: TransactionMetadata) -> None:
+        as_decided = {"PREPARE_COMMIT": ": it is committed", "PREPARE_ABORT": ": it is aborted"}.get(prepare.state, "")
+        log(
+            _LOG,
+            logging.WARNING if how == "timed out" else logging.INFO,
+            f"transaction_{how.replace(' an ', ' ').replace(' ', '_')}",
+            "%s: a transaction of transactional.id %r (producer %d, epoch %d) was %s%s",
+            self.where,
+            prepare.transactional_id,
+            prepare.producer_id,
+            prepare.last_epoch,
+            how,
+            as_decided if how == "rolled forward" else "",
+            store=self.where,
+            transactional_id=prepare.transactional_id,
+            producer_id=prepare.producer_id,
+            producer_epoch=prepare.last_epoch,
+            partitions=tuple(str(tp) for tp in prepare.partitions),
+        )
 
     def _find_roll(self, topic: str) -> Program[RollPolicy]:
         """Return a topic's roll policy and remember it. Returns the default if it cannot be read.

@@ -8,7 +8,6 @@ transaction are not sent: they wait for the commit (`txlog.client.held_rows`).
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.drafts import Drafts
 from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
-from txlog.client.retry import Limit, limited, watched
+from txlog.client.retry import Limit, RetryLog, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
@@ -43,7 +42,6 @@ MAX_BUFFER_BYTES = 256 * 2**20
 """Memory of the sends that may wait. A send above this limit waits."""
 STAGED_LINGER_MS = 1000
 """Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
-_LOG = logging.getLogger(__name__)
 _MAX_WAIT_MS = 60_000
 _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
@@ -363,18 +361,8 @@ class Sender:
         )
         for outcome in outcomes:
             self._settle(outcome)
-        self._seal_and_end_overdue(ctx, [outcome for outcome in outcomes if isinstance(outcome, _Appended)])
-
-    def _seal_and_end_overdue(self, ctx: Context, appended: Sequence[_Appended]) -> None:
-        """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
-        try:
-            views = [outcome.view for outcome in appended]
-            self._chores.seal(ctx, views, in_transaction=self.coordinator is not None)
-            self._session.end_overdue(
-                [outcome.batch.tp for outcome in appended], self._drafts.identity(self.coordinator)[0]
-            )
-        except Exception:
-            _LOG.warning("%s: tidying up after an append failed; the rows are in", self._session.who, exc_info=True)
+        appended = [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)]
+        self._chores.after_append(ctx, appended, self._drafts.identity(self.coordinator)[0], self.coordinator)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
         """Register all new partitions of a round in one record, before the first batch to them (W22, invariant 9)."""
@@ -394,7 +382,9 @@ class Sender:
         try:
             # This program's own thread writes the file, so that files of several partitions are written in parallel.
             draft = self._drafts.place(ctx, batch, self.coordinator)
-            limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
+            batch.retry_log = batch.retry_log or RetryLog(self._session.who, f"appending to {batch.tp}", clock)
+            late, retries = (lambda met: self._late(batch, met)), self._config.retries
+            limit = Limit(batch.deadline_ms, late, retries, ctx.backoff_ms, batch.retry_log.note)
             batch.created = False
             append = append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at)
             views, result = yield from limited(watched(append, batch.was_created), clock, limit)
@@ -480,6 +470,8 @@ class Sender:
             return False
         backoff_ms = self._session.context().backoff_ms(batch.attempts)
         wait_ms = 0 if lost_sequence else self._session.runtime.ids.jitter(backoff_ms)
+        if batch.retry_log is not None:
+            batch.retry_log.note(error)
         with self.lock:
             self.last_error = error
             batch.retry_at(clock.monotonic_ms() + min(wait_ms, left_ms))

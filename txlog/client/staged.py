@@ -23,6 +23,7 @@ from txlog.config import Layer, ProducerConfig
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
+from txlog.logs import log
 from txlog.protocol.transactions import EndResult
 
 _LOG = logging.getLogger(__name__)
@@ -234,7 +235,8 @@ class StagedTransaction:
         try:
             return self.drawn and self._coordinator.remove()
         except TxlogError as error:
-            _LOG.warning("transactional.id %r was not removed, and expires later: %s", self.transactional_id, error)
+            text = "transactional.id %r was not removed, and expires later: %s"
+            log(_LOG, logging.WARNING, "drawn_id_stays", text, self.transactional_id, error, txn=self.txn)
             return False
 
 

@@ -18,10 +18,10 @@ from txlog.client.admin import Admin
 from txlog.client.column_changes import ColumnChanges, alter_columns, check_not_inside
 from txlog.client.column_names import topic_versions
 from txlog.client.consumer import Consumer
+from txlog.client.notebook import of_store, of_topic
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
-from txlog.client.tables.html import of_topic, of_topics
 from txlog.client.turns import Maker, close_after
 from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
@@ -103,7 +103,7 @@ class TopicDescription:
         return to_arrow(self.fields)
 
     def _repr_html_(self) -> str:
-        return of_topic(f"topic {self.name}", self.partitions, self.fields, self.config)
+        return of_topic(self)
 
     @classmethod
     def of(cls, metadata: TopicMetadata) -> TopicDescription:
@@ -137,8 +137,7 @@ class Store:
         return f"Store({self.runtime.where!r})"
 
     def _repr_html_(self) -> str:
-        topics = self.runtime.list_topics()
-        return of_topics(repr(self), [(each.topic, each.partitions, each.schema) for each in topics])
+        return of_store(self.runtime, self)
 
     def __enter__(self) -> Self:
         return self

@@ -37,6 +37,7 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
+from txlog.logs import log
 from txlog.protocol.transactions import EndResult
 from txlog.text import count_text
 
@@ -84,7 +85,7 @@ class TransactionManager:
             max_timeout_ms=self._config.transaction_max_timeout_ms,
         )
         with self._lock:
-            self._sender.coordinator = coordinator
+            self._sender.coordinator = self._state.coordinator = coordinator
             self._state.move("READY")
 
     def begin(self, version: TxnVersion | None) -> None:
@@ -178,11 +179,17 @@ class TransactionManager:
             raise
         self._end()
         if result.skipped and wanted is not None:
-            _LOG.info(
+            log(
+                _LOG,
+                logging.INFO,
+                "transaction_skipped",
                 "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
                 self._who,
                 wanted.version,
                 result.txn.txn_version,
+                txn=result.txn,
+                txn_version=wanted.version,
+                txn_scope=wanted.scope,
             )
         return result
 

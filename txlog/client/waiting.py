@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import pyarrow as pa
 
 from txlog.core.names import TopicPartition
+from txlog.logs import log
 from txlog.text import count_text
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def read_to_end(
         found = awaited()
         if found.keys() - named:
             named |= found.keys()
-            _LOG.warning("%s: %s", who, awaited_text(found))
+            log(_LOG, logging.WARNING, "group_waits", "%s: %s", who, awaited_text(found))
         if timeout_ms or not found:
             return
         wait_ms = _WAIT_MS

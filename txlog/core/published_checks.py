@@ -10,26 +10,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txlog.core import envelope, names
-from txlog.core.publication import Tables
+from txlog.core.publication import Tables, fold
 from txlog.core.records.publications import Publication, PublishedFile, RowRun
 from txlog.core.row_runs import count_rows
 from txlog.errors import CorruptRecordError
 
 
-def check_publication(before: Tables | None, publication: Publication, path: str) -> None:
-    """Raise CorruptRecordError, which names `path`, for a publication that cannot follow `before`.
+def follow(before: Tables | None, publication: Publication, digest: str, path: str) -> Tables:
+    """Return the tables after the publication at `path`, which has this `digest`.
 
-    `before` are the tables one publication earlier; None: they are not known, or this is the first one.
+    `before` are the tables one publication earlier. None: they are not known, or this is the first one. Then it must be
+    `whole`. Raises CorruptRecordError, which names `path`, for a publication that is not the one of its path, or that
+    cannot follow `before`.
     """
-    why = _why(before, publication)
+    why = why_not_next(before, publication, path)
     if why is not None:
         raise CorruptRecordError(
             f"{path}: {why}. hint: restore this object from a backup; vacuum deletes nothing of the topic until then"
         )
+    return fold(before, publication, digest)
 
 
-def _why(before: Tables | None, publication: Publication) -> str | None:
+def why_not_next(before: Tables | None, publication: Publication, path: str) -> str | None:
+    """Return why a publication cannot be the one at `path` that follows `before`; None if it can."""
     number = publication.number
+    if path != names.publication_path(publication.topic, number):
+        return f"it says publication {number} of topic {publication.topic!r}; an object was swapped or copied"
+    if before is not None and publication.previous != before.digest:
+        return (
+            f"it follows a publication with digest {publication.previous[:12]}…, and {before.number} has "
+            f"{before.digest[:12]}…; one of the two was replaced"
+        )
+    if before is None and not publication.whole:
+        return "it builds on the publication before it, which is not known"
     if number == 0 and publication.previous != envelope.digest(publication.topic.encode()):
         return "it is the first publication, and follows another one"
     if before is not None and publication.topic_id != before.newest.topic_id:

@@ -18,6 +18,7 @@ from txlog.core.names import is_reserved
 from txlog.errors import RetriableError, TxlogError
 from txlog.exporter.gauges import Gauges, gauges
 from txlog.exporter.look import Looker
+from txlog.logs import log
 from txlog.metrics.registry import Registry
 from txlog.metrics.table import METRICS
 
@@ -116,7 +117,7 @@ class Exporter:
         assert self._looker is not None
         seen = self._looker.look()
         for name, error in seen.damaged:
-            _LOG.warning("%s", error)
+            log(_LOG, logging.WARNING, "damage_found", "%s", error, topic=name, error=type(error).__name__)
             scope = "topic" if name and not is_reserved(name) else "internal"
             self._registry.add("txlog_exporter_errors_total", 1, scope)
         return gauges(seen)
@@ -125,9 +126,13 @@ class Exporter:
         self._registry.add("txlog_exporter_errors_total", 1, "store")
         if str(error) != self._error:
             self._error = str(error)
-            _LOG.warning(
+            log(
+                _LOG,
+                logging.WARNING,
+                "look_failed",
                 "the store cannot be read; the next scrape tries again: %s",
                 error,
+                error=type(error).__name__,
                 exc_info=not isinstance(error, TxlogError),
             )
         if not isinstance(error, RetriableError):

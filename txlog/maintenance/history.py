@@ -21,6 +21,7 @@ from txlog.client.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import CleanupRun, CleanupStep
 from txlog.errors import TxlogError
+from txlog.logs import log
 from txlog.maintenance.compact import Compacted
 from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
@@ -206,4 +207,5 @@ def _write(runtime: Runtime, recorder: Recorder) -> None:
     try:
         runtime.run(protocol.put_run(runtime.context(), run))
     except TxlogError as error:
-        _LOG.warning("%s: what %s did is not in the history: %s", runtime.where, recorder.job, error)
+        text = "%s: what %s did is not in the history: %s"
+        log(_LOG, logging.WARNING, "history_failed", text, runtime.where, recorder.job, error, store=runtime.where)

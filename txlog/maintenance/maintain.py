@@ -25,7 +25,7 @@ from txlog.maintenance.history import recorded
 from txlog.maintenance.round import MAX_NAMED, Action, MaintainReport, Round, RoundStoppedError, Step, StepReport
 from txlog.maintenance.steps import WORK
 from txlog.maintenance.workers import Workers
-from txlog.publication.publish import Known
+from txlog.publication.known import Known
 
 __all__ = ["MAX_NAMED", "STEPS", "Action", "MaintainPolicy", "MaintainReport", "Maintainer", "StepReport"]
 
@@ -93,8 +93,8 @@ class Maintainer:
         """Segments in which the last plan found nothing to merge."""
         self.looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
         """What a job last looked at in a partition, and when. What depends on time is looked at again."""
-        self.published: Known = {}
-        """Indexes of published topics, which the next publication need not read again."""
+        self.published = Known()
+        """What the next publication of a topic need not read again."""
         self.vacuum_session = reading.read_session(runtime)
         # Vacuum drops its views after each use, so it has its own session. The other steps need views that stay.
         self.vacuumed_at_ms: int | None = None

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from txlog.client.session import Session
 from txlog.core.cleaning import MergePolicy
 from txlog.core.effects import Program
-from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TopicMetadata
 from txlog.errors import StoreChangedError, TxlogError
 from txlog.maintenance.merge import merge_partitions
@@ -21,7 +20,8 @@ from txlog.maintenance.partition_loop import gather
 from txlog.maintenance.workers import Progress, Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.publications import end_tails
-from txlog.publication.publish import Known, Published, publish_topic
+from txlog.publication.known import Known
+from txlog.publication.publish import Published, publish_topic
 from txlog.text import shorten
 
 Outcome: TypeAlias = tuple[str, Published | TxlogError]
@@ -39,11 +39,11 @@ def publish_topics(
 
     An error of another kind is the cause of a TxlogError. `known` is as in `publish_topic`. Raises StoreChangedError.
     """
+    known = Known() if known is None else known
     for topic in topics:
+        held = set(session.views)
         try:
-            outcome: Published | TxlogError = _publish(
-                session, topic, workers, progress, {} if known is None else known
-            )
+            outcome: Published | TxlogError = _publish(session, topic, workers, progress, known)
         except StoreChangedError:
             raise
         except TxlogError as error:
@@ -52,7 +52,8 @@ def publish_topics(
             # A library of a format may fail in its own way, and the other topics have other columns and formats.
             outcome = _unexpected(topic.topic, error)
         finally:
-            session.forget([TopicPartition(topic.topic, number) for number in range(topic.partitions)])
+            # A job that has views of the topic needs them later, too. The others are in `known` as far as they are small.
+            session.forget([tp for tp in session.views if tp.topic == topic.topic and tp not in held])
         yield topic.topic, outcome
 
 
@@ -63,6 +64,8 @@ def _unexpected(topic: str, error: Exception) -> TxlogError:
         f"{where.lineno}). hint: report this line as a bug; the other topics are published"
     )
     made.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
     return made
 
 

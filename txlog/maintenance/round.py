@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +21,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
+from txlog.logs import Fields, log
 from txlog.maintenance.history import Recorder
 from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
@@ -30,6 +32,8 @@ from txlog.protocol.requests import names_in
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer
 
+_LOG = logging.getLogger(__name__)
+_LEVELS = {"done": logging.INFO, "left": logging.DEBUG, "failed": logging.WARNING}
 T = TypeVar("T")
 D = TypeVar("D", bound=Merged | None)
 
@@ -121,7 +125,7 @@ class Step:
             return
         self._maintainer.first_error = self._maintainer.first_error or error
         again = " (the next round tries again)" if isinstance(error, (RetriableError, OutcomeUnknownError)) else ""
-        self._note("failed", f"{error}{again}", tp)
+        self._note("failed", " ".join((f"{error}{again}", *getattr(error, "__notes__", ()))), tp)
 
     @contextlib.contextmanager
     def attempt(self, tp: TopicPartition | None = None) -> Iterator[None]:
@@ -146,6 +150,18 @@ class Step:
 
     def _note(self, kind: str, text: str, tp: TopicPartition | None) -> None:
         self._counts[kind] = self._counts.get(kind, 0) + 1
+        place: Fields = {"step": self.name} if tp is None else {"step": self.name, "topic_partition": str(tp)}
+        where = "" if tp is None else f"{tp}: "
+        log(
+            _LOG,
+            _LEVELS[kind],
+            f"maintenance_{kind}",
+            "maintain, %s: %s%s",
+            self.name,
+            where,
+            text,
+            **place,
+        )
         if len(self._actions[kind]) < MAX_NAMED:
             self._actions[kind].append(
                 Action(text=text, topic=tp.topic if tp else None, partition=tp.partition if tp else None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
-from txlog.core.records import StoreConstants
+from txlog.core.records import StoreConstants, TransactionMetadata
 from txlog.core.state import PartitionState, replay
 
 T = TypeVar("T")
@@ -39,6 +39,10 @@ class KnownStore:
     """Called with the time when the store was seen to be the same."""
 
 
+EndedByOther: TypeAlias = Literal["rolled forward", "timed out", "aborted by an operator", "aborted by an init"]
+"""How a process ended a transaction that it did not begin."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Constants of the store, and limits of waiting and retrying."""
@@ -50,6 +54,8 @@ class Context:
     """None: which store it is does not matter, for example if it is opened for this call alone."""
     find_roll: Callable[[str], Program[RollPolicy]] | None = None
     """Reads the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is valid."""
+    report: Callable[[EndedByOther, TransactionMetadata], None] | None = None
+    """Called after this process has ended another one's transaction, with its PREPARE_*."""
     internal_roll: RollPolicy = INTERNAL_ROLL
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
@@ -67,6 +73,11 @@ class Context:
         Only a younger view may acknowledge, tail by name or seal without a LIST (W14, W37, R7).
         """
         return self.constants.delete_grace_ms // 10
+
+    def note_ended(self, how: EndedByOther, prepare: TransactionMetadata) -> None:
+        """Report that this process has ended a transaction of another one."""
+        if self.report is not None:
+            self.report(how, prepare)
 
     def roll_of(self, tp: TopicPartition) -> RollPolicy:
         """Return the roll policy for a marker or control record in `tp`."""

@@ -16,10 +16,10 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
-from txlog.core.published_checks import check_publication
+from txlog.core.published_checks import follow
 from txlog.core.records import CommitRecord, Publication
 from txlog.core.snapshots import SnapshotCut
-from txlog.errors import CorruptRecordError, InvalidRequestError
+from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present, relisting
@@ -33,7 +33,7 @@ from txlog.protocol.snapshot_as_of import hide_transactions, transactions_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A topic's publications as far as they are needed: from the last one that lists all files on."""
+    """A topic's publications as far as they are needed: from the last one that lists all files on, or from a known one."""
 
     tables: tuple[Tables, ...] = field(default=(), repr=False)
     """The tables after each of these publications, in order; empty if the topic was never published."""
@@ -53,16 +53,22 @@ class Shown:
     """The indexes of the log at this cut. Pass them to the next call."""
 
 
-def read_chain(topic: str) -> Program[Chain]:
+def read_chain(topic: str, known: Tables | None = None) -> Program[Chain]:
     """Read a topic's publications. Costs one LIST, and a GET for each publication since the last one that is whole.
 
-    Raises CorruptRecordError or MissingObjectError naming the object.
+    `known` are the tables after an earlier publication. Then a GET shows that the store still has it, and only newer
+    ones are read. Raises CorruptRecordError or MissingObjectError naming the object.
     """
     listed = yield List(f"{topic}/{names.PUBLICATION_FOLDER}")
     numbers = [number for name in listed if (number := names.parse_publication_name(name)) is not None]
     if not numbers:
         return Chain()
     newest = max(numbers)
+    if known is not None and first_whole(newest) <= known.number <= newest:
+        stored = yield Get(names.publication_path(topic, known.number))
+        if stored is not None and envelope.digest(stored) == known.digest:
+            newer = yield from read_publications(topic, known.number + 1, newest, known)
+            return Chain(tables=(known, *newer.tables))
     return (yield from read_publications(topic, first_whole(newest), newest))
 
 
@@ -71,26 +77,15 @@ def first_whole(number: int) -> int:
     return number - number % WHOLE_EVERY
 
 
-def read_publications(topic: str, first: int, last: int) -> Program[Chain]:
-    """Read publications `first` to `last`; the first one must be whole."""
+def read_publications(topic: str, first: int, last: int, before: Tables | None = None) -> Program[Chain]:
+    """Read publications `first` to `last`. Without `before`, the tables one publication earlier, the first must be whole."""
     paths = [names.publication_path(topic, number) for number in range(first, last + 1)]
     found = yield from many([get(path) for path in paths])
     tables: list[Tables] = []
-    for number, (path, data) in enumerate(zip(paths, found, strict=True), first):
+    for path, data in zip(paths, found, strict=True):
         stored = present(data, path)
         publication, _ = envelope.decode(stored, Publication, path)
-        before = tables[-1] if tables else None
-        if (publication.topic, publication.number) != (topic, number):
-            raise CorruptRecordError(
-                f"{path}: it says publication {publication.number} of topic {publication.topic!r}; an object was swapped or copied"
-            )
-        if before is not None and publication.previous != before.digest:
-            raise CorruptRecordError(
-                f"{path}: it follows a publication with digest {publication.previous[:12]}…, and {number - 1} has "
-                f"{before.digest[:12]}…; one of the two was replaced"
-            )
-        check_publication(before, publication, path)
-        tables.append(fold(before, publication, envelope.digest(stored)))
+        tables.append(follow(tables[-1] if tables else before, publication, envelope.digest(stored), path))
     return Chain(tables=tuple(tables))
 
 

@@ -7,7 +7,7 @@ formats. So what counts is when the formats were written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -60,20 +60,22 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         return KeptFiles()
     newest = numbers[-1]
     newest_ms: int | None = yield Modified(names.publication_path(topic, newest))
+    recent = yield from _recent(topic, numbers)
     if not dry_run:
-        newest_tables = (yield from read_publications(topic, first_whole(newest), newest)).tables[-1]
         late = newest_ms is None or now_ms - newest_ms >= ctx.constants.delete_grace_ms
-        ends = kept.is_ended and bool(newest_tables.newest.formats)
+        ends = kept.is_ended and bool(recent[-1].newest.formats)
         # A topic that is not published any more needs this once: its files go by the age of that publication.
         if ends or (late and not kept.is_ended):
-            yield from _append_nothing(ctx, newest_tables, ends=ends)
+            made = yield from _append_nothing(ctx, recent[-1], ends=ends)
             numbers, copies = yield from _listed(folder)
             newest = numbers[-1]
+            recent = (
+                [*recent, made] if made is not None and made.number == newest else (yield from _recent(topic, numbers))
+            )
     horizon_ms = now_ms - kept.retention_ms
     # The formats are those of the newest publication that has some: the last one of a topic has none.
-    recent = yield from read_publications(topic, max(first_whole(max(newest - 1, 0)), numbers[0]), newest)
-    formats = next((each.newest.formats for each in reversed(recent.tables) if each.newest.formats), {})
-    ended = None if recent.tables[-1].newest.formats else newest
+    formats = next((each.newest.formats for each in reversed(recent) if each.newest.formats), {})
+    ended = None if recent[-1].newest.formats else newest
 
     def shown_ms(number: int) -> Program[int | None]:
         return (yield from _shown_ms(topic, number, {} if number == ended else formats))
@@ -92,17 +94,20 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
             high = middle
     first = numbers[max(low - 1, 0)] if low < len(numbers) or not kept.is_ended else newest + 1
     oldest = first_whole(min(first, newest))
-    chain = yield from read_publications(topic, max(oldest, numbers[0]), newest)
+    chain = [tables for tables in recent if tables.number >= oldest]
+    if oldest < recent[0].number:
+        earlier = yield from read_publications(topic, max(oldest, numbers[0]), recent[0].number - 1)
+        chain = [*earlier.tables, *recent]
     earliest_ms = now_ms
     if first < newest:
         replaced_ms = yield from shown_ms(first + 1)
         earliest_ms = NOT_KNOWN_YET if replaced_ms is None else replaced_ms + kept.retention_ms
     until_ms: dict[str, int] = {}
-    for tables in chain.tables:
+    for tables in chain:
         if tables.number >= first:
             held = NOT_KNOWN_YET if tables.number == newest and not kept.is_ended else earliest_ms
             until_ms.update(dict.fromkeys(tables.files, held))
-    written = oldest > numbers[0] and (yield from _is_written(chain.tables[0]))
+    written = oldest > numbers[0] and (yield from _is_written(chain[0]))
     dead = [
         Dead(path=names.publication_path(topic, number), kind=Kind.PUBLICATION, why=Why.OLD_PUBLICATION)
         for number in numbers
@@ -130,6 +135,19 @@ def _listed(folder: str) -> Program[tuple[list[int], dict[str, int]]]:
     return sorted(numbers), copies
 
 
+def _recent(topic: str, numbers: Sequence[int]) -> Program[list[Tables]]:
+    """Return the tables after each of the newest publications, from a whole one on.
+
+    They are at least two, unless a vacuum has deleted one of the others.
+    """
+    newest = numbers[-1]
+    first = first_whole(max(newest - 1, 0))
+    if not {*range(first, newest)} <= {*numbers}:
+        # A vacuum died while it deleted the publications before a whole one.
+        first = first_whole(newest)
+    return list((yield from read_publications(topic, first, newest)).tables)
+
+
 def _shown_ms(topic: str, number: int, formats: Mapping[FormatName, int]) -> Program[int | None]:
     """Return when the last of these formats got the version of a publication; None if one has not got it yet.
 
@@ -148,10 +166,10 @@ def _is_written(tables: Tables) -> Program[bool]:
     return None not in found
 
 
-def _append_nothing(ctx: Context, before: Tables, *, ends: bool) -> Program[None]:
+def _append_nothing(ctx: Context, before: Tables, *, ends: bool) -> Program[Tables | None]:
     """Append a publication that changes nothing, or one without formats if the publication `ends`.
 
-    If another process takes the number, that serves as well.
+    If another process takes the number, that serves as well, and the result is None.
     """
     publication: Publication = msgspec.structs.replace(
         before.newest,
@@ -165,4 +183,4 @@ def _append_nothing(ctx: Context, before: Tables, *, ends: bool) -> Program[None
         write_id=(yield NewId()),
         previous=before.digest,
     )
-    yield from append_publication(ctx, before, publication)
+    return (yield from append_publication(ctx, before, publication))

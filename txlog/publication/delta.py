@@ -18,13 +18,13 @@ from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Si
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import PublishedFile
-from txlog.errors import TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create, put_pure
 from txlog.protocol.requests import many
 from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
 from txlog.publication.delta_schema import delta_schema, needed_features
 from txlog.publication.delta_statistics import delta_statistics
+from txlog.publication.formats import table_conflict
 
 LOG_FOLDER = "_delta_log/"
 OWN_FEATURE = "txlogManaged"
@@ -80,7 +80,7 @@ def write_version(
     lines = [_line(action) for action in look.actions(before, after, held)]
     path = f"{folder}{version:020d}.json"
     if not (yield from _put_own(ctx, path, b"".join(lines), after)):
-        raise _conflict(path, topic.topic)
+        raise table_conflict("delta", topic.topic, path)
     if _has_checkpoint(version):
         yield from _write_checkpoint(ctx, folder, version, look, after)
 
@@ -99,16 +99,6 @@ def complete_version(
     state = yield from _read(f"{folder}{version:020d}.json", after)
     look = _Look((yield from columns), after.newest.topic_id, state, retention_ms)
     yield from _write_checkpoint(ctx or Context(), folder, version, look, after)
-
-
-def vector_objects(tables: Tables) -> set[str]:
-    """Return the objects beside the log that a version needs, relative to the topic's folder.
-
-    They hold deletion vectors that are too large for the log, and are in the folder of the publications. Vacuum keeps
-    them as long as it keeps the files that they belong to.
-    """
-    found = (_vector(file, tables.newest.topic_id) for file in tables.files.values())
-    return {each.path for each in found if each is not None and each.path}
 
 
 class _Look:
@@ -250,7 +240,7 @@ def _read(path: str, tables: Tables) -> Program[Action]:
     data = yield Get(path)
     own = None if data is None else _own(data)
     if own is None or own.get("digest") != tables.digest:
-        raise _conflict(path, tables.newest.topic)
+        raise table_conflict("delta", tables.newest.topic, path)
     return own
 
 
@@ -274,13 +264,6 @@ def _put_own(ctx: Context, path: str, data: bytes, after: Tables) -> Program[boo
         return True if outcome is PutOutcome.WRITTEN else None
 
     return (yield from create(ctx, path, data, look, what="the version"))
-
-
-def _conflict(path: str, topic: str) -> TableConflictError:
-    return TableConflictError(
-        f"{path}: this version of topic {topic!r} as a Delta table is not the one that txlog published; another program wrote to the table, or deleted it. "
-        f"hint: remove 'delta' from the topic's publish.formats, publish, delete {topic}/{LOG_FOLDER}, and add 'delta' again"
-    )
 
 
 def _has_checkpoint(version: int) -> bool:

@@ -9,8 +9,13 @@ from txlog.core.effects import Program
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import FormatName
+from txlog.errors import TableConflictError
 
 _MODULES: dict[FormatName, str] = {"delta": "txlog.publication.delta", "iceberg": "txlog.publication.iceberg"}
+_TABLES: dict[FormatName, tuple[str, str]] = {
+    "delta": ("a Delta table", "_delta_log/"),
+    "iceberg": ("an Iceberg table", "metadata/"),
+}
 
 
 def check_writable(formats: Iterable[FormatName], topic: TopicMetadata, url: str) -> None:
@@ -42,3 +47,12 @@ def complete_version(
         yield from module.put_hint(after)
     else:
         yield from module.complete_version(after, columns, retention_ms=retention_ms)
+
+
+def table_conflict(name: FormatName, topic: str, path: str) -> TableConflictError:
+    """Return the error of a version at `path` that is not the one of a publication."""
+    table, folder = _TABLES[name]
+    return TableConflictError(
+        f"{path}: this version of topic {topic!r} as {table} is not the one that txlog published; another program wrote to the table, or deleted it. "
+        f"hint: remove {name!r} from the topic's publish.formats, publish, delete {topic}/{folder}, and add {name!r} again"
+    )

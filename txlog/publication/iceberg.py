@@ -18,10 +18,11 @@ from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import count_rows
-from txlog.errors import CorruptLogError, CorruptRecordError, InvalidRequestError, MissingObjectError
+from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create
-from txlog.publication.iceberg_names import FOLDER, HINT, IcebergTable, group_of
+from txlog.publication.formats import table_conflict
+from txlog.publication.iceberg_names import HINT, IcebergTable, group_of
 from txlog.text import install_text
 
 
@@ -57,7 +58,7 @@ def write_version(
     history, which begins with this version and has all files. `topic` is the version that the publication names, and
     `url` that of the store. Snapshots that were replaced `retention_ms` before this publication are left out.
 
-    Raises InvalidRequestError without pyiceberg, CorruptLogError if another program has written to the table, and
+    Raises InvalidRequestError without pyiceberg, TableConflictError if another program has written to the table, and
     otherwise as txlog.protocol.put.create.
     """
     library = _library()
@@ -133,32 +134,21 @@ def _read_before(library: Any, table: IcebergTable, before: Tables) -> Program[t
     data = yield Get(path)
     lines = yield Get(list_path)
     if data is None or lines is None:
-        raise MissingObjectError(
-            f"{path if data is None else list_path}: publication {before.number} of {table.topic!r} is not in its Iceberg table. "
-            "hint: publish the topic again, with a new history of this table"
-        )
-    previous = _decoded(data, path)
-    _check_own(table, before.number, previous, path)
+        raise table_conflict("iceberg", table.topic, path if data is None else list_path)
+    previous = _own(table, before.number, data, path)
     return previous, library.read_manifest_list(lines, list_path)
 
 
-def _decoded(data: bytes, path: str) -> dict[str, Any]:
+def _own(table: IcebergTable, number: int, data: bytes, path: str) -> dict[str, Any]:
+    """Return the metadata file of a publication. Raises TableConflictError for the file of another program."""
     try:
         value: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise CorruptRecordError(f"{path}: it is not a metadata file of an Iceberg table: {error}") from error
+        raise table_conflict("iceberg", table.topic, path) from error
+    expected = (str(UUID(table.topic_id)), table.snapshot_id(number))
+    if (value.get("table-uuid"), value.get("current-snapshot-id")) != expected:
+        raise table_conflict("iceberg", table.topic, path)
     return value
-
-
-def _check_own(table: IcebergTable, number: int, found: Mapping[str, Any], path: str) -> None:
-    """Raise CorruptLogError unless a metadata file is that of a publication."""
-    expected = table.snapshot_id(number)
-    if (found.get("table-uuid"), found.get("current-snapshot-id")) != (str(UUID(table.topic_id)), expected):
-        raise CorruptLogError(
-            f"{path}: another program has written to the Iceberg table of {table.topic!r}: expected snapshot {expected} of publication "
-            f"{number}, found {found.get('current-snapshot-id')}. hint: only txlog may write there; move the objects of the other program "
-            f"away from {table.topic}/{FOLDER}, then publish again"
-        )
 
 
 class _Writer:
@@ -280,7 +270,7 @@ def _put_metadata(ctx: Context, table: IcebergTable, number: int, data: bytes) -
     found = yield from create(ctx, path, data, look, what="it")
     # An own one may differ in the snapshots that are left out.
     if found != data:
-        _check_own(table, number, _decoded(found, path), path)
+        _own(table, number, found, path)
 
 
 def _by_group(files: Mapping[str, PublishedFile]) -> dict[int, list[PublishedFile]]:

@@ -7,10 +7,11 @@ are written. Any process may publish, several may at once, and each may die anyw
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,7 +24,6 @@ from txlog.core.features import PUBLICATION
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.publication import (
-    WHOLE_EVERY,
     Changes,
     Copy,
     OfBatch,
@@ -36,29 +36,37 @@ from txlog.core.publication import (
 from txlog.core.records import DataFile, Publication, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition, RowRun
 from txlog.core.row_runs import count_rows
-from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedStoreError
+from txlog.errors import (
+    CoordinatorContentionError,
+    InvalidRequestError,
+    TableConflictError,
+    UnsupportedStoreError,
+)
+from txlog.logs import log
 from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.publications import (
     Chain,
     Shown,
     append_publication,
     end_tails,
+    first_whole,
     read_chain,
     read_publications,
     take_shown,
 )
-from txlog.protocol.read import ReadIndexes
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
 from txlog.publication.formats import check_writable, complete_version, write_version
+from txlog.publication.known import Known
+from txlog.publication.so_far import SoFar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Known: TypeAlias = dict[TopicPartition, ReadIndexes]
+_LOG = logging.getLogger(__name__)
 
-MAX_RACES = 20
-"""Publications that one call may lose to other publishers before it leaves the topic to them."""
+MAX_ROUNDS = 20
+"""How often one call may begin again, because another publisher was faster or the topic changed, before it gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +104,12 @@ def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]
 def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = None) -> Published:
     """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
 
-    `known` keeps the indexes of the log from one call to the next, which then reads only new ones.
+    `known` keeps what was read from one call to the next, which then reads only what is new.
 
-    Raises InvalidRequestError for a topic that is not published, UnsupportedStoreError in a store without the
-    feature, TableConflictError if another program wrote to a table, and what reading raises.
+    Raises InvalidRequestError for a topic that is not published, and UnsupportedStoreError in a store without the
+    feature. Raises TableConflictError if another program wrote to a table, and CoordinatorContentionError if another
+    publisher or a change of the topic was faster each time. Raises what reading raises, too. A note of the error lists
+    what was written.
     """
     runtime = session.runtime
     if PUBLICATION not in runtime.require_store().features:
@@ -108,39 +118,50 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
             "names. hint: copy its topics to a new store"
         )
     runtime.ensure_writable()
-    done = Published(topic=topic.topic, number=-1, publications=0)
-    attempt = _Attempt(session, topic, {} if known is None else known)
-    for _ in range(MAX_RACES):
-        made = attempt.run()
-        if made is not None:
-            return made
-    return done
+    so_far = SoFar()
+    attempt = _Attempt(session, topic, Known() if known is None else known, so_far)
+    try:
+        for _ in range(MAX_ROUNDS):
+            made = attempt.run()
+            if made is not None:
+                return made
+        raise CoordinatorContentionError(
+            f"topic {topic.topic!r}: it changed, or other publishers were faster, each time in {MAX_ROUNDS} rounds of publishing, so its newest rows may "
+            "not be in the tables. hint: publish again, or leave the topic to the other publishers"
+        )
+    except Exception as error:
+        if so_far.text is not None:
+            error.add_note(so_far.text)
+        raise
 
 
 class _Attempt:
     """From reading the chain to writing the formats. It runs again if another publisher was faster."""
 
-    def __init__(self, session: Session, topic: TopicMetadata, known: Known) -> None:
+    def __init__(self, session: Session, topic: TopicMetadata, known: Known, so_far: SoFar) -> None:
         self._session = session
         self._runtime = session.runtime
         self._topic = topic
         self._formats: tuple[FormatName, ...] = ()
         self._known = known
-        self._made = 0
+        self._so_far = so_far
         self._done = Counter[str]()
         """Counts of Published by name, over all publications of this call."""
 
     def run(self) -> Published | None:
         runtime = self._runtime
-        # The chain is read before the views of the cut: otherwise a publisher that slept could name deleted files (W58, C13).
-        chain = runtime.run(read_chain(self._topic.topic))
+        # The chain is read before the partitions are listed: otherwise a publisher that slept could name deleted files
+        # (W58, C13). A look at the end of a log does not show what a merge has superseded since the LIST.
+        look = self._known.looks.pop(self._topic.topic, None)
+        chain = runtime.run(read_chain(self._topic.topic, None if look is None else look.tables))
         before = chain.newest
+        self._forget()
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
         check_writable(self._formats, topic, runtime.url)
-        roll_forward(runtime, chain, topic, self._formats)
+        roll_forward(runtime, chain, topic, self._formats, self._so_far)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
@@ -150,6 +171,14 @@ class _Attempt:
             nothing = tuple(PublishedPartition(end_offset=0) for _ in range(topic.partitions))
             self._append(None, Changes(), "append", nothing, runtime.clock.now_ms())
             return None
+        is_new_look = before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
+        if look is not None and (look.tables.digest, look.topic_id) == (before.digest, topic.topic_id):
+            self._session.keep({}, look.views)
+            if look.shows_all and not is_new_look and len(look.views) == topic.partitions:
+                views = self._session.fresh_views(list(look.views), "looking at a topic")
+                if look.is_at(views):
+                    self._known.looks[topic.topic] = replace(look, views=views)
+                    return Published(topic=topic.topic, number=before.number, publications=self._so_far.made)
         shown = self._shown()
         newest = runtime.topic(topic.topic, 0)
         if (newest.topic_id, newest.partitions, newest.schema_id) != (
@@ -161,10 +190,11 @@ class _Attempt:
             return None
         unreadable = self._unreadable(before, shown)
         if unreadable:
-            return Published(topic=topic.topic, number=before.number, publications=self._made, must_rewrite=unreadable)
+            return Published(
+                topic=topic.topic, number=before.number, publications=self._so_far.made, must_rewrite=unreadable
+            )
         unclear = unclear_files(before, shown.partitions)
         changes = compare(before, shown.partitions, {each.file.path: self._offsets(each) for each in unclear})
-        is_new_look = before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
         if is_compacted_ahead(before, shown.partitions) and not is_new_look:
             # Until the replacement the tables have some keys twice, as the log had before the compaction. Then take
             # another cut, as below.
@@ -184,9 +214,12 @@ class _Attempt:
                 return None
         elif has_new_rows:
             tables = self._add(before, shown, changes)
+        else:
+            views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
+            self._known.keep(topic.topic_id, before, views, shown)
         if tables is None:
             return None
-        return Published(topic=topic.topic, number=tables.number, publications=self._made, **self._done)  # type: ignore[arg-type]
+        return Published(topic=topic.topic, number=tables.number, publications=self._so_far.made, **self._done)  # type: ignore[arg-type]
 
     def _add(self, before: Tables, shown: Shown, changes: Changes) -> Tables | None:
         """Create a publication with the new rows and the cut; None if another publisher was faster."""
@@ -208,7 +241,7 @@ class _Attempt:
                 f"topic {topic!r} is not published. hint: set its formats first, with `txlog topics alter {topic} --set publish.formats=iceberg,delta`"
             )
         tables = self._append(before, Changes(), "replace", before.newest.partitions, before.newest.cut_at)
-        return None if tables is None else Published(topic=topic, number=tables.number, publications=self._made)
+        return None if tables is None else Published(topic=topic, number=tables.number, publications=self._so_far.made)
 
     def _check_new_formats(self, before: Tables | None) -> None:
         """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
@@ -245,10 +278,10 @@ class _Attempt:
             }
             late = [tp for tp, at_ms in oldest.items() if at_ms is not None and at_ms < older_than_ms]
             views = yield from end_tails(ctx, views, late, lambda record: record.payload_bytes > 0)
-            return (yield from take_shown(ctx, views, partitions, self._known))
+            return (yield from take_shown(ctx, views, partitions, self._known.indexes))
 
         shown = self._session.call("taking a cut", program)
-        self._known.update(shown.indexes)
+        self._known.indexes.update(shown.indexes)
         return shown
 
     def _unreadable(self, before: Tables, shown: Shown) -> tuple[Unreadable, ...]:
@@ -301,12 +334,16 @@ class _Attempt:
             "publishing", lambda ctx, views: with_views(views, append_publication(ctx, before, publication))
         )
         if tables is not None:
-            self._made += 1
-            _write(runtime, before, tables, topic, self._formats)
+            self._so_far.made += 1
+            _write(runtime, before, tables, topic, self._formats, self._so_far)
         else:
-            # The faster one may have sealed rows that the views still have in their tails.
-            self._session.forget([TopicPartition(topic.topic, each) for each in range(topic.partitions)])
+            text = "topic %r: another publisher created publication %d first; this one begins again"
+            log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
         return tables
+
+    def _forget(self) -> None:
+        topic = self._topic.topic
+        self._session.forget([tp for tp in self._session.views if tp.topic == topic])
 
     def _offsets(self, shown: ShownFile) -> Sequence[int]:
         """Return the offset of each row of a file, as the rows lie in it."""
@@ -383,7 +420,9 @@ class _Attempt:
         return rows.read_pieces(self._runtime.store, [piece], topic.schema, columns, written=written)
 
 
-def roll_forward(runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: Sequence[FormatName]) -> None:
+def roll_forward(
+    runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: Sequence[FormatName], so_far: SoFar
+) -> None:
     """Write the `formats` of the newest publications, if whoever created these has not done so.
 
     A format that the topic does not have any more is left where it stands.
@@ -395,13 +434,13 @@ def roll_forward(runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: 
     while late and not _is_written(runtime, tables[late - 1], formats):
         late -= 1
         if not late and (first := tables[0].number) > 0:
-            earlier = runtime.run(read_publications(topic.topic, first - WHOLE_EVERY, first - 1)).tables
+            earlier = runtime.run(read_publications(topic.topic, first_whole(first - 1), first - 1)).tables
             tables, late = [*earlier, *tables], len(earlier)
     if late:
         # A publisher that died in the middle of a version has left this one, or one that is written below.
         _complete(runtime, tables[late - 1], topic, formats)
     for at in range(late, len(tables)):
-        _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
+        _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats, so_far)
 
 
 def _complete(runtime: Runtime, tables: Tables, topic: TopicMetadata, formats: Sequence[FormatName]) -> None:
@@ -417,15 +456,23 @@ def _is_written(runtime: Runtime, tables: Tables, formats: Sequence[FormatName])
 
 
 def _write(
-    runtime: Runtime, before: Tables | None, after: Tables, topic: TopicMetadata, formats: Sequence[FormatName]
+    runtime: Runtime,
+    before: Tables | None,
+    after: Tables,
+    topic: TopicMetadata,
+    formats: Sequence[FormatName],
+    so_far: SoFar,
 ) -> None:
     """Write the files of each format after one more publication. `topic` has the settings of now."""
     newest = after.newest
+    wanted = _both(after, formats)
+    so_far.begins(after, wanted)
     columns = runtime.run(earlier_version(newest.topic, newest.topic_version))
     retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
-    for name in _both(after, formats):
+    for name in wanted:
         known = before if newest.number > newest.formats[name] else None
         runtime.run(write_version(name, known, after, columns, url=runtime.url, retention_ms=retention_ms))
+        so_far.wrote(name)
 
 
 def _both(tables: Tables, formats: Sequence[FormatName]) -> list[FormatName]:

@@ -46,6 +46,7 @@ from txlog.errors import (
     UnknownOptionError,
     UnsupportedStoreError,
 )
+from txlog.logs import log
 from txlog.storage.backends import BY_DRIVER, BY_SCHEME, URLS
 from txlog.storage.backends.backend import Backend, Verdict, full_name, http_status, is_unknown_request
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
@@ -195,7 +196,8 @@ class FsspecObjectStore:
             if verdict is Verdict.EXISTS:
                 return PutOutcome.CONFLICT
             if verdict is Verdict.TRANSIENT:
-                _LOG.info("%s has an unknown outcome: %s", self._what("put_if_absent", path), self._text(error))
+                what = self._what("put_if_absent", path)
+                log(_LOG, logging.INFO, "write_unknown", "%s has an unknown outcome: %s", what, self._text(error))
                 return PutOutcome.UNKNOWN
             raise self._refusal("put_if_absent", path, error) from None
         self._note(backend)
@@ -304,12 +306,16 @@ class FsspecObjectStore:
             connection.lost_at_ms = now_ms
         elif not connection.warned and now_ms - connection.lost_at_ms >= WARN_MS:
             connection.warned = True
-            _LOG.warning(
+            log(
+                _LOG,
+                logging.WARNING,
+                "connection_lost",
                 "%s: no connection to %s for %.1f s; trying again until the call's time is up (%s)",
                 self.url,
                 backend.endpoint(),
                 (now_ms - connection.lost_at_ms) / 1000,
                 self._text(error),
+                store=self.url,
             )
 
     def _refusal(self, verb: str, path: str, error: Exception) -> TxlogError:

@@ -8,6 +8,7 @@ transaction is committed. With a version, txlog detects a repeated transaction b
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from typing import TypeAlias, TypedDict
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog.messages import say
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch
 from pyspark_txlog.sink.routing import TopicRoute, topic_for
@@ -40,6 +40,9 @@ from txlog.engine.arrow import ColumnNames
 from txlog.engine.offsets import Offsets, parse_offsets
 from txlog.engine.schemas import check_topic_name
 from txlog.errors import IllegalStateError, InvalidRequestError, StoreChangedError, TxlogError
+from txlog.logs import log
+
+_LOG = logging.getLogger(__name__)
 
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
 
@@ -277,9 +280,18 @@ class Transactions:
             _abort_beside(txn, error)
             raise
         if result.skipped and txn.version is not None:
-            say(
-                f"transactional.id {txn.transactional_id!r}: version {txn.version.version} is not above {result.txn.txn_version}, the last one "
-                "committed: this transaction was done before, and is skipped"
+            log(
+                _LOG,
+                logging.WARNING,
+                "transaction_skipped",
+                "transactional.id %r: version %d is not above %d, the last one committed: this transaction was done before, and is "
+                "skipped",
+                txn.transactional_id,
+                txn.version.version,
+                result.txn.txn_version,
+                txn=result.txn,
+                txn_version=txn.version.version,
+                txn_scope=txn.version.scope,
             )
 
     def take_over(

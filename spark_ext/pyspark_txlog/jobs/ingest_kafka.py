@@ -31,6 +31,7 @@ from pyspark_txlog.messages import say
 from txlog import Store
 from txlog.cli.interrupts import orderly_end
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from txlog.text import parse_storage_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,7 +214,9 @@ def main(
             starting_offsets=starting_offsets,
             max_offsets_per_trigger=max_offsets_per_trigger,
             kafka_options=pairs("--kafka-option", kafka_option),
-            storage_options=pairs("--storage-option", storage_option),
+            storage_options={
+                name: parse_storage_value(text) for name, text in pairs("--storage-option", storage_option).items()
+            },
         )
         run(job.session(conf), ingest, {"processingTime": every} if every else {"availableNow": True})
 

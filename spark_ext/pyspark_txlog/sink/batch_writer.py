@@ -18,6 +18,7 @@ record names the files of the other attempts; vacuum removes them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
-from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.options import parse_write_options, settled_write
 from txlog.engine import (
@@ -41,11 +42,14 @@ from txlog.engine import (
     is_repeated,
 )
 from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
+from txlog.logs import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txlog.engine.schemas import TopicMetadata
+
+_LOG = logging.getLogger(__name__)
 
 NativeWrite: TypeAlias = "Callable[[Runtime, Options, TransactionMetadata, TopicMetadata | None], Sequence[StagedPart]]"
 """Stores the rows of a write or of a micro-batch in files of a transaction, without tasks of a Python sink.
@@ -157,18 +161,32 @@ class TxlogWriter(DataSourceArrowWriter):
             with closing(self._options.open()) as runtime:
                 transaction = self._resume(runtime, attempted=True)
                 if transaction.abort().already_committed:
-                    say(
-                        f"transactional.id {self._txn.transactional_id!r}: the write is reported as failed, but its transaction was "
-                        f"already committed, and all its rows are visible. Do not repeat it{self._hint}"
+                    log(
+                        _LOG,
+                        logging.WARNING,
+                        "abort_too_late",
+                        "transactional.id %r: the write is reported as failed, but its transaction was already committed, and all its "
+                        "rows are visible. Do not repeat it%s",
+                        self._txn.transactional_id,
+                        self._hint,
+                        txn=self._txn,
                     )
                 transaction.forget()
         except FencedError:
             # A newer instance took over and has ended what was left of this transaction. `commit` has reported it.
             return
         except Exception as error:
-            say(
-                f"transactional.id {self._txn.transactional_id!r}: the failed write could not be aborted now ({type(error).__name__}: "
-                f"{error}). The next write with this id, or `txlog transactions expire --execute`, ends it"
+            log(
+                _LOG,
+                logging.WARNING,
+                "abort_failed",
+                "transactional.id %r: the failed write could not be aborted now (%s: %s). The next write with this id, or `txlog "
+                "transactions expire --execute`, ends it",
+                self._txn.transactional_id,
+                type(error).__name__,
+                error,
+                txn=self._txn,
+                error=type(error).__name__,
             )
 
     @plain_errors
@@ -196,9 +214,18 @@ class TxlogWriter(DataSourceArrowWriter):
     def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
         result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
         if result.skipped:
-            say(
-                f"transactional.id {transaction.transactional_id!r}: txn.version {self._options[table.TXN_VERSION]} is not above "
-                f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
+            version = self._options[table.TXN_VERSION]
+            log(
+                _LOG,
+                logging.WARNING,
+                "transaction_skipped",
+                "transactional.id %r: txn.version %s is not above %d, the last one committed: this write was done before, and is "
+                "skipped",
+                transaction.transactional_id,
+                version,
+                result.txn.txn_version,
+                txn=result.txn,
+                txn_version=version or 0,
             )
         transaction.forget()
 

@@ -6,10 +6,12 @@ is a transaction whose version is the batch number. The end offsets of its sourc
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pyspark_txlog.messages import mismatch
 from pyspark_txlog.sink.checkpoint import Checkpoint
 from pyspark_txlog.sink.committed_offsets import (
     Batch,
@@ -22,6 +24,8 @@ from pyspark_txlog.sink.committed_offsets import (
 from txlog.engine import GroupOffsets, Session, TopicPartition, TransactionMetadata
 from txlog.engine.offsets import committed_offsets
 from txlog.errors import CommitFailedError, GroupIdNotFoundError, InvalidRequestError, TxnVersionScopeError
+
+_LOG = logging.getLogger(__name__)
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """Spark's local property with the id of the streaming query in which a thread or a task works."""
@@ -57,11 +61,12 @@ class MicroBatch:
     def _check_next(self, before: TransactionMetadata) -> None:
         """Check that the id's record contains the previous micro-batch. Each micro-batch commits, even an empty one."""
         if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
-            raise InvalidRequestError(
+            error = InvalidRequestError(
                 f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id {before.transactional_id!r} has committed is "
                 f"{before.txn_version}, but the checkpoint counts all before {self.number} as committed: the log was put back to an older "
-                f"state. hint: start with a new checkpoint; see docs/streams.md"
+                f"state. hint: start with a new checkpoint; see docs/lost-checkpoint.md"
             )
+            raise self._mismatch(error, before)
 
     def check_replay(self, session: Session, current: TransactionMetadata) -> None:
         """Raise InvalidRequestError unless the micro-batch is the same one that `current` has committed before.
@@ -71,9 +76,10 @@ class MicroBatch:
         """
         who = f"query {self.query_id}, micro-batch {self.number}"
         if self.number < current.txn_version:
-            raise _older_checkpoint(
-                f"{who}: transactional.id {current.transactional_id!r} has committed micro-batch {current.txn_version} of it"
+            what = (
+                f"transactional.id {current.transactional_id!r} has committed micro-batch {current.txn_version} of it"
             )
+            raise self._mismatch(_older_checkpoint(f"{who}: {what}"), current)
         if self.checkpoint is None:
             return
         batch = self._planned(self.checkpoint, with_previous=False)
@@ -83,9 +89,10 @@ class MicroBatch:
         for source, committed in known.items():
             is_this = (committed.query_id, committed.batch_id) == (self.query_id, self.number)
             if is_this and source in batch.ends and not same_json(batch.ends[source], committed.json):
-                raise _older_checkpoint(
-                    f"{who}: committed up to {committed.json} of source {source}, but planned up to {batch.ends[source]} now"
+                what = (
+                    f"committed up to {committed.json} of source {source}, but planned up to {batch.ends[source]} now"
                 )
+                raise self._mismatch(_older_checkpoint(f"{who}: {what}"), current)
         # The next batch's condition would find this too, but only when a partition gets new rows, which may never
         # happen.
         elsewhere = committed_elsewhere(
@@ -95,7 +102,11 @@ class MicroBatch:
             transactional_id=current.transactional_id,
         )
         if elsewhere is not None:
-            raise _older_checkpoint(f"{who}: {elsewhere}")
+            raise self._mismatch(_older_checkpoint(f"{who}: {elsewhere}"), current)
+
+    def _mismatch(self, error: InvalidRequestError, current: TransactionMetadata) -> InvalidRequestError:
+        name = current.transactional_id
+        return mismatch(_LOG, error, transactional_id=name, query_id=self.query_id, batch_id=self.number)
 
     def _planned(self, checkpoint: Checkpoint, *, with_previous: bool) -> Batch:
         return Batch(
@@ -162,14 +173,15 @@ def check_scope(current: TransactionMetadata | None, query_id: str | None) -> No
         else f"txn.version {current.txn_version}, of a batch write"
     )
     this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
-    raise TxnVersionScopeError(
+    error = TxnVersionScopeError(
         f"transactional.id {name!r} holds {theirs}, but this is {this}. hint: use another id; after a lost checkpoint "
-        f"run `txlog transactions expire --transactional-id {name} --force --execute`, and see docs/streams.md"
+        f"run `txlog transactions expire --transactional-id {name} --force --execute`, and see docs/lost-checkpoint.md"
     )
+    raise mismatch(_LOG, error, transactional_id=name, query_id=query_id or "")
 
 
 def _older_checkpoint(what: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"{what}. The checkpoint is older than the log, as after a restore from a copy: its next micro-batches have numbers that are already "
-        "committed, and would be skipped. hint: start with a new checkpoint; see docs/streams.md"
+        "committed, and would be skipped. hint: start with a new checkpoint; see docs/lost-checkpoint.md"
     )

@@ -24,6 +24,7 @@ process has changed the id's record since the last commit: otherwise there is no
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -36,7 +37,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
-from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, check_begun_here, producer_config, write_parts
 from pyspark_txlog.sink.micro_batch import (
@@ -58,6 +59,7 @@ from txlog.errors import (
     StoreChangedError,
     TxlogError,
 )
+from txlog.logs import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from txlog.engine import Runtime
     from txlog.engine.arrow import ColumnNames
     from txlog.engine.schemas import TopicMetadata
+
+_LOG = logging.getLogger(__name__)
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -279,16 +283,33 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         try:
             with self._session(begun) as session:
                 if self._resume(session, begun, attempted=True).abort().already_committed:
-                    say(
-                        f"{who}: reported as failed, but its transaction was already committed, and all its rows are visible. "
-                        "hint: start the query again from its checkpoint; it detects and skips this batch"
+                    log(
+                        _LOG,
+                        logging.WARNING,
+                        "abort_too_late",
+                        "%s: reported as failed, but its transaction was already committed, and all its rows are visible. hint: start "
+                        "the query again from its checkpoint; it detects and skips this batch",
+                        who,
+                        txn=begun.txn,
+                        query_id=begun.query_id,
+                        batch_id=batchId,
                     )
         except FencedError:
             # A newer run took over and has ended what was left of this transaction. `commit` has reported it.
             return
         except Exception as error:
-            say(
-                f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire --execute`, ends it"
+            log(
+                _LOG,
+                logging.WARNING,
+                "abort_failed",
+                "%s: could not be aborted now (%s: %s). The query's next start, or `txlog transactions expire --execute`, ends it",
+                who,
+                type(error).__name__,
+                error,
+                txn=begun.txn,
+                query_id=begun.query_id,
+                batch_id=batchId,
+                error=type(error).__name__,
             )
 
     def _check_columns(self, runtime: Runtime, parts: Sequence[StagedPart]) -> None:
@@ -361,9 +382,22 @@ def _begun(messages: Sequence[WriterCommitMessage | None]) -> StreamFiles | None
 def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
     name = begun.txn.transactional_id
     _SKIPPED[name] += 1
-    say(
-        f"transactional.id {name!r}: micro-batch {batch_id} of query {begun.query_id} was committed before Spark recorded it, and is skipped: its rows "
-        f"are there once (micro-batches skipped by this process for this id: {_SKIPPED[name]})"
+    log(
+        _LOG,
+        logging.WARNING,
+        "transaction_skipped",
+        "transactional.id %r: micro-batch %d of query %s was committed before Spark recorded it, and is skipped: its rows are there "
+        "once (micro-batches skipped by this process for this id: %d)",
+        name,
+        batch_id,
+        begun.query_id,
+        _SKIPPED[name],
+        txn=begun.txn,
+        txn_version=batch_id,
+        txn_scope=begun.query_id,
+        query_id=begun.query_id,
+        batch_id=batch_id,
+        count=_SKIPPED[name],
     )
 
 

@@ -8,6 +8,7 @@ keeps the plan. Only a new `load()` sees later rows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
-from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.options import ReadOptions, settled
 from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
@@ -28,9 +29,12 @@ from txlog.engine.conditions import bind
 from txlog.engine.offsets import resolve
 from txlog.engine.schemas import TopicMetadata
 from txlog.errors import InvalidRequestError
+from txlog.logs import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_LOG = logging.getLogger(__name__)
 
 
 class TxlogReader(DataSourceReader):
@@ -182,6 +186,17 @@ def _strict_ranges(
 
 
 def _say_lost(tp: TopicPartition, start: int, end: int) -> None:
-    say(
-        f"failOnDataLoss=false, {tp}: {end - start} offsets, {start} to {end}, were removed during the read; the read continues at {end}"
+    log(
+        _LOG,
+        logging.WARNING,
+        "data_loss",
+        "failOnDataLoss=false, %s: %d offsets, %d to %d, were removed during the read; the read continues at %d",
+        tp,
+        end - start,
+        start,
+        end,
+        end,
+        topic_partition=str(tp),
+        offset=start,
+        count=end - start,
     )

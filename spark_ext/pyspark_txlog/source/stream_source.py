@@ -20,13 +20,14 @@ before it runs a batch (`pyspark_txlog.stream_offsets`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
-from pyspark_txlog.messages import say
+from pyspark_txlog.messages import mismatch
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.batch_reader import check_schema, pack_plans
 from pyspark_txlog.source.options import settled
@@ -43,6 +44,9 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from txlog.logs import log
+
+_LOG = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -133,19 +137,18 @@ class StreamSource:
         self._check_store(last)
         begins = last.starts if first.is_unresolved else first.ends
         if begins is None:
-            raise InvalidRequestError(
+            error = InvalidRequestError(
                 "the end of the query's first batch does not contain the start of that batch: the checkpoint was changed by hand. "
                 "hint: restore it, or start the query with a new checkpointLocation"
             )
+            raise mismatch(_LOG, error, store=self._runtime.where)
         # A partition that `begins` lacks joins with this batch, without a row.
         wanted = {tp: (begins[tp], to) for tp, to in last.ends.items() if tp in begins and begins[tp] < to}
         plans, lost = self._plan(wanted)
         for tp, count in lost.items():
             self._lost += count
-            say(
-                f"failOnDataLoss=false, {tp}: {count} offsets from {wanted[tp][0]} on were removed before this query read them; "
-                f"the query continues after them{self._so_far()}"
-            )
+            text = f"{count} offsets from {wanted[tp][0]} on were removed before this query read them; the query continues after them"
+            self._log_loss(f"failOnDataLoss=false, {tp}: {text}{self._so_far()}", tp, wanted[tp][0], count)
         topics = {tp.topic: self._as_known(self._topic(tp.topic)) for tp in plans}
         check_schema(self._schema, topics, self._read)
         for tp, plan in plans.items():
@@ -250,7 +253,9 @@ class StreamSource:
                     "hint: failOnDataLoss=false continues without it"
                 )
             self._lost += unread
-            say(f"{tp} is no longer read: {why}; {unread} offsets are unread{self._so_far()}")
+            self._log_loss(
+                f"{tp} is no longer read: {why}; {unread} offsets are unread{self._so_far()}", tp, begins[tp], unread
+            )
         self._session.forget(newly)
         self._gone = set(gone)
 
@@ -265,8 +270,12 @@ class StreamSource:
                     "failOnDataLoss=false continues with the remaining rows; a shorter metadata.max.age.ms finds partitions sooner"
                 )
             self._lost += log_start
-            say(f"failOnDataLoss=false, {tp} joins at offset {log_start}: earlier rows were removed{self._so_far()}")
+            text = f"failOnDataLoss=false, {tp} joins at offset {log_start}: earlier rows were removed{self._so_far()}"
+            self._log_loss(text, tp, log_start, log_start)
         return log_start
+
+    def _log_loss(self, text: str, tp: TopicPartition, offset: int, count: int) -> None:
+        log(_LOG, logging.WARNING, "data_loss", "%s", text, topic_partition=str(tp), offset=offset, count=count)
 
     def _so_far(self) -> str:
         return f" ({self._lost} offsets lost since the query started)" if self._lost else ""
@@ -274,7 +283,7 @@ class StreamSource:
     def _tell_once(self, name: str, text: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            say(text)
+            log(_LOG, logging.WARNING, "topic_missing", "%s", text, topic=name)
 
     # -- how far ----------------------------------------------------------------------------------------------------------
 
@@ -369,10 +378,11 @@ class StreamSource:
 
     def _check_store(self, offset: StreamOffset) -> None:
         if offset.store_id != self._store_id:
-            raise InvalidRequestError(
+            error = InvalidRequestError(
                 f"the checkpoint of this query is of the store {offset.store_id}, but {self._runtime.where} is the store {self._store_id}. "
                 "hint: read the store that the query was started with, or give the query a new checkpointLocation"
             )
+            raise mismatch(_LOG, error, store=self._runtime.where)
 
 
 def available(starts: Offsets, ends: Offsets) -> int:

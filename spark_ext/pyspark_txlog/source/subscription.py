@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pyspark_txlog import option_table as table
-from pyspark_txlog.messages import say
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.options import ReadOptions
 from txlog.engine import Runtime, Session, TopicPartition
 from txlog.engine.offsets import check_exist, resolve
 from txlog.engine.schemas import TopicMetadata
 from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from txlog.logs import log
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -78,7 +81,7 @@ def within_the_log(options: Options, resolve_offsets: Callable[[bool], T]) -> T:
     except OffsetOutOfRangeError as error:
         if options[table.FAIL_ON_DATA_LOSS]:
             raise
-        say(f"failOnDataLoss=false, reading the rows that remain. {error}")
+        log(_LOG, logging.WARNING, "data_loss", "failOnDataLoss=false, reading the rows that remain. %s", error)
         return resolve_offsets(True)
 
 

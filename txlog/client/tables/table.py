@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.client.notebook import of_table
 from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks
 from txlog.client.row_writer import key_columns_of
 from txlog.client.rows import METADATA_FIELDS, joined
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.tables.expression import Expression
-from txlog.client.tables.html import of_topic
 from txlog.client.tables.latest import Newest
 from txlog.client.tables.packing import has_gaps, pack_tasks
 from txlog.client.tables.positions import Position, offsets_of, past_cut
@@ -129,8 +129,7 @@ class TopicTable:
         return f"TopicTable({self.name!r}{'' if self._cut is None else ', of a snapshot'})"
 
     def _repr_html_(self) -> str:
-        topic = self.topic()
-        return of_topic(repr(self), topic.partitions, topic.schema, topic.config)
+        return of_table(self._runtime, self.topic, self, is_present=self._cut is None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give all rows to another Arrow library: Polars, DuckDB, pandas and DataFusion take the table itself."""
@@ -158,8 +157,8 @@ class TopicTable:
     ) -> pa.RecordBatchReader:
         """Return a reader of the rows, in order of partition and offset. DuckDB, Polars and others take it directly.
 
-        * `columns`: names of columns, in the order of the result. "*" means all columns of the topic, `_topic`,
-          `_partition`, `_offset` and `_timestamp` are columns, too. None: "*" and the last three.
+        * `columns`: names of columns, in the order of the result. `"*"` means all columns of the topic, `_topic`,
+          `_partition`, `_offset` and `_timestamp` are columns, too. None: `"*"` and the last three.
         * `where`: only the rows for which this condition is true: a text in Spark's SQL, such as
           `"amount > 5 AND country = 'FR'"`, or a pyarrow expression. Files and row groups that cannot contain such a
           row are not read.

@@ -182,7 +182,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: Offset
     producer_epoch: Offset
     last_epoch: Signed = NO_PRODUCER_EPOCH
-    """Epoch of the transaction that this PREPARE_*/COMPLETE_* ends; -1 after an init."""
+    """Epoch of the transaction that this `PREPARE_*` or `COMPLETE_*` ends; -1 after an init."""
     last_outcome: Outcome | None = None
     """How the id's last transaction ended, or is about to end; None: the id had no transaction yet."""
     state: TransactionState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from txlog.core import envelope, names
-from txlog.core.publication import Tables, fold
-from txlog.core.published_checks import check_publication
+from txlog.core.publication import Tables
+from txlog.core.published_checks import follow
 from txlog.core.records import Publication
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.findings import Reader, reason
@@ -37,8 +37,10 @@ def check_publications(reader: Reader, topic: str) -> None:
         if data is None or publication is None:
             # A missing one is a vacuum's work: there is a newer whole one now.
             return
-        tables = _folded(reader, topic, path, tables, publication, data)
-        if tables is None:
+        try:
+            tables = follow(tables, publication, envelope.digest(data), path)
+        except CorruptLogError as error:
+            reader.findings.damaged(path, "a publication that follows from the one before", reason(error, path))
             return
     if tables is not None and tables.newest.formats:
         lost = sorted(set(_lost(reader, topic, tables)))
@@ -50,26 +52,6 @@ def check_publications(reader: Reader, topic: str) -> None:
 
 def _numbers(listed: Collection[str]) -> set[int]:
     return {number for name in listed if (number := names.parse_publication_name(name)) is not None}
-
-
-def _folded(
-    reader: Reader, topic: str, path: str, before: Tables | None, publication: Publication, data: bytes
-) -> Tables | None:
-    if path != names.publication_path(publication.topic, publication.number):
-        found = f"publication {publication.number} of {publication.topic!r}"
-        reader.findings.damaged(path, "the publication and the topic of its name", found)
-        return None
-    if before is not None and publication.previous != before.digest:
-        reader.findings.damaged(
-            path, f"previous = {before.digest}, the digest of publication {before.number}", publication.previous
-        )
-        return None
-    try:
-        check_publication(before, publication, path)
-        return fold(before, publication, envelope.digest(data))
-    except CorruptLogError as error:
-        reader.findings.damaged(path, "a publication that follows from the one before", reason(error, path))
-        return None
 
 
 def _lost(reader: Reader, topic: str, tables: Tables) -> Iterator[str]:

@@ -1,0 +1,177 @@
+"""The names that users call, a page for each subject; mkdocstrings fills in signatures and docstrings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pkgutil import resolve_name
+from types import FunctionType, ModuleType
+
+import pyspark_txlog
+import txlog
+from conf.site.markdown import table
+
+SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "store": (
+        "Store",
+        "`txlog.open` returns a `Store`: topics, and the clients that write and read them.",
+        ("txlog.open", "txlog.Store", "txlog.client.store.TopicDescription", "txlog.TopicPartition"),
+    ),
+    "producer": (
+        "Producer",
+        "`Store.producer` returns a `Producer`, which writes rows with Kafka's verbs.",
+        (
+            "txlog.Producer",
+            "txlog.client.transaction_manager.TransactionScope",
+            "txlog.client.batches.RecordMetadata",
+            "txlog.client.batches.OnDelivery",
+            "txlog.protocol.transactions.EndResult",
+            "txlog.core.transactions.TxnVersion",
+        ),
+    ),
+    "consumer": (
+        "Consumer",
+        "`Store.consumer` returns a `Consumer`, which reads rows with Kafka's verbs.",
+        (
+            "txlog.Consumer",
+            "txlog.ConsumerGroupMetadata",
+            "txlog.OffsetAndMetadata",
+            "txlog.client.groups.OffsetAndTimestamp",
+            "txlog.client.groups.Offsets",
+            "txlog.client.members.Listener",
+        ),
+    ),
+    "tables": (
+        "Tables",
+        "`Store.table` and `Store.snapshot` read topics as tables, without a consumer.",
+        (
+            "txlog.client.tables.table.TopicTable",
+            "txlog.client.tables.table.Changes",
+            "txlog.client.tables.snapshot.Snapshot",
+            "txlog.client.tables.table.Where",
+            "txlog.client.tables.positions.Position",
+        ),
+    ),
+    "admin": (
+        "Admin",
+        "`Store.admin` returns an `Admin`: transactions, offsets, groups and partitions.",
+        (
+            "txlog.Admin",
+            "txlog.client.descriptions.TransactionDescription",
+            "txlog.client.descriptions.HangingTransaction",
+            "txlog.client.descriptions.ProducerDescription",
+            "txlog.client.descriptions.PartitionDescription",
+            "txlog.client.descriptions.SegmentDescription",
+            "txlog.client.descriptions.OffsetInfo",
+            "txlog.client.descriptions.GroupInfo",
+            "txlog.client.descriptions.GroupOffset",
+            "txlog.client.descriptions.MemberInfo",
+            "txlog.client.descriptions.OffsetReset",
+            "txlog.client.offsets.OffsetSpec",
+            "txlog.client.offsets.Kind",
+            "txlog.protocol.expiry.ExpireResult",
+        ),
+    ),
+    "spark": (
+        "pyspark_txlog",
+        'The package for Spark. `session` or `install` prepares a Spark session, and `TxLog` has what `format("txlog")` cannot express.',
+        (
+            "pyspark_txlog.session",
+            "pyspark_txlog.install",
+            "pyspark_txlog.uninstall",
+            "pyspark_txlog.activate",
+            "pyspark_txlog.TxLog",
+            "pyspark_txlog.TopicTable",
+            "pyspark_txlog.api.transactions.Transaction",
+            "pyspark_txlog.native.write.Road",
+            "pyspark_txlog.native.snapshot.Snapshot",
+            "pyspark_txlog.committed_source_offsets",
+            "pyspark_txlog.sink.committed_offsets.SourceOffset",
+            "pyspark_txlog.TxlogDataSource",
+            "pyspark_txlog.DefaultSource",
+        ),
+    ),
+    "engine": (
+        "For engines",
+        "An engine reads and writes topics through `txlog.engine` ([Write an engine](../../engine.md)).",
+        ("txlog.engine",),
+    ),
+    "testing": (
+        "For tests",
+        "`txlog.testing` helps tests: a clock and ids that the test controls, and stores that fail, count or wait.",
+        (
+            "txlog.testing.clock",
+            "txlog.testing.counting_store",
+            "txlog.testing.failing_store",
+            "txlog.testing.latency_store",
+            "txlog.testing.damage",
+            "txlog.testing.store_contract.StoreContract",
+            "txlog.testing.process_contract.ProcessContract",
+            "txlog.testing.fork_server",
+        ),
+    ),
+}
+"""File name -> title, introduction, and what the page describes."""
+MADE_BY_USERS = (
+    "txlog.OffsetAndMetadata",
+    "txlog.TopicPartition",
+    "txlog.client.offsets.OffsetSpec",
+    "txlog.core.transactions.TxnVersion",
+    "pyspark_txlog.TxLog",
+)
+"""Classes that a program calls itself. The others come from calls, so that the page leaves out how they are made."""
+INTERNAL = ("keep_columns", "carry_sources")
+"""Methods of `Transaction` that only `append_stream` calls."""
+
+_INDEX = """# Python API
+
+A program imports `txlog`, and on Spark `pyspark_txlog`. Everything else comes from a call of these. The names of errors are in the package, too:
+`txlog.ProducerFencedError`.
+"""
+
+
+def _index() -> str:
+    lines = [_INDEX]
+    rows = [
+        [f"[{title}]({name}.md)", said, ", ".join(f"`{path}`" for path in paths if path.count(".") == 1)]
+        for name, (title, said, paths) in SUBJECTS.items()
+    ]
+    lines += table(["page", "", "names"], rows)
+    errors = [each for each in txlog.__all__ if each.endswith("Error")]
+    lines += ["## Errors", "", "All errors are subclasses of `txlog.TxlogError`.", ""]
+    lines += [f"- `txlog.{each}`" for each in errors]
+    return "\n".join([*lines, ""])
+
+
+def _subject(name: str) -> str:
+    title, said, paths = SUBJECTS[name]
+    lines = [f"# {title}", "", said, ""]
+    for path in paths:
+        lines += [f"::: {path}", "    options:"]
+        lines += [f"      {option}: {json.dumps(value)}" for option, value in _options(path, name).items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _options(path: str, subject: str) -> dict[str, object]:
+    """Return what mkdocstrings does differently for this name."""
+    imported = path.count(".") == 1 and path.partition(".")[2] in (*txlog.__all__, *pyspark_txlog.__all__)
+    options: dict[str, object] = {
+        "show_root_full_path": imported or subject == "testing",
+        "merge_init_into_class": path in MADE_BY_USERS or subject == "testing",
+        # The value of an alias of a type is its meaning.
+        "show_attribute_values": not isinstance(resolve_name(path), type | FunctionType | ModuleType),
+    }
+    if path == "pyspark_txlog.api.transactions.Transaction":
+        options["filters"] = ["!^_", *(f"!^{name}$" for name in INTERNAL)]
+    if path == "pyspark_txlog.TxlogDataSource":
+        options["members"] = False
+    return options
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/api/index.md": _index,
+    **{f"reference/api/{name}.md": partial(_subject, name) for name in SUBJECTS},
+}
+"""Page -> the function that returns its Markdown."""

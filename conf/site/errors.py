@@ -1,0 +1,146 @@
+"""Write the reference of errors: every class with meaning, cause and remedy, and below it every text that it has."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from conf.site.messages import CLASSES, ROOT, templates
+from txlog.errors import TxlogError, split_hint
+
+SHORT = 80
+"""The usual length of an anchor, in characters."""
+_SECTION = re.compile(r"^(Cause|What to do):\s*", re.MULTILINE)
+
+_INTRODUCTION = """\
+# Errors
+
+Every error of txlog is a `TxlogError`. Its group tells a program what to do next. Its text tells a person what
+happened, and after `hint:` what to do.
+
+A text below shows its values as `<name>`. To find a text, paste it into the search. You can also append it to the
+address of this page, after `#`: the page then shows the text that fits.
+
+| group | what a program does next | errors |
+|---|---|---|
+"""
+# The contents of the page have the classes only. A text in the address that is not an anchor is compared with all texts.
+_SCRIPT = """\
+<style>
+.md-nav--secondary .md-nav { display: none }
+h3.message code { font-size: 0.8rem; white-space: normal; overflow-wrap: anywhere }
+</style>
+<script>
+(function () {
+  function find() {
+    var wanted = location.hash.slice(1);
+    if (!wanted || document.getElementById(wanted)) return;
+    try { wanted = decodeURIComponent(wanted); } catch (error) { /* a text with a bare % */ }
+    wanted = wanted.replace(/\\s+/g, " ");
+    var best = null, length = 0;
+    document.querySelectorAll("h3.message code").forEach(function (code) {
+      var parts = code.textContent.split(/<[^>]*>/);
+      var known = parts.join("").length, at = 0;
+      var fits = parts.every(function (part) {
+        at = wanted.indexOf(part, at);
+        if (at < 0) return false;
+        at += part.length;
+        return true;
+      });
+      if (fits && known > length) { best = code; length = known; }
+    });
+    if (best) best.scrollIntoView();
+  }
+  addEventListener("hashchange", find);
+  find();
+})();
+</script>
+"""
+
+
+def page() -> str:
+    """Return reference/errors.md."""
+    messages = templates()
+    anchors = anchors_of([text for texts in messages.values() for text in texts])
+    seen: dict[str, str] = {}  # a few texts belong to two errors
+    codes = kafka_codes()
+    lines = [_INTRODUCTION.rstrip("\n")]
+    for group in _groups():
+        members = [kind for kind in CLASSES if group in kind.__bases__]
+        links = ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in (group, *members))
+        lines.append(f"| `{group.__name__}` | {_linked(sections(group)['What to do'])} | {links} |")
+    lines += ["", _SCRIPT]
+    for kind in CLASSES:
+        parts = sections(kind)
+        lines += [f"## {kind.__name__} {{ #{kind.__name__.lower()} }}", "", parts["Meaning"], ""]
+        if kind is not TxlogError:
+            lines += [f"* **Group:** {_group_of(kind).__name__}"]
+        if codes.get(kind.__name__):
+            lines += [f"* **Kafka:** {codes[kind.__name__]}"]
+        lines += [f"* **{name}:** {_linked(parts[name])}" for name in ("Cause", "What to do")]
+        lines += [""]
+        for text in messages[kind.__name__]:
+            problem, hint = split_hint(text)
+            anchor = anchors.pop(text, "") or f"{seen[text]}-{kind.__name__.lower()}"
+            seen[text] = anchor
+            lines += [f"### {_code(problem)} {{ #{anchor} .message }}", ""]
+            if hint:
+                lines += [f"What to do: {_code(hint)}", ""]
+    return "\n".join(lines)
+
+
+def sections(kind: type[TxlogError]) -> dict[str, str]:
+    """Return the parts of an error's docstring: Meaning, Cause and What to do."""
+    first, *rest = _SECTION.split(inspect.cleandoc(kind.__doc__ or ""))
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return {"Meaning": first.strip(), **{name: " ".join(text.split()) for name, text in pairs}}
+
+
+def kafka_codes() -> dict[str, str]:
+    """Return Kafka's names of the errors, from the table of PROTOCOL.md."""
+    protocol = (ROOT / "PROTOCOL.md").read_text(encoding="utf-8")
+    table = protocol.partition("\n## Errors\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"`(\w+Error)`(?: \(([^)]*)\))?", table))
+
+
+def anchors_of(texts: list[str]) -> dict[str, str]:
+    """Return a unique anchor for each text, made from its words.
+
+    An anchor changes only with its text, or when another text with the same first words appears.
+    """
+    short = {text: _slug(split_hint(text)[0])[:SHORT].rstrip("-") for text in texts}
+    long = {text: _slug(text) for text in short}
+    of_short, of_long = Counter(short.values()), Counter(long.values())
+    taken = {kind.__name__.lower() for kind in CLASSES}
+    found = {}
+    for text, anchor in short.items():
+        if of_short[anchor] > 1 or anchor in taken:
+            anchor = long[text]
+        if of_long[anchor] > 1 or not anchor:
+            anchor += "-" + hashlib.sha256(text.encode()).hexdigest()[:8]
+        found[text] = anchor
+    return found
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^<>]*>", " ", text).lower()).strip("-")
+
+
+def _groups() -> Iterator[type[TxlogError]]:
+    yield from (kind for kind in CLASSES if TxlogError in kind.__bases__)
+
+
+def _group_of(kind: type[TxlogError]) -> type[TxlogError]:
+    return next(group for group in _groups() if issubclass(kind, group))
+
+
+def _linked(text: str) -> str:
+    """Return the text with links to the pages that it names."""
+    return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](../\1.md)", text)
+
+
+def _code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"

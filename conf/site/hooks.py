@@ -1,0 +1,62 @@
+"""What mkdocs does besides rendering docs/: pages from elsewhere, generated pages, links, and the check of the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.plugins import event_priority, get_plugin_logger
+from mkdocs.structure.files import File
+
+from conf.site import api, check, commands, errors, markdown, metrics, options, settings, tables
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent.parent
+HERE = Path(__file__).parent
+
+GENERATED = {
+    "reference/commands.md": commands.page,
+    "reference/errors.md": errors.page,
+    "reference/metadata-tables.md": tables.page,
+    "reference/metrics.md": metrics.page,
+    "reference/options.md": options.page,
+    "reference/settings.md": settings.page,
+    **api.PAGES,
+}
+"""Page -> the function that returns its Markdown."""
+ASSETS = {"assets/iframe-worker.js": HERE / "iframe-worker.js", "assets/site.css": HERE / "site.css"}
+LAST = ("PROTOCOL.md", "CHANGELOG.md", "benchmarks.md")
+"""Long pages with every word. A search finds them last."""
+
+log = get_plugin_logger("site")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in docs/: those of the root, and those that are made from the code."""
+    for path, uri in markdown.ROOT_PAGES.items():
+        files.append(File.generated(config, uri, content=(ROOT / path).read_text(encoding="utf-8")))
+    for uri, page in GENERATED.items():
+        files.append(File.generated(config, uri, content=page()))
+    for uri, path in ASSETS.items():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Write the page as Python's Markdown and mkdocs expect it."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
+    if page.file.src_uri in LAST:
+        page.meta["search"] = {"boost": 0.2}
+    return markdown.for_site(text, page.file.src_uri, config.extra["source_url"])
+
+
+@event_priority(-200)
+def on_post_build(config: MkDocsConfig) -> None:
+    """Warn about each dead link and each request to another host, after all plugins have written. With `strict` the build fails."""
+    for problem in check.problems(Path(config.site_dir)):
+        log.warning(problem)

@@ -1,0 +1,33 @@
+"""Every setting, with its sentence, default and range, from the table in txlog/config/table.py."""
+
+from __future__ import annotations
+
+from conf.site.markdown import code, escape
+from txlog.config import KEYS, SCOPE_DOCS, SCOPES, ConfigKey
+
+
+def page() -> str:
+    """Return the page."""
+    lines = [
+        "# All settings",
+        "",
+        f"txlog has {len(KEYS)} settings. [Settings](../settings.md) says which place wins if several give a value, and what the costly ones",
+        "cost. An unknown key is an error that names the nearest one.",
+        "",
+    ]
+    left = dict(KEYS)
+    for scope in SCOPES:
+        mine = [left.pop(name) for name in list(left) if scope in left[name].scopes]
+        lines += [f"## {scope.capitalize()}", "", SCOPE_DOCS[scope], ""]
+        for key in mine:
+            lines += _section(key)
+    return "\n".join(lines)
+
+
+def _section(key: ConfigKey) -> list[str]:
+    lines = [f"### `{key.name}`", "", escape(key.doc), "", f"- **Value:** {escape(key.expected)}."]
+    lines.append(f"- **Default:** {code(key.default_text) if key.default not in (None, '', ()) else key.default_text}.")
+    if key.kafka_default:
+        lines.append(f"- **Kafka's default:** {escape(key.kafka_default)}.")
+    lines.append(f"- **Belongs to:** {', '.join(scope for scope in SCOPES if scope in key.scopes)}.")
+    return [*lines, ""]

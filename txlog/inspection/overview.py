@@ -1,0 +1,220 @@
+"""What is in a store, in one look? Topics, transactions, groups, files and maintenance, as a page.
+
+The look only reads. Its requests are bounded: it opens MAX_PARTITIONS partitions and reads MAX_INDEXES indexes, the
+newest of each partition, and MAX_RUNS runs of maintenance. The page tells what is beyond these limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txlog.client.admin import Admin
+from txlog.client.descriptions import GroupInfo, TransactionDescription
+from txlog.client.notebook import positions, state_of, topic_sections
+from txlog.client.ribbons import PartitionLook, look_at_partitions
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core.names import TopicPartition
+from txlog.core.records import CleanupRun, CleanupStep
+from txlog.drawing.sections import (
+    OVERDUE,
+    Piece,
+    Step,
+    Transaction,
+    files_section,
+    groups_section,
+    journal_section,
+    transactions_section,
+)
+from txlog.drawing.values import Page, Section
+from txlog.errors import CorruptLogError
+from txlog.protocol import history
+from txlog.text import bytes_text, count_text, duration_text, time_text
+
+MAX_PARTITIONS = 500
+MAX_INDEXES = 5_000
+MAX_RUNS = 100
+MAX_TRANSACTIONS = 150
+MAX_STEPS = 300
+_MAX_SPANS = 6_000
+"""Of all drawings together, so that the page stays below 2 MB."""
+_OPEN = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
+
+
+def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
+    """Return a page about these topics (empty: all), and about the transactions, groups and maintenance of the store.
+
+    Costs one LIST for each partition, one GET for each object of a tail, one or two for each index, one for each run of
+    maintenance, and what `list_transactions` and `list_groups` cost. Damaged partitions become warnings on the page.
+    Raises UnknownTopicOrPartitionError, NotAStoreError.
+    """
+    damaged: list[CorruptLogError] = []
+    runtime.require_store()
+    found = runtime.list_topics(damaged) if not topics else [runtime.topic(name, 0) for name in dict.fromkeys(topics)]
+    every = [TopicPartition(topic.topic, number) for topic in found for number in range(topic.partitions)]
+    opened = every[:MAX_PARTITIONS]
+    looks = look_at_partitions(
+        Session(runtime, runtime.settings.client_config(), f"inspection of {runtime.where}"),
+        opened,
+        max_indexes=MAX_INDEXES,
+        max_spans=min(max(_MAX_SPANS // max(len(opened), 1) // 2, 12), 400),
+        max_pieces=MAX_TRANSACTIONS,
+        damaged=damaged,
+    )
+    admin = Admin(runtime)
+    ids = admin.list_transactions(damaged=damaged)
+    groups = [
+        each
+        for each in admin.list_groups(damaged=damaged)
+        if not topics or any(offset.topic in topics for offset in each.offsets)
+    ]
+    now_ms = runtime.clock.now_ms()
+    transactions = _transactions(ids, [piece for each in looks.values() for piece in each.pieces], topics, now_ms)
+    runs = _runs(runtime, damaged)
+    unopened = max(len(every) - MAX_PARTITIONS, 0)
+    warnings = [str(error) for error in {str(error): error for error in damaged}.values()]
+    if unopened:
+        warnings.append(f"{count_text(unopened, 'partition')} beyond the first {MAX_PARTITIONS:,} are left out.")
+    return Page(
+        title="txlog store",
+        subtitle=f"{runtime.where}, read {time_text(now_ms)}. All times are UTC.",
+        figures=_figures(len(found), looks, ids, groups, transactions, runs, now_ms),
+        warnings=warnings,
+        sections=[
+            Section(
+                title="Topics",
+                note="Offsets grow to the right. The upper band of a partition is what readers see, the lower one where the rows are stored.",
+            ),
+            *topic_sections(looks.values()),
+            transactions_section(
+                transactions[:MAX_TRANSACTIONS],
+                "The newest transactions that the log still shows, and open ones. A merge forgets who wrote old rows.",
+            ),
+            groups_section([position for group in groups for position in positions(group)]),
+            files_section(
+                [point for each in looks.values() for point in each.files],
+                "Each file counts at the append time of its last row.",
+            ),
+            journal_section(
+                [
+                    _step(run, step)
+                    for run in runs
+                    for step in reversed(run.steps)
+                    if not topics or step.topic in topics
+                ][:MAX_STEPS],
+                f"The newest {MAX_STEPS} steps of the newest {MAX_RUNS} runs; `txlog history` has all." if runs else "",
+            ),
+        ],
+    )
+
+
+def _transactions(
+    ids: Sequence[TransactionDescription], pieces: Sequence[Piece], topics: Sequence[str], now_ms: int
+) -> list[Transaction]:
+    """Return transactions, newest first: those that the log shows, and open ones without rows."""
+    names = {each.producer_id: each for each in ids}
+    together: dict[tuple[int, int], list[Piece]] = {}
+    for piece in pieces:
+        together.setdefault((piece.producer_id, piece.producer_epoch), []).append(piece)
+    made = []
+    seen = set()
+    for (pid, _), parts in together.items():
+        known = names.get(pid)
+        state = "COMPLETE_ABORT" if any(each.kind == "aborted" for each in parts) else "COMPLETE_COMMIT"
+        is_open = any(each.kind == "open" for each in parts)
+        if is_open:
+            state = state_of(known) if known is not None and known.state in _OPEN else "ONGOING"
+            seen.add(pid)
+        made.append(
+            Transaction(
+                name=known.transactional_id if known is not None else f"producer {pid}",
+                state=state,
+                start_ms=min(each.start_ms for each in parts),
+                end_ms=now_ms if is_open else max(each.end_ms for each in parts),
+                pieces=sorted(parts, key=lambda each: each.partition),
+                partitions=_registered(known, topics) if known is not None and is_open else (),
+            )
+        )
+    made += [
+        Transaction(
+            name=each.transactional_id,
+            state=state_of(each),
+            start_ms=each.started_at if each.started_at >= 0 else now_ms,
+            end_ms=now_ms,
+            pieces=(),
+            partitions=_registered(each, topics),
+        )
+        for each in ids
+        if each.state in _OPEN and each.producer_id not in seen
+    ]
+    return sorted(made, key=lambda txn: (-txn.end_ms, -txn.start_ms, txn.name))
+
+
+def _registered(txn: TransactionDescription, topics: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{topic}-{partition}" for topic, partition in txn.partitions if not topics or topic in topics)
+
+
+def _runs(runtime: Runtime, damaged: list[CorruptLogError]) -> list[CleanupRun]:
+    """Return the newest runs of maintenance, newest first, without damaged ones."""
+    found = []
+    for path in runtime.run(history.list_runs())[: -MAX_RUNS - 1 : -1]:
+        try:
+            found += runtime.run(history.read_runs([path]))
+        except CorruptLogError as error:
+            damaged.append(error)
+    return found
+
+
+def _step(run: CleanupRun, step: CleanupStep) -> Step:
+    figures = {}
+    if step.input_files:
+        figures["files"] = f"{step.input_files:,} → {step.output_files:,}"
+    if step.bytes_read:
+        figures["bytes"] = f"{bytes_text(step.bytes_read)} → {bytes_text(step.bytes_written)}"
+    if step.deleted_objects:
+        figures["deleted"] = f"{step.deleted_objects:,}, {bytes_text(step.deleted_bytes)}"
+    return Step(
+        job=step.job,
+        where=f"{step.topic}-{step.partition}",
+        outcome=step.outcome,
+        start_ms=step.started_at,
+        end_ms=step.ended_at,
+        offsets=f"{step.base_offset} to {step.end_offset - 1}" if step.base_offset >= 0 else "",
+        by=run.by,
+        figures=figures,
+        message=step.message,
+    )
+
+
+def _figures(
+    topics: int,
+    looks: dict[TopicPartition, PartitionLook],
+    ids: Sequence[TransactionDescription],
+    groups: Sequence[GroupInfo],
+    transactions: Sequence[Transaction],
+    runs: Sequence[CleanupRun],
+    now_ms: int,
+) -> list[tuple[str, str]]:
+    ribbons = [each.ribbon for each in looks.values()]
+    opened = [txn for txn in transactions if txn.state in (*_OPEN, OVERDUE)]
+    lags = [offset.lag for group in groups for offset in group.offsets if offset.lag is not None]
+    waiting = sum(each.log_end_offset - each.last_stable_offset for each in ribbons)
+    at_least = "at least " if any(each.unread for each in looks.values()) else ""
+
+    def total(of: str) -> int:
+        return sum(look.totals[of] for look in looks.values())
+
+    oldest = f", oldest {duration_text(max(now_ms - txn.start_ms for txn in opened))}" if opened else ""
+    return [
+        ("topics", f"{topics:,}"),
+        ("partitions", f"{len(ribbons):,}"),
+        ("rows in the log", f"{at_least}{total('rows'):,}"),
+        ("files", f"{at_least}{total('files'):,}"),
+        ("size", f"{at_least}{bytes_text(total('bytes'))}"),
+        ("transactional.ids", f"{len(ids):,}"),
+        ("open transactions", f"{len(opened):,}{oldest}"),
+        ("offsets above the LSO", f"{waiting:,}"),
+        ("consumer groups", f"{len(groups):,}"),
+        ("largest lag", f"{max(lags):,}" if lags else "-"),
+        ("last maintenance", f"{duration_text(max(now_ms - runs[0].ended_at, 0))} ago" if runs else "never"),
+    ]
