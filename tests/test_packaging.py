@@ -77,6 +77,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "pipelines",
         "sql",
         "iceberg",
+        "page",
         "s3",
         "gcs",
         "azure",
