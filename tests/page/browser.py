@@ -67,7 +67,9 @@ class Browser:
     def requests(self) -> list[str]:
         """Return the URLs that the browser asked for since `open`."""
         messages = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
-        return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+        sent = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+        # The browser's own first page may still be loading.
+        return [each["request"]["url"] for each in sent if not each["documentURL"].startswith("chrome:")]
 
     def picture(self) -> bytes:
         """Return what the window shows, as PNG."""
