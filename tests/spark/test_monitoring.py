@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import pyspark_txlog
+import txlog
+from tests.cli.support import run as command
 from tests.spark.conftest import Console, Log
 from tests.spark.test_stream_queries import WAIT_S, Sink, send, sink
 from txlog import metrics
@@ -112,3 +120,72 @@ def test_the_log_of_the_python_processes(log: Log, console: Console, spark: Spar
         "txlog_producer_epoch": fields["txlog_producer_epoch"],
         "txlog_txn_version": "1",
     }
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+CLIENT = [code for code in PYTHON if "pyspark" not in code]
+
+
+def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_programs_of_the_page(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting, exporting, logging_json = CLIENT
+    (shown,) = (code for language, code in BLOCKS if language == "text")
+    assert [run(tmp_path, counting).stdout for _ in range(2)] == [shown, shown]
+    exported = run(tmp_path, exporting).stdout
+    assert '"name": "txlog.consumed_rows"' in exported
+    # The second run has the same version, so its transaction is skipped.
+    first, again = (run(tmp_path, logging_json).stderr.splitlines() for _ in range(2))
+    (record,) = (json.loads(code) for language, code in BLOCKS if language == "json")
+    assert json.loads(first[1]) == record
+    assert [json.loads(line)["txlog_event"] for line in again] == ["producer_initialized", "transaction_skipped"]
+
+    monkeypatch.chdir(tmp_path)
+    exporter, commands = (code for language, code in BLOCKS if language == "sh")
+    for line in commands.splitlines():
+        assert command(*line.split()[1:]).status == 0, line
+    assert set(re.findall(r"--[a-z-]+", exporter)) <= set(re.findall(r"--[a-z-]+", command("exporter", "--help").out))
+
+    log_table, streaming = (code for code in PYTHON if code not in CLIENT)
+    with metrics.enabled() as registry:
+        for code in (log_table, streaming):
+            exec(compile(code, "docs/monitor.md", "exec"), {"__name__": "__main__"})
+        eventually(registry, "input_rows_total", {("copier",): 4})
+    assert re.search(r"orders\| +4\|", capsys.readouterr().out)
+    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    with txlog.open("my-log") as store, store.consumer("copy", auto_offset_reset="earliest") as consumer:
+        assert sum(batch.num_rows for batch in consumer.iterate()) == 4
+
+
+def test_the_page_lists_every_event() -> None:
+    root = Path(__file__).parents[2]
+    modules = [module for folder in ("txlog", "spark_ext") for module in (root / folder).rglob("*.py")]
+    calls = [
+        node for module in modules for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)
+    ]
+    named = {
+        call.args[2].value
+        for call in calls
+        if ast.unparse(call.func) in ("log", "logs.log")
+        and len(call.args) > 2
+        and isinstance(call.args[2], ast.Constant)
+    }
+    assert len(named) > 20
+    table = "\n".join(line for line in PAGE.splitlines() if re.match(r"\| (DEBUG|INFO|WARNING|ERROR) ", line))
+    assert {name for name in named if f"`{name}`" not in table} == set()
+    # No listener, logger or module prints beside the logs, except commands.
+    prints = [
+        module for module in modules if re.search(r"^\s+(print\(|warnings\.warn)", module.read_text(), re.MULTILINE)
+    ]
+    names = {
+        str(module.relative_to(root)) for module in prints if "/cli/" not in str(module) and "/demo/" not in str(module)
+    }
+    assert names <= {"txlog/logs.py", "txlog/client/at_exit.py", "spark_ext/pyspark_txlog/messages.py"}
