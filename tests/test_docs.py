@@ -56,6 +56,8 @@ ELSEWHERE = {
     "docs/move-store.md",
     "docs/object-stores.md",
     "docs/pipeline.md",
+    # tests/spark/test_monitoring.py:
+    "docs/monitor.md",
     # tests/cluster/test_pages.py:
     "docs/connect.md",
     "docs/pipelines.md",

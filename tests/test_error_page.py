@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from conf.site.errors import anchors_of, kafka_codes, page, sections
-from conf.site.messages import CLASSES, PACKAGES
+from conf.site.messages import CLASSES, NOTE, PACKAGES
 from txlog.errors import TxlogError
 
-NAMES = {kind.__name__ for kind in CLASSES}
-VALUE = "<value>"
+NAMES = {*(kind.__name__ for kind in CLASSES), NOTE}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +51,14 @@ def test_a_helpers_reason_is_part_of_the_message(text: str) -> None:
     )
     assert (
         "group '<group>': member '<member_id>' of generation <generation> may not commit: another member reads" in text
+    )
+
+
+def test_the_reasons_for_the_python_data_source_are_there(text: str) -> None:
+    notes = text.partition("\n## Notes of Spark {")[2]
+    assert (
+        "### `the option 'metadata' does not read rows` { #note-the-option-metadata-does-not-read-rows .message }"
+        in notes
     )
 
 

@@ -155,7 +155,7 @@ def test_a_store_moves_from_a_folder_to_a_bucket(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_enough_for_a_server_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, look, program, *_ = blocks("docs/object-stores.md")
+    look, program, *_ = blocks("docs/object-stores.md")
     lines = program.code.splitlines()
     assert lines[-1] == "txlog topics list --store s3://bucket/log"
     with start("s3") as server:

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from conf.site.messages import CLASSES, ROOT, templates
+from conf.site.messages import CLASSES, NOTE, ROOT, templates
 from txlog.errors import TxlogError, split_hint
 
 SHORT = 80
@@ -34,6 +34,15 @@ _STYLE = """\
 h3.message code { font-size: 0.8rem; white-space: normal; overflow-wrap: anywhere }
 h3.message:target { background: var(--md-accent-fg-color--transparent) }
 </style>
+"""
+_NOTES = """\
+## Notes of Spark { #notes-of-spark }
+
+After `pyspark_txlog.install()` a call may still use the Python data source. The log of Spark's driver then has a line such as
+`load() of format("txlog") uses the Python data source: <reason>`, once for each reason.
+
+* **Cause:** Spark's own reader or writer would not give the same result. The reason is one of the texts below.
+* **What to do:** Nothing: the result is right. To make the call faster, change what the text names ([Spark](../spark.md#fast-by-one-line)).
 """
 # A text in the address that is not an anchor is compared with all texts. The page goes to the anchor of the longest that fits.
 _SCRIPT = """\
@@ -87,13 +96,19 @@ def page() -> str:
         lines += [f"* **{name}:** {_linked(parts[name])}" for name in ("Cause", "What to do")]
         lines += [""]
         for text in messages[kind.__name__]:
-            problem, hint = split_hint(text)
             anchor = anchors.pop(text, "") or f"{seen[text]}-{kind.__name__.lower()}"
             seen[text] = anchor
-            lines += [f"### {_code(problem)} {{ #{anchor} .message }}", ""]
-            if hint:
-                lines += [f"What to do: {_code(hint)}", ""]
+            lines += _message(text, anchor)
+    lines += [_NOTES]
+    for text in messages[NOTE]:
+        lines += _message(text, f"note-{anchors[text]}")
     return "\n".join([*lines, _SCRIPT])
+
+
+def _message(text: str, anchor: str) -> list[str]:
+    problem, hint = split_hint(text)
+    lines = [f"### {_code(problem)} {{ #{anchor} .message }}", ""]
+    return [*lines, f"What to do: {_code(hint)}", ""] if hint else lines
 
 
 def sections(kind: type[TxlogError]) -> dict[str, str]:

@@ -27,7 +27,9 @@ CLASSES = tuple(kind for kind in vars(txlog.errors).values() if isinstance(kind,
 KEY_ERRORS = ("InvalidConfigurationError", "InvalidTxnTimeoutError")
 """What `self.error` is: the error of a ConfigKey."""
 
-_NAMES = frozenset(kind.__name__ for kind in CLASSES)
+NOTE = "NotNativeError"
+"""Its texts are notes of `format("txlog")` in the log of Spark's driver."""
+_NAMES = frozenset(kind.__name__ for kind in CLASSES) | {NOTE}
 _MOST = 20  # a text with more variants shows the names of its fields instead
 _DEPTH = 4  # helpers that call helpers
 
@@ -36,7 +38,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def templates() -> dict[str, list[str]]:
     """Return the texts by the names of the errors, each text once, in the order of the source."""
-    found: dict[str, dict[str, None]] = {name: {} for name in (kind.__name__ for kind in CLASSES)}
+    found: dict[str, dict[str, None]] = {name: {} for name in (*(kind.__name__ for kind in CLASSES), NOTE)}
     source = _Source(PACKAGES)
     for module in source.modules:
         for call, function in module.calls:

@@ -43,12 +43,13 @@ def exporter(
 ) -> None:
     """Serve the metrics of the whole store to Prometheus, until a signal ends the program. This command only reads.
 
-    A look at a store with T topics, F of them published, and P partitions in which nothing happened takes T + 2 P + F + 5
+    A look at a store with T topics, F of them published, and P partitions in which nothing happened takes T + P + F + 5
     requests. P includes the partitions of the tables of transactions and offsets that hold anything, at most 100 with
     the default settings. A changed partition takes one more request for each new record, and is listed again after 64. An
     index of a segment is read once. A partition is also listed again when metadata.max.age.ms is over.
 
-    If the store does not answer, txlog_up is 0 and the next look tries again. A damaged topic has txlog_topic_up 0.
+    If the store does not answer, txlog_up is 0 and the next look tries again. A damaged topic has txlog_topic_up 0. A
+    look that takes longer than 8 seconds goes on, and its scrape gets the numbers of the look before.
     """
     # A local import, because it loads more than `--help` needs.
     from txlog.client.runtime import Runtime
