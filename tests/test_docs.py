@@ -42,8 +42,6 @@ ELSEWHERE = {
     "docs/kafka.md",
     "docs/publish.md",
     "docs/tables.md",
-    # tests/spark/test_monitoring.py:
-    "docs/monitor.md",
     # tests/page/test_command.py:
     "docs/inspect.md",
     # tests/test_explained.py:
