@@ -55,6 +55,7 @@ class Sized(Protocol):
 
 
 _LOCK = threading.Lock()
+_EXPORT_LOCK = threading.Lock()
 _active: Registry | None = None
 
 
@@ -183,5 +184,8 @@ def from_environment() -> Registry | None:
         raise InvalidConfigurationError(
             f"{VARIABLE}={wanted!r} is not known: expected 'opentelemetry'. hint: for Prometheus call txlog.metrics.serve()"
         )
-    opentelemetry()
+    with _EXPORT_LOCK:
+        # Two threads may open stores at once, and a second export would count each value of a histogram twice.
+        if _active is None:
+            opentelemetry()
     return _active
