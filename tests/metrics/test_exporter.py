@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
 import threading
 from typing import Any, cast
 
@@ -439,6 +441,33 @@ def test_a_look_that_takes_too_long_gives_the_numbers_of_the_one_before(world: W
     assert value(registry, "up") == 0
     assert value(registry, "exporter_looks_total", "failed") == 1
     exporter.close()
+
+
+def test_the_program_ends_during_a_look_that_gets_no_answer() -> None:
+    program = """
+import threading
+from tests.client.world import Outage, World
+from tests.metrics.world import exporter_of, filled
+from txlog.metrics import Registry
+
+class Silent(Outage):
+    def __getattr__(self, verb):
+        if self.pattern:
+            threading.Event().wait()
+        return super().__getattr__(verb)
+
+world = World()
+filled(world).close()
+silent = Silent(world.memory)
+exporter = exporter_of(world, Registry(), silent, longest_wait_ms=50)
+exporter.open()
+silent.pattern = "."
+exporter.refresh()
+assert not exporter._running.done()
+exporter.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_scrapes_at_once_share_a_look(world: World, registry: Registry, exporter: Exporter) -> None:
