@@ -192,6 +192,8 @@ def test_rows_of_an_engine(world: World, registry: Registry) -> None:
     StagedTransaction.begin(runtime, "job")
     with pytest.raises(ProducerFencedError):
         older.commit(parts)
+    with pytest.raises(ProducerFencedError):
+        older.abort()
     assert value(registry, "fenced_producers_total") == 1
     (task,) = read_tasks(runtime, [plan(runtime, "t0", 0, 0, None)])
     assert sum(batch.num_rows for batch in read_task(task, runtime.store)) == 6

@@ -117,14 +117,19 @@ def count_fenced(error: BaseException) -> None:
         count("txlog_fenced_producers_total", 1)
 
 
-@contextlib.contextmanager
-def counting_fenced() -> Iterator[None]:
-    """Count a producer that is fenced inside the block."""
-    try:
-        yield
-    except ProducerFencedError as error:
-        count_fenced(error)
-        raise
+class FencedOnce:
+    """Counts a producer that is fenced inside one of the `with` blocks of this object, only once."""
+
+    def __init__(self) -> None:
+        self._counted = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ProducerFencedError) and not self._counted:
+            self._counted = True
+            count_fenced(error)
 
 
 class TransactionEnd:
