@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
 import threading
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.client.world import ORDERS, Outage, World, many, orders, tp
 from tests.metrics.world import commit, exporter_of, filled, hang, opener
+from tests.publication.lives import publish
 from txlog.client.reading import read_session
+from txlog.core.names import publication_path
 from txlog.exporter.exporter import Exporter
+from txlog.exporter.gauges import gauges
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.maintenance.size import measure_partition
 from txlog.metrics import Registry
 from txlog.metrics.table import METRICS
+from txlog.protocol import publications
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.damage import overwrite
@@ -170,6 +177,20 @@ def test_an_open_transaction_holds_readers_back(world: World, registry: Registry
     assert value(registry, "oldest_open_transaction_seconds") == 0
 
 
+def test_an_init_between_two_requests_of_a_look_does_not_make_a_transaction_old(
+    world: World, registry: Registry, exporter: Exporter
+) -> None:
+    hang(filled(world))
+    world.clock.advance_ms(40_000)
+    exporter.open()
+    assert exporter._looker is not None
+    seen = exporter._looker.look()
+    (row,) = seen.transactions
+    after = msgspec.structs.replace(row.value, state="EMPTY", started_at=-1)
+    seen.transactions = (msgspec.structs.replace(row, value=after),)
+    assert gauges(seen)["txlog_lso_hold_seconds"]["t0", "0"] == pytest.approx(40, abs=1)
+
+
 def test_the_lag_of_a_group_in_offsets_and_seconds(world: World, registry: Registry, exporter: Exporter) -> None:
     store = filled(world, 1, 2, segment_batches=2)
     began_ms = world.clock.now_ms()
@@ -224,6 +245,26 @@ def test_the_lag_of_published_tables(world: World, registry: Registry, exporter:
     maintainer.run()
     look(world, exporter)
     assert value(registry, "publication_lag_seconds", "t0", "iceberg") == 0
+
+
+def test_the_lag_of_tables_whose_next_publication_was_vacuumed(
+    world: World, registry: Registry, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publications, "WHOLE_EVERY", 2)
+    store = world.open()
+    store.create_topic("t0", ORDERS, 1, config={"publish.formats": "delta", "publish.max.lag.ms": 0})
+    publish(store, "t0")
+    exporter.refresh()
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("t0", orders(number)).result()
+            world.clock.advance_ms(1)
+            newest = publish(store, "t0").number
+    for number in range(newest - 1):
+        world.memory.delete(publication_path("t0", number))
+    world.clock.sleep_ms(300_000)  # metadata.max.age.ms
+    exporter.refresh()
+    assert value(registry, "publication_lag_offsets", "t0", "delta") == 0
 
 
 def test_what_maintenance_did_last(world: World, registry: Registry, exporter: Exporter) -> None:
@@ -400,6 +441,33 @@ def test_a_look_that_takes_too_long_gives_the_numbers_of_the_one_before(world: W
     assert value(registry, "up") == 0
     assert value(registry, "exporter_looks_total", "failed") == 1
     exporter.close()
+
+
+def test_the_program_ends_during_a_look_that_gets_no_answer() -> None:
+    program = """
+import threading
+from tests.client.world import Outage, World
+from tests.metrics.world import exporter_of, filled
+from txlog.metrics import Registry
+
+class Silent(Outage):
+    def __getattr__(self, verb):
+        if self.pattern:
+            threading.Event().wait()
+        return super().__getattr__(verb)
+
+world = World()
+filled(world).close()
+silent = Silent(world.memory)
+exporter = exporter_of(world, Registry(), silent, longest_wait_ms=50)
+exporter.open()
+silent.pattern = "."
+exporter.refresh()
+assert not exporter._running.done()
+exporter.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_scrapes_at_once_share_a_look(world: World, registry: Registry, exporter: Exporter) -> None:

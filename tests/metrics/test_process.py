@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import urllib.request
@@ -191,6 +192,8 @@ def test_rows_of_an_engine(world: World, registry: Registry) -> None:
     StagedTransaction.begin(runtime, "job")
     with pytest.raises(ProducerFencedError):
         older.commit(parts)
+    with pytest.raises(ProducerFencedError):
+        older.abort()
     assert value(registry, "fenced_producers_total") == 1
     (task,) = read_tasks(runtime, [plan(runtime, "t0", 0, 0, None)])
     assert sum(batch.num_rows for batch in read_task(task, runtime.store)) == 6
@@ -378,3 +381,25 @@ def test_the_environment_asks_for_opentelemetry(
         found = {each.name: each.data for each in data.resource_metrics[0].scope_metrics[0].metrics}
         assert sum(point.value for point in found["txlog.storage_requests"].data_points) > 3
     assert metrics.active() is None
+
+
+def test_threads_that_open_stores_at_once_export_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TXLOG_METRICS", "opentelemetry")
+    both = threading.Barrier(2)
+    exports = []
+
+    def export(*_: object) -> None:
+        exports.append(1)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        metrics.enable()
+
+    monkeypatch.setattr(metrics, "opentelemetry", export)
+    with metrics.enabled():
+        metrics.disable()  # as in a new process
+        threads = [threading.Thread(target=metrics.from_environment) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(exports) == 1

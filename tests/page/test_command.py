@@ -7,10 +7,11 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class Pages:
 
 
 @contextmanager
-def serving(pages: Pages) -> Iterator[PageServer]:
+def serving(pages: Callable[[], str]) -> Iterator[PageServer]:
     with PageServer(0, pages) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -162,6 +163,25 @@ def test_an_error_of_the_store_is_an_answer_and_the_next_visit_tries_again() -> 
         assert ask(server)[:2] == (503, "the store does not answer\n")
         pages.fails = False
         assert ask(server)[0] == 200
+
+
+def test_a_browser_that_leaves_early_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    asked, has_left = threading.Event(), threading.Event()
+
+    def page() -> str:
+        asked.set()
+        has_left.wait(10)
+        return "x" * 1_000_000
+
+    with serving(page) as server:
+        with socket.create_connection(server.server_address[:2]) as browser:
+            browser.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
+            assert asked.wait(10)
+            # So that the server's answer meets a connection that was reset.
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        has_left.set()
+        assert ask(server)[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_that_is_in_use() -> None:

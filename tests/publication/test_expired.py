@@ -19,6 +19,7 @@ from txlog.errors import TableConflictError
 from txlog.maintenance.vacuum import VacuumReport, vacuum
 from txlog.protocol import publications
 from txlog.publication import delta, expired
+from txlog.publication import publish as publishing
 from txlog.publication.delta import vector_objects
 from txlog.storage.parquet_file import OpenedFile
 from txlog.testing.damage import overwrite
@@ -213,3 +214,23 @@ def test_each_condition_of_a_vector_is_needed(broken: str, world: World, monkeyp
     sweep(world, 30 if broken == "vector_objects" else 2)
     left = vectors(world)
     assert newest not in left if broken == "vector_objects" else left == [newest]
+
+
+def test_a_publisher_that_slept_through_the_deletions_begins_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.open().create_topic("orders", ORDERS, config=CONFIG)
+    publish_rows(world, 0, WHOLE_EVERY + 1)
+    roll_forward = publishing.roll_forward
+
+    def late(*args: Any) -> None:
+        monkeypatch.setattr(publishing, "roll_forward", roll_forward)
+        publish_rows(world, WHOLE_EVERY + 1, 4 * WHOLE_EVERY)
+        for _ in range(3):
+            sweep(world, 48)
+        assert versions(world)[0][0] > WHOLE_EVERY + 2
+        roll_forward(*args)
+
+    monkeypatch.setattr(publishing, "roll_forward", late)
+    assert publish(world.open()).publications == 0
+    check_kept(world)

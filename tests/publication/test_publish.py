@@ -388,3 +388,24 @@ def test_a_format_that_was_removed_does_not_go_on_over_its_old_table() -> None:
     assert publish(store).publications == 1
     assert tables_of(store).version_of("delta") == 0
     world.close()
+
+
+@pytest.mark.parametrize("formats", ["", "iceberg,"])
+def test_two_publishers_begin_a_format_at_once(formats: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=CONFIG | {"publish.formats": "iceberg" if formats else "delta"})
+    if formats:
+        publish(store)
+        store.alter_topic("orders", config={"publish.formats": formats + "delta"})
+    first_version = publishing.first_version
+
+    def late(name: Any, topic: str) -> Any:
+        monkeypatch.setattr(publishing, "first_version", first_version)
+        publish(world.open())
+        return first_version(name, topic)
+
+    monkeypatch.setattr(publishing, "first_version", late)
+    assert publish(store).publications == 0
+    assert tables_of(store).version_of("delta") == 0
+    world.close()

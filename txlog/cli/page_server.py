@@ -6,6 +6,7 @@ Without this check, a page of another site could read the store through a name t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from email.message import Message
@@ -53,6 +54,11 @@ class PageServer(ThreadingHTTPServer):
                 return HTTPStatus.OK, "text/html", self._page()
             except TxlogError as error:
                 return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print an error, unless the browser has only left before it had the page."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     def serves(self, headers: Message) -> bool:
         """Return whether a request names this server, and is not a part of another site's page."""

@@ -49,6 +49,7 @@ class StagedTransaction:
         self._beside_members = beside_members
         """Whether its groups may have members (W57)."""
         self._attempted = False
+        self._counting_fenced = metrics.FencedOnce()
         self._turns = Turns(f"transactional.id {coordinator.transactional_id!r}", "transaction")
 
     @classmethod
@@ -181,7 +182,7 @@ class StagedTransaction:
         if not staged and not given and wanted is None:
             return EndResult(txn=self.txn)
         self._attempted = True
-        with metrics.counting_fenced():
+        with self._counting_fenced:
             if not self._coordinator.send_offsets(given, wanted):
                 staged = ()
         return self._end(True, staged, wanted, refusal)
@@ -204,7 +205,7 @@ class StagedTransaction:
         version: TxnVersion | None = None,
         refusal: UnknownTopicOrPartitionError | None = None,
     ) -> EndResult:
-        with metrics.counting_fenced():
+        with self._counting_fenced:
             result = self._coordinator.end(commit, staged, version, refusal=refusal)
         self._attempted = False
         if commit and not result.skipped:

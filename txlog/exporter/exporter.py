@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock, SystemClock
@@ -51,7 +51,7 @@ class Exporter:
         self.clock: Clock = clock or SystemClock()
         self._longest_wait_ms = longest_wait_ms
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="txlog-exporter")
+        self._closed = False
         self._running: Future[None] | None = None
         self._looked_at_ms: int | None = None
         self._runtime: Runtime | None = None
@@ -68,12 +68,16 @@ class Exporter:
         A look that takes too long for a scrape goes on without it, and the scrape gets the numbers of the look before.
         """
         with self._lock:
+            if self._closed:
+                return
             if self._running is None or self._running.done():
                 now_ms = self.clock.monotonic_ms()
                 if self._looked_at_ms is not None and now_ms - self._looked_at_ms < self._min_interval_ms:
                     return
                 self._looked_at_ms = now_ms
-                self._running = self._thread.submit(self._look)
+                self._running = Future()
+                # A daemon, because the end of the program does not wait for a store that does not answer.
+                threading.Thread(target=self._run, args=(self._running,), name="txlog-exporter", daemon=True).start()
             running = self._running
         wait([running], timeout=self._longest_wait_ms / 1000)
 
@@ -85,13 +89,20 @@ class Exporter:
 
     def close(self) -> None:
         """Begin no look any more, and close the store."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
         self._forget()
 
     def _forget(self) -> None:
         if self._runtime is not None:
             self._runtime.close()
         self._runtime = self._looker = None
+
+    def _run(self, done: Future[None]) -> None:
+        try:
+            self._look()
+        finally:
+            done.set_result(None)
 
     def _look(self) -> None:
         began, requests = time.perf_counter(), self._requests()
@@ -123,6 +134,8 @@ class Exporter:
         return gauges(seen)
 
     def _failed(self, error: Exception) -> None:
+        if self._closed:
+            return  # the look lost its store
         self._registry.add("txlog_exporter_errors_total", 1, "store")
         if str(error) != self._error:
             self._error = str(error)

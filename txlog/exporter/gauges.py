@@ -44,7 +44,8 @@ def _topics(seen: Seen) -> _Samples:
 
 
 def _partitions(seen: Seen) -> _Samples:
-    started = {row.value.producer_id: row.value.started_at for row in seen.transactions}
+    # An init between the looks at the partition and at the id leaves no start.
+    started = {row.value.producer_id: row.value.started_at for row in seen.transactions if row.value.started_at >= 0}
     for tp, view in seen.views.items():
         labels = _labels(tp)
         state = view.state

@@ -18,7 +18,7 @@ The first look and changes cost more.
   of its tail, one for its snapshot and one for its list of cleaned runs. A store that was put back to an older state is
   noticed by then.
 * A new run of maintenance costs one GET, for at most 32 runs a look. A new publication costs one LIST, and a GET for each
-  publication since the last one that lists all files.
+  publication since the last one that lists all files. Its folder is also listed when `metadata.max.age.ms` is over.
 * An index of a segment costs one GET, or two if the segment has aborted transactions. A look reads at most `max_reads` of
   them.
 """
@@ -62,7 +62,7 @@ from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context, PartitionView, Views, with_views
 from txlog.protocol.groups import GroupDescription, groups_of
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, refresh
-from txlog.protocol.publications import read_chain
+from txlog.protocol.publications import newest_number, read_chain
 from txlog.protocol.read import ReadIndex, read_indexes
 from txlog.protocol.requests import names_in
 
@@ -121,6 +121,8 @@ class Published:
     number: int
     formats: tuple[str, ...]
     ends: tuple[int, ...]
+    listed_ms: int
+    """When the publications were last listed, by the monotonic clock."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,13 +237,18 @@ class Looker:
 
     def _look_at_published(self, seen: Seen) -> None:
         wanted = [name for name, topic in seen.topics.items() if name in self._published or self._is_published(topic)]
+        now_ms = self._runtime.clock.monotonic_ms()
 
         def one(name: str) -> Program[Published | None]:
             known = self._published.get(name)
             if known is not None and (yield Get(publication_path(name, known.number + 1))) is None:
-                return known
+                if now_ms - known.listed_ms < self._session.metadata_max_age_ms:
+                    return known
+                # Vacuum may have deleted the next publication, and newer ones follow.
+                if (yield from newest_number(name)) == known.number:
+                    return replace(known, listed_ms=now_ms)
             chain = yield from read_chain(name)
-            return None if chain.newest is None else _published(chain.newest.newest)
+            return None if chain.newest is None else _published(chain.newest.newest, now_ms)
 
         found = self._each("looking at published tables", wanted, one)
         self._published = {name: each for name, each in found.items() if isinstance(each, Published)}
@@ -356,9 +363,9 @@ def _segment_of(seen: Seen, tp: TopicPartition, offset: int) -> SegmentName | No
     return next((name for name in seen.walk(tp) if name.base_offset <= offset < name.end_offset), None)
 
 
-def _published(newest: Publication) -> Published:
+def _published(newest: Publication, listed_ms: int) -> Published:
     ends = tuple(each.end_offset for each in newest.partitions)
-    return Published(number=newest.number, formats=tuple(newest.formats), ends=ends)
+    return Published(number=newest.number, formats=tuple(newest.formats), ends=ends, listed_ms=listed_ms)
 
 
 def _without_rows(view: PartitionView) -> PartitionView:

@@ -55,6 +55,7 @@ class Sized(Protocol):
 
 
 _LOCK = threading.Lock()
+_EXPORT_LOCK = threading.Lock()
 _active: Registry | None = None
 
 
@@ -116,14 +117,19 @@ def count_fenced(error: BaseException) -> None:
         count("txlog_fenced_producers_total", 1)
 
 
-@contextlib.contextmanager
-def counting_fenced() -> Iterator[None]:
-    """Count a producer that is fenced inside the block."""
-    try:
-        yield
-    except ProducerFencedError as error:
-        count_fenced(error)
-        raise
+class FencedOnce:
+    """Counts a producer that is fenced inside one of the `with` blocks of this object, only once."""
+
+    def __init__(self) -> None:
+        self._counted = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ProducerFencedError) and not self._counted:
+            self._counted = True
+            count_fenced(error)
 
 
 class TransactionEnd:
@@ -183,5 +189,8 @@ def from_environment() -> Registry | None:
         raise InvalidConfigurationError(
             f"{VARIABLE}={wanted!r} is not known: expected 'opentelemetry'. hint: for Prometheus call txlog.metrics.serve()"
         )
-    opentelemetry()
+    with _EXPORT_LOCK:
+        # Two threads may open stores at once, and a second export would count each value of a histogram twice.
+        if _active is None:
+            opentelemetry()
     return _active

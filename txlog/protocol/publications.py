@@ -59,17 +59,21 @@ def read_chain(topic: str, known: Tables | None = None) -> Program[Chain]:
     `known` are the tables after an earlier publication. Then a GET shows that the store still has it, and only newer
     ones are read. Raises CorruptRecordError or MissingObjectError naming the object.
     """
-    listed = yield List(f"{topic}/{names.PUBLICATION_FOLDER}")
-    numbers = [number for name in listed if (number := names.parse_publication_name(name)) is not None]
-    if not numbers:
+    newest = yield from newest_number(topic)
+    if newest is None:
         return Chain()
-    newest = max(numbers)
     if known is not None and first_whole(newest) <= known.number <= newest:
         stored = yield Get(names.publication_path(topic, known.number))
         if stored is not None and envelope.digest(stored) == known.digest:
             newer = yield from read_publications(topic, known.number + 1, newest, known)
             return Chain(tables=(known, *newer.tables))
     return (yield from read_publications(topic, first_whole(newest), newest))
+
+
+def newest_number(topic: str) -> Program[int | None]:
+    """Return the number of a topic's newest publication; None if there is none. Costs one LIST."""
+    listed = yield List(f"{topic}/{names.PUBLICATION_FOLDER}")
+    return max((number for name in listed if (number := names.parse_publication_name(name)) is not None), default=None)
 
 
 def first_whole(number: int) -> int:

@@ -39,6 +39,7 @@ from txlog.core.row_runs import count_rows
 from txlog.errors import (
     CoordinatorContentionError,
     InvalidRequestError,
+    MissingObjectError,
     TableConflictError,
     UnsupportedStoreError,
 )
@@ -122,7 +123,13 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
     attempt = _Attempt(session, topic, Known() if known is None else known, so_far)
     try:
         for _ in range(MAX_ROUNDS):
-            made = attempt.run()
+            try:
+                made = attempt.run()
+            except (TableConflictError, MissingObjectError):
+                # Another publisher may have begun a format meanwhile, or vacuum has deleted versions before newer ones.
+                if not attempt.is_overtaken():
+                    raise
+                continue
             if made is not None:
                 return made
         raise CoordinatorContentionError(
@@ -145,6 +152,8 @@ class _Attempt:
         self._formats: tuple[FormatName, ...] = ()
         self._known = known
         self._so_far = so_far
+        self._newest: Tables | None = None
+        """The tables after the newest publication that this attempt knows."""
         self._done = Counter[str]()
         """Counts of Published by name, over all publications of this call."""
 
@@ -154,7 +163,7 @@ class _Attempt:
         # (W58, C13). A look at the end of a log does not show what a merge has superseded since the LIST.
         look = self._known.looks.pop(self._topic.topic, None)
         chain = runtime.run(read_chain(self._topic.topic, None if look is None else look.tables))
-        before = chain.newest
+        before = self._newest = chain.newest
         self._forget()
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
@@ -220,6 +229,11 @@ class _Attempt:
         if tables is None:
             return None
         return Published(topic=topic.topic, number=tables.number, publications=self._so_far.made, **self._done)  # type: ignore[arg-type]
+
+    def is_overtaken(self) -> bool:
+        """Return whether another process has created a publication since the last look at the chain."""
+        newest = self._runtime.run(read_chain(self._topic.topic)).newest
+        return newest is not None and (self._newest is None or newest.digest != self._newest.digest)
 
     def _add(self, before: Tables, shown: Shown, changes: Changes) -> Tables | None:
         """Create a publication with the new rows and the cut; None if another publisher was faster."""
@@ -336,6 +350,7 @@ class _Attempt:
             "publishing", lambda ctx, views: with_views(views, append_publication(ctx, before, publication))
         )
         if tables is not None:
+            self._newest = tables
             self._so_far.made += 1
             _write(runtime, before, tables, topic, self._formats, self._so_far)
         else:
