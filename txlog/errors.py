@@ -56,8 +56,8 @@ class RetriableError(TxlogError):
 class OutcomeUnknownError(TxlogError):
     """A write may or may not have landed, and could not be settled before the deadline.
 
-    Only the same call may be repeated: it joins the pending result. After a commit `abort_transaction` is allowed too:
-    it tells which outcome won. A producer without a transactional.id is an exception. Its partition may have forgotten
+    Only the same call may be repeated: it joins the pending result. After a commit you may call `abort_transaction`
+    too, which finds out what won. A producer without a transactional.id is an exception. Its partition may have forgotten
     it since, and a repeated call would write its rows twice. Files that the write named are kept.
 
     Cause: The answer of the store was lost, and the call ended before txlog could find out what the store did.
