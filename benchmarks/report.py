@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -128,15 +129,24 @@ def figures_table(found: Iterable[Measured]) -> str:
     return _table(("row", "work", "side", "figure", "p50", "of the rounds", "p99"), lines)
 
 
-def conditions_text(abouts: Sequence[dict[str, Any]]) -> str:
-    """Return the conditions of all results as a list."""
+def conditions_text(found: Sequence[tuple[Measured, dict[str, Any]]]) -> str:
+    """Return the conditions of the results as a list, the most results first. Each line begins with its rows.
+
+    A row with results of several runs is named with the titles of its results, except in the first line.
+    """
+    abouts = {json.dumps(about, sort_keys=True): about for _, about in found}
+    runs = {key: [one.spec for one, about in found if about == abouts[key]] for key in abouts}
+    shared = Counter(row for specs in runs.values() for row in {spec.row for spec in specs})
     lines = []
-    for about in {json.dumps(each, sort_keys=True): each for each in abouts}.values():
+    for key, specs in sorted(runs.items(), key=lambda run: -len(run[1])):
+        about = abouts[key]
+        names = dict.fromkeys(f"`{one.row}`" + (f" ({one.title})" if shared[one.row] > 1 else "") for one in specs)
+        rows = f"Results of {', '.join(names)}" if lines else "All other results" if len(runs) > 1 else "All results"
         versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
         quiet = "other work beside it: provisional" if about["other work beside it"] else "no other work beside it"
         sizes = f"scale {about['scale']:g}, TPC-H's scale factor {about['scale factor']:g}, {about['rounds']} rounds, seed {about['seed']}"
-        lines.append(f"- {about['date']}; {about['machine']}; {quiet}; {sizes}; {versions}.")
-    return "\n".join(sorted(lines))
+        lines.append(f"- {rows}: {about['date']}; {about['machine']}; {quiet}; {sizes}; {versions}.")
+    return "\n".join(lines)
 
 
 def publish(page: Path, found: Sequence[tuple[Measured, dict[str, Any]]], specs: Sequence[Spec], plot: Path) -> None:
@@ -145,7 +155,7 @@ def publish(page: Path, found: Sequence[tuple[Measured, dict[str, Any]]], specs:
     rows = {each.spec.row for each in measured}
     without = [row for row in dict.fromkeys(spec.row for spec in specs) if row not in rows]
     parts = (
-        conditions_text([about for _, about in found]),
+        conditions_text(found),
         f"These rows have no published result: {', '.join(without)}." if without else "Every row has a result.",
         goals_table(measured),
         floors(measured),

@@ -88,6 +88,17 @@ def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None
     assert "These rows have no published result: P2, P4," in text
 
 
+def test_the_conditions_name_their_rows(reports: Path) -> None:
+    found = report.of_specs(report.load(reports / "bench.json"), all_specs())
+    (line,) = report.conditions_text(found).splitlines()
+    assert line.startswith("- All results: ")
+    *others, (last, about) = found
+    line, other = report.conditions_text([*others, (last, {**about, "seed": 2})]).splitlines()
+    assert line.startswith("- All other results: ")
+    assert other.startswith(f"- Results of `{last.spec.row}`: ")
+    assert "seed 2" in other
+
+
 def test_a_row_that_does_not_exist_is_refused() -> None:
     with pytest.raises(Exception, match=r"P99 is not a row; the rows are P1, P2, P3,"):
         program.choose(all_specs(), ["P99"])

@@ -120,7 +120,7 @@ def test_a_config_has_exactly_the_fields_of_its_scope(cls: type[config.parse._Co
     assert all(key.scopes for key in KEYS.values())
 
 
-@pytest.mark.parametrize("name", ["isolation.level", "retention.ms", "max.message.bytes", "batch.size", "linger.ms"])
+@pytest.mark.parametrize("name", ["isolation.level", "retention.ms", "max.message.bytes", "batch.size"])
 def test_a_default_other_than_kafkas_says_why(name: str) -> None:
     assert KEYS[name].kafka_default
 

@@ -128,7 +128,7 @@ def read(folder: Path, topic: str) -> list[int]:
 
 def test_every_page_with_programs_is_run() -> None:
     assert {page for page in PAGES if programs(page)} == {*TUTORIAL, *ELSEWHERE}
-    assert (len(PYTHON), len(BY_HEART), len(COMMANDS)) == (8, 3, 6)
+    assert (len(PYTHON), len(BY_HEART), len(COMMANDS)) == (9, 4, 6)
 
 
 @pytest.mark.spark
@@ -230,6 +230,13 @@ def test_the_commands_show_what_the_programs_wrote_and_may_be_run_again(
     assert read(tmp_path, "orders") == [1, 2, 3]
 
 
+def test_a_compaction_leaves_the_rows_that_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, look = (program for program in programs("docs/maintenance.md") if "users" in program.code)
+    python(tmp_path, [write])
+    monkeypatch.chdir(tmp_path)
+    assert typed(look) == look.printed
+
+
 def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGES["docs/cli.md"], re.MULTILINE | re.DOTALL)
     *shown, looks = [code for language, code in blocks if language == "sh"]
@@ -245,6 +252,10 @@ def test_the_table_of_defaults_is_the_code_s() -> None:
     table = dict(re.findall(r"^\| `([a-z.]+)` \| `?([^`|]+?)`? \|", PAGES["docs/settings.md"], re.MULTILINE))
     expected = {key.name: key.text(key.default) for key in KEYS.values() if key.kafka_default}
     assert table == expected
+    equal = dict(re.findall(r"`([a-z.]+)=([\w.-]+)`[,.]", PAGES["docs/settings.md"]))
+    assert equal == {name: KEYS[name].text(KEYS[name].default) for name in equal}
+    assert len(equal) > 10
+    assert not equal.keys() & table.keys()
 
 
 def test_the_page_has_the_steps_of_a_round() -> None:

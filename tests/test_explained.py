@@ -76,17 +76,17 @@ def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
     cells = [
         [cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGES["docs/benchmarks.md"].splitlines()
     ]
-    values = {tuple(row[:4]): float(row[4]) for row in cells if len(row) == 7 and re.fullmatch(r"[\d.]+", row[4])}
+    figures = {tuple(row[:4]): row for row in cells if len(row) == 7}
 
-    def value(row: str, side: str, figure: str, work: str = "") -> float:
+    def value(row: str, side: str, figure: str, work: str = "", column: int = 4) -> float:
         found = [
-            each for key, each in values.items() if (key[0], key[2], key[3]) == (row, side, figure) and work in key[1]
+            each for key, each in figures.items() if (key[0], key[2], key[3]) == (row, side, figure) and work in key[1]
         ]
         assert len(found) == 1, (row, side, figure, found)
-        return found[0]
+        return float(found[0][column])
 
     def quoted(page: str, pattern: str) -> list[float]:
-        found = re.findall(pattern, PAGES[page].replace("\n", " ").replace("  ", " "))
+        found = re.findall(pattern, re.sub(r"\s+", " ", PAGES[page]))
         assert len(found) == 1, pattern
         return [float(each) for each in found[0]]
 
@@ -98,15 +98,26 @@ def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
         for side in ("txlog", "delta-rs")
     ]
     assert quoted("docs/comparison.md", r"a commit needs (\d+) requests where delta-rs needs (\d+)") == requests
-    seen = [round(value("P5", side, "ms"), 1) for side in ("Kafka", "txlog")]
-    assert quoted("docs/comparison.md", r"sees a commit after ([\d.]+) ms, in txlog after ([\d.]+) ms") == seen
+    for side, name in (
+        ("Kafka", "Kafka"),
+        ("txlog", "txlog without fsync"),
+        ("txlog, fsync", "txlog with fsync, the default"),
+    ):
+        seen = [value("P5", side, "ms"), value("P5", side, "ms", column=6)]
+        assert quoted("docs/comparison.md", rf"\| {name} \| ([\d.]+) \| ([\d.]+) \|") == seen
+    assert value("P5", "txlog", "ms", column=6) > 100
     count = "count after 1,000 small commits"
     assert 1.5 < value("P11", "txlog, native", "s", count) / value("P11", "Iceberg", "s", count) < 2.5
     assert "in half of txlog's time" in PAGES["docs/comparison.md"]
-    local = [round(value("P3", "txlog", "ms", work)) for work in ("100 rows", "1,000 rows")]
     at_60_ms = round(value("P16", "txlog, staged", "ms"), -1)
-    latency = r"(\d+) to (\d+) ms on a local disk, and about (\d+) ms at 60 ms a request"
-    assert quoted("docs/no-broker.md", latency) == [*local, at_60_ms]
+    latency = r"one look and two writes, one after the other\. That is about (\d+) ms on a local disk, and about (\d+) ms at 60 ms a request"
+    for page in ("docs/no-broker.md", "docs/scale.md"):
+        assert quoted(page, latency) == [round(value("P3", "txlog, fsync", "ms", "of 100 rows")), at_60_ms]
+    slowest = value("P16", "txlog, staged", "ms", column=6)
+    estimate = r"takes about (\d+) ms \(row P16; its p99 is (\d+) ms\)\. .* adds 60 ms, and its pause up to 500 ms\. So a row is seen after ([\d.]+) to ([\d.]+) s"
+    expected = [at_60_ms, slowest, (at_60_ms + 60) / 1000, (at_60_ms + 560) / 1000]
+    assert quoted("docs/comparison.md", estimate) == expected
+    assert f"a lone writer takes about {at_60_ms:g} ms" in PAGES["docs/scale.md"]
 
 
 @pytest.mark.parametrize("page", ["docs/isolation.md", "docs/costs.md"])

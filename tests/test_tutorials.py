@@ -26,6 +26,7 @@ from txlog.maintenance import fsck
 from txlog.storage.open import open_object_store
 
 TIMES = re.compile(r"\d+(?:\.\d+)? (?:ms|s|min)\b")
+OWN = re.compile(r"consumer-[0-9a-f]{32}|[0-9-]{10}T[0-9:.]+Z|(?<=generation) +\d+")
 
 
 def blocks(page: str) -> list[Program]:
@@ -96,7 +97,8 @@ def test_two_members_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         lines = run(tmp_path, "bash", "-euc", start.code.replace("python", sys.executable)).splitlines()
         assert {line.split()[0] for line in lines if " reads clicks-" in line} == {"a", "b"}
         assert not [line for line in lines if " has lost " in line]
-        assert "\n".join(line.rstrip() for line in typed(looks).splitlines()).startswith(looks.printed.strip())
+        # A member may have either half of the partitions, and its id and the times are its own.
+        assert sorted(OWN.sub("", typed(looks)).split()) == sorted(OWN.sub("", looks.printed).split())
     assert "Would move 4 offsets" in typed(reset).partition("BEFORE")[2]
     with txlog.open("my-log") as store:
         (group,) = store.admin().list_groups()

@@ -2,7 +2,7 @@
 
     TxlogError
     |-- RetriableError           try the same call again
-    |-- OutcomeUnknownError      the write may have landed: repeat the same call, nothing else
+    |-- OutcomeUnknownError      the write may have landed: repeat the same call
     |-- AbortableError           abort the transaction, then start a new one
     |-- FencedError              another instance owns this identity: close
     |-- InvalidRequestError      fix the call (also a ValueError)
@@ -56,9 +56,9 @@ class RetriableError(TxlogError):
 class OutcomeUnknownError(TxlogError):
     """A write may or may not have landed, and could not be settled before the deadline.
 
-    Only the same call may be repeated: it joins the pending result. A producer without a transactional.id is an
-    exception. Its partition may have forgotten it since, and a repeated call would write its rows twice. Files that the
-    write named are kept.
+    Only the same call may be repeated: it joins the pending result. After a commit you may call `abort_transaction`
+    too, which finds out what won. A producer without a transactional.id is an exception. Its partition may have forgotten
+    it since, and a repeated call would write its rows twice. Files that the write named are kept.
 
     Cause: The answer of the store was lost, and the call ended before txlog could find out what the store did.
     What to do: Repeat the same call, and delete none of its files. Without a transactional.id read the topic first.

@@ -281,7 +281,7 @@ class Producer:
         * InvalidProducerEpochError: the transaction timed out, or an operator aborted it; abort.
         * UnknownTopicOrPartitionError: a topic of its rows was deleted; abort.
         * TxlogTimeoutError: rows still wait; call this again, or abort.
-        * OutcomeUnknownError: the decision was attempted; call this again, and no other method.
+        * OutcomeUnknownError: the decision was attempted; call this again, or `abort_transaction`, which finds out what won.
         """
         with self._turn("commit_transaction"):
             return self._transactions.commit(version)

@@ -64,8 +64,7 @@ KEYS: dict[str, ConfigKey] = _table(
         doc="Whether rows of a transaction enter the log at the decision to commit (true), or as they are sent "
             "(false). If it is not given, a small transaction waits for its commit, and a larger one is sent."),
     ConfigKey("linger.ms", "int", _PRODUCER, 5, minimum=0, maximum=INT64_MAX,
-        doc="How long a batch waits for more rows before it is sent.",
-        kafka_default="0 before Kafka 4.0, 5 since: an append costs a request, so waiting a little saves requests"),
+        doc="How long a batch waits for more rows before it is sent."),
     ConfigKey("batch.size", "int", _PRODUCER, MIB, minimum=0, maximum=INT32_MAX,
         doc="A batch of this many bytes is sent without waiting. A larger table is one batch all the same.",
         kafka_default="16384: requests to an object store cost far more than a broker's"),
