@@ -1,7 +1,7 @@
 """How does txlog log? With `logging`, one line for each event, and the same fields in the text and as attributes.
 
 Loggers have the names of modules, below `txlog` and `pyspark_txlog`. A handler of the program gets all records. Without
-one, only errors are printed. Spark's Python workers and the program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO`
+one, only errors are printed, and a skipped transaction with a version that is too low. Spark's Python workers and the program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO`
 prints more without a change of the program.
 """
 
@@ -30,6 +30,8 @@ class Fields(TypedDict, total=False):
     producer_id: int
     producer_epoch: int
     txn_version: int
+    last_txn_version: int
+    """The last committed one, if a transaction was skipped because its own is not above it."""
     txn_scope: str
     """What a `txn.version` counts for: the id of a streaming query, or empty."""
     group_id: str
@@ -101,6 +103,14 @@ def also_as(attribute: str) -> None:
 class _Printer(logging.Handler):
     """Print to standard error what no handler of the program gets."""
 
+    prints_warnings = True
+    """If not, only warnings of rows that are not written and that no exception shows."""
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        if record.levelno < logging.ERROR and not self.prints_warnings:
+            return getattr(record, PREFIX + "event", "") == "transaction_skipped" and super().filter(record)
+        return super().filter(record)
+
     def emit(self, record: logging.LogRecord) -> None:
         if not _is_handled(record.name):
             try:
@@ -119,8 +129,13 @@ def _is_handled(name: str) -> bool:
 
 
 def print_from(level: int, root: str = "txlog") -> None:
-    """Print records of `root` from `level` on, unless the program has handlers, or the environment names another level."""
-    _PRINTERS[root].setLevel(_wanted_level() or level)
+    """Print records of `root` from `level` on, unless the program has handlers, or the environment names another level.
+
+    From ERROR on, a WARNING of a skipped transaction is printed, too.
+    """
+    wanted = _wanted_level()
+    _PRINTERS[root].prints_warnings = wanted is not None or level < logging.ERROR
+    _PRINTERS[root].setLevel(wanted or min(level, logging.WARNING))
 
 
 def _wanted_level() -> str | None:
