@@ -187,7 +187,9 @@ class TransactionManager:
         """Log that a transaction was skipped: a repetition is usual, a lower version may be a lost job."""
         if wanted.version < txn.txn_version:
             level, said = logging.WARNING, "is below the last committed version"
-            hint = ". hint: the versions of one transactional.id must grow; give jobs that may run in any order an id each"
+            hint = (
+                ". hint: the versions of one transactional.id must grow; give jobs that may run in any order an id each"
+            )
         else:
             level, said, hint = logging.INFO, "was committed before, the last one is", ""
         log(
