@@ -79,7 +79,7 @@ def test_the_life_of_a_transaction(world: World, store: Store, said: Said) -> No
         producer.send("orders", orders(4), partition=0)
     skipped = said("transaction_skipped")
     assert (skipped["level"], skipped["txn_version"], skipped["transactional_id"]) == ("INFO", 7, "loader")
-    assert "version 7 was committed before, the last one is 7: this transaction was skipped" in skipped["text"]
+    assert "version 7 was committed before (now 7): this transaction was skipped" in skipped["text"]
     with producer.transaction(version=5):
         producer.send("orders", orders(4), partition=0)
     lower = said("transaction_skipped")
@@ -297,7 +297,9 @@ def test_a_version_that_is_too_low_is_printed(tmp_path: Path) -> None:
     lower = PROGRAM.replace("version=1", "version=2", 1)
     assert lower != PROGRAM
     (line,) = printed(tmp_path, lower)
-    assert line.startswith("txlog: producer (transactional.id 'loader'): version 1 is below the last committed version 2: ")
+    assert line.startswith(
+        "txlog: producer (transactional.id 'loader'): version 1 is below the last committed version 2: "
+    )
 
 
 def test_the_environment_prints_lines(tmp_path: Path) -> None:

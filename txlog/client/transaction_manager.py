@@ -185,23 +185,23 @@ class TransactionManager:
 
     def _tell_skipped(self, wanted: TxnVersion, txn: TransactionMetadata) -> None:
         """Log that a transaction was skipped: a repetition is usual, a lower version may be a lost job."""
+        skipped = "this transaction was skipped, nothing of it is visible"
         if wanted.version < txn.txn_version:
-            level, said = logging.WARNING, "is below the last committed version"
-            hint = (
-                ". hint: the versions of one transactional.id must grow; give jobs that may run in any order an id each"
+            level = logging.WARNING
+            text = (
+                f"%s: version %d is below the last committed version %d: {skipped}. "
+                "hint: the versions of an id must grow; give jobs that may run in any order one transactional.id each"
             )
         else:
-            level, said, hint = logging.INFO, "was committed before, the last one is", ""
+            level, text = logging.INFO, f"%s: version %d was committed before (now %d): {skipped}"
         log(
             _LOG,
             level,
             "transaction_skipped",
-            "%s: version %d %s %d: this transaction was skipped, nothing of it is visible%s",
+            text,
             self._who,
             wanted.version,
-            said,
             txn.txn_version,
-            hint,
             txn=txn,
             txn_version=wanted.version,
             last_txn_version=txn.txn_version,
