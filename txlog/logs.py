@@ -7,10 +7,11 @@ prints more without a change of the program.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol, TypedDict, Unpack
 
 PREFIX = "txlog_"
@@ -106,10 +107,15 @@ class _Printer(logging.Handler):
     prints_warnings = True
     """If not, only warnings of rows that are not written and that no exception shows."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[str] = []
+        """Events that the program shows itself."""
+
     def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
-        if record.levelno < logging.ERROR and not self.prints_warnings:
-            return getattr(record, PREFIX + "event", "") == "transaction_skipped" and super().filter(record)
-        return super().filter(record)
+        event = getattr(record, PREFIX + "event", "")
+        quiet = record.levelno < logging.ERROR and not self.prints_warnings and event != "transaction_skipped"
+        return False if quiet or event in self.hidden else super().filter(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         if not _is_handled(record.name):
@@ -136,6 +142,18 @@ def print_from(level: int, root: str = "txlog") -> None:
     wanted = _wanted_level()
     _PRINTERS[root].prints_warnings = wanted is not None or level < logging.ERROR
     _PRINTERS[root].setLevel(wanted or min(level, logging.WARNING))
+
+
+@contextlib.contextmanager
+def not_printed(event: str, root: str = "txlog") -> Iterator[None]:
+    """Do not print this event, because the program shows it itself. The environment's level still prints it."""
+    hidden = [] if _wanted_level() else [event]
+    _PRINTERS[root].hidden += hidden
+    try:
+        yield
+    finally:
+        for each in hidden:
+            _PRINTERS[root].hidden.remove(each)
 
 
 def _wanted_level() -> str | None:
