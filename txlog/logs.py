@@ -1,16 +1,17 @@
 """How does txlog log? With `logging`, one line for each event, and the same fields in the text and as attributes.
 
 Loggers have the names of modules, below `txlog` and `pyspark_txlog`. A handler of the program gets all records. Without
-one, only errors are printed. Spark's Python workers and the program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO`
+one, only errors are printed, and a skipped transaction with a version that is too low. Spark's Python workers and the program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO`
 prints more without a change of the program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol, TypedDict, Unpack
 
 PREFIX = "txlog_"
@@ -30,6 +31,8 @@ class Fields(TypedDict, total=False):
     producer_id: int
     producer_epoch: int
     txn_version: int
+    last_txn_version: int
+    """The last committed one, if a transaction was skipped because its own is not above it."""
     txn_scope: str
     """What a `txn.version` counts for: the id of a streaming query, or empty."""
     group_id: str
@@ -101,6 +104,19 @@ def also_as(attribute: str) -> None:
 class _Printer(logging.Handler):
     """Print to standard error what no handler of the program gets."""
 
+    prints_warnings = True
+    """If not, only warnings of rows that are not written and that no exception shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: list[str] = []
+        """Events that the program shows itself."""
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        event = getattr(record, PREFIX + "event", "")
+        quiet = record.levelno < logging.ERROR and not self.prints_warnings and event != "transaction_skipped"
+        return False if quiet or event in self.hidden else super().filter(record)
+
     def emit(self, record: logging.LogRecord) -> None:
         if not _is_handled(record.name):
             try:
@@ -119,8 +135,25 @@ def _is_handled(name: str) -> bool:
 
 
 def print_from(level: int, root: str = "txlog") -> None:
-    """Print records of `root` from `level` on, unless the program has handlers, or the environment names another level."""
-    _PRINTERS[root].setLevel(_wanted_level() or level)
+    """Print records of `root` from `level` on, unless the program has handlers, or the environment names another level.
+
+    From ERROR on, a WARNING of a skipped transaction is printed, too.
+    """
+    wanted = _wanted_level()
+    _PRINTERS[root].prints_warnings = wanted is not None or level < logging.ERROR
+    _PRINTERS[root].setLevel(wanted or min(level, logging.WARNING))
+
+
+@contextlib.contextmanager
+def not_printed(event: str, root: str = "txlog") -> Iterator[None]:
+    """Do not print this event, because the program shows it itself. The environment's level still prints it."""
+    hidden = [] if _wanted_level() else [event]
+    _PRINTERS[root].hidden += hidden
+    try:
+        yield
+    finally:
+        for each in hidden:
+            _PRINTERS[root].hidden.remove(each)
 
 
 def _wanted_level() -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import order_rows
+from tests.cli.conftest import ORDERS, order_rows
 from tests.cli.support import Cli
 from txlog.cli.documents import RetentionDocument, VacuumDocument
 from txlog.client import Store, TopicPartition
@@ -58,13 +58,16 @@ def test_retention_is_a_dry_run_unless_it_is_told(segments: Cli, store: Store) -
     ]
     assert said.lines[1].split()[:5] == ["orders-0", "0", "12", "3", "12"]
     assert said.lines[1].endswith("retention.bytes")
-    assert said.lines[-1].startswith("Would remove 12 rows, ")
+    assert said.lines[-2].startswith("Would remove 12 rows, ")
+    assert said.lines[-1].startswith(
+        "orders-0: 4 rows beyond retention.ms or retention.bytes stay, in the active segment."
+    )
     assert files(segments) == before
     (planned,) = segments("retention", "-o", "json").json
     assert set(planned) == set(RetentionDocument.__struct_fields__)
     assert (planned["log_start_after"], planned["executed"]) == (12, False)
     done = segments("retention", "--execute", "--partition", 0)
-    assert done.lines[-1].startswith("Removed 12 rows, ")
+    assert done.lines[-2].startswith("Removed 12 rows, ")
     assert segments("consume", "orders", "--from-beginning", "--timeout-ms", 0, "-o", "json").out.count("\n") == 4
     (step,) = segments("history", "-o", "json").json
     assert "retention" in str(step)
@@ -118,3 +121,15 @@ def test_vacuum_leaves_a_damaged_topic_alone(segments: Cli) -> None:
     done = segments("vacuum", "--execute", status=4)
     assert "Vacuum stopped in topic 'orders'" in done.out
     assert {path for path in before if "orders" in path.parts} <= files(segments)
+
+
+def test_retention_names_rows_of_the_active_segment(cli: Cli, store: Store) -> None:
+    store.create_topic("old", ORDERS, config={"retention.bytes": 0})
+    with store.producer() as producer:
+        producer.send("old", order_rows(0, 2)).result()
+    reason = "2 rows beyond retention.ms or retention.bytes stay, in the active segment. It ends with the first write after segment.batches, "
+    lines = cli("retention", "old").lines
+    assert lines[0] == "Nothing can be removed now."
+    assert lines[1].startswith(f"old-0: {reason}")
+    left = next(line for line in cli("maintain", "--once").lines if reason in line)
+    assert left.split()[:3] == ["retention", "old", "0"]

@@ -51,6 +51,8 @@ def test_all_is_well(cli: Cli, store: Store) -> None:
     assert {name: each["state"] for name, each in checks.items()} == {
         **dict.fromkeys(("python", "pyarrow", "crc32c", "spark", "java", "driver s3", "store", "read", "write"), "ok"),
         "clock": "ok",
+        "pandas": "ok",
+        **dict.fromkeys(("polars", "duckdb", "sqlglot", "matplotlib", "pyiceberg", "prometheus-client"), "note"),
         "driver gs": "note",
         "driver abfs": "note",
     }

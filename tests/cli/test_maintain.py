@@ -50,6 +50,12 @@ def test_a_failure_has_its_status_and_the_rest_is_done(cli: Cli, store: Store) -
     assert "aborted the transaction of 'hanging'" in done.out
     assert "Failed" in done.lines
     assert "00000000000000000008.batch" in done.out
+    again = subprocess.run(
+        [EXECUTABLE, "maintain", "--once", "--store", cli.root], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 4
+    assert "00000000000000000008.batch" not in again.stderr
+    assert "00000000000000000008.batch" in again.stdout
 
 
 def test_calls_that_make_no_sense(cli: Cli, store: Store) -> None:

@@ -80,6 +80,11 @@ def test_the_life_of_a_transaction(world: World, store: Store, said: Said) -> No
     skipped = said("transaction_skipped")
     assert (skipped["level"], skipped["txn_version"], skipped["transactional_id"]) == ("INFO", 7, "loader")
     assert "version 7 was committed before (now 7): this transaction was skipped" in skipped["text"]
+    with producer.transaction(version=5):
+        producer.send("orders", orders(4), partition=0)
+    lower = said("transaction_skipped")
+    assert (lower["level"], lower["txn_version"], lower["last_txn_version"]) == ("WARNING", 5, 7)
+    assert "version 5 is below the last committed version 7: this transaction was skipped" in lower["text"]
     producer.begin_transaction()
     producer.send("orders", orders(5), partition=0).result(20)
     producer.abort_transaction()
@@ -286,6 +291,15 @@ def printed(folder: Path, program: str, **environment: str) -> list[str]:
 
 def test_a_program_prints_nothing_by_default(tmp_path: Path) -> None:
     assert printed(tmp_path, PROGRAM + FENCED) == []
+
+
+def test_a_version_that_is_too_low_is_printed(tmp_path: Path) -> None:
+    lower = PROGRAM.replace("version=1", "version=2", 1)
+    assert lower != PROGRAM
+    (line,) = printed(tmp_path, lower)
+    assert line.startswith(
+        "txlog: producer (transactional.id 'loader'): version 1 is below the last committed version 2: "
+    )
 
 
 def test_the_environment_prints_lines(tmp_path: Path) -> None:

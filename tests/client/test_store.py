@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -316,7 +317,7 @@ def test_topic_that_exists_with_other_columns_is_an_error(store, schema, what):
     before = store.topic("orders")
     with pytest.raises(
         SchemaMismatchError,
-        match=f"topic 'orders' exists already, with another schema: {what}. Its columns are id int64 not null, name string. Ask",
+        match=f"topic 'orders' exists already, with another schema: {what}. Its columns are id int64 not null, name string. hint: ask",
     ):
         store.create_topic("orders", schema, if_not_exists=True)
     assert store.topic("orders") == before
@@ -725,3 +726,52 @@ def test_a_file_of_rows_that_is_gone_says_who_names_it(tmp_path):
             pytest.raises(MissingObjectError, match=named),
         ):
             list(consumer.iterate(0))
+
+
+def test_a_frame_gives_a_topic_its_columns(store):
+    frame = pd.DataFrame({"id": [1], "at": pd.to_datetime(["2026-11-24"]), "name": pd.Categorical(["x"])})
+    made = store.create_topic("frame", frame)
+    assert [(each.name, each.type) for each in made.fields] == [
+        ("id", "int64"),
+        ("at", "timestamp_ntz"),
+        ("name", "string"),
+    ]
+    with store.producer() as producer:
+        producer.send("frame", frame).result()
+    assert store.table("frame").to_arrow(["id", "name"]).to_pylist() == [{"id": 1, "name": "x"}]
+    assert store.create_topic("names", {"id": "int64"}).fields[0].type == "int64"
+
+
+def test_a_column_of_mixed_values_is_named(store):
+    frame = pd.DataFrame({"id": [1, 2, 3], "name": ["x", None, 7]})
+    with store.producer() as producer:
+        with pytest.raises(SchemaMismatchError, match="row 2: column 'name': expected string, found int 7"):
+            producer.send("orders", frame)
+        with pytest.raises(SchemaMismatchError, match=r"found list \[1, 2\]. hint: a dictionary is one row; for lists"):
+            producer.send("orders", {"id": [1, 2]})
+
+
+def test_a_renamed_column_is_asked_for_by_its_old_name(store):
+    store.alter_topic("orders", rename_columns={"name": "title"})
+    with pytest.raises(
+        SchemaMismatchError, match=r"no column 'name', because 'name' was renamed to 'title'. Its"
+    ) as met:
+        store.create_topic("orders", ORDERS, if_not_exists=True)
+    assert met.value.hint == "ask for these, add columns with alter_topic, or choose another name"
+    with store.producer() as producer, pytest.raises(SchemaMismatchError, match="'name' was renamed to 'title'"):
+        producer.send("orders", pa.table({"id": [1], "name": ["x"]}))
+
+
+@pytest.mark.parametrize("argument", ["drop_columns", "nullable_columns", "column_order"])
+def test_a_text_is_not_a_list_of_columns(store, argument):
+    with pytest.raises(
+        SchemaMismatchError, match=rf"{argument} = 'name': expected a list of names. hint: .*=\['name'\]"
+    ):
+        store.alter_topic("orders", **{argument: "name"})
+
+
+def test_a_topics_folder_is_not_a_store(tmp_path):
+    with txlog.open(tmp_path / "s") as made:
+        made.create_topic("sales")
+    with pytest.raises(NotAStoreError, match=r"is a topic's folder inside of a store. hint: open the folder above it"):
+        txlog.open(tmp_path / "s" / "sales")

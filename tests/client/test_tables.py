@@ -257,7 +257,17 @@ def test_starts_and_ends(world: World, store: Store) -> None:
         ({"end": {0: "1"}}, InvalidRequestError, "end: '1' is not an offset"),
         ({"end": {0: -3}}, InvalidRequestError, "end: -3 is not an offset"),
         ({"end": 5}, InvalidRequestError, "end = 5: expected 'earliest', 'latest', a datetime with a time zone"),
-        ({"start": "begin"}, InvalidConfigurationError, "start = 'begin': expected earliest, latest"),
+        (
+            {"start": "2026-11-24"},
+            InvalidConfigurationError,
+            r'hint: datetime.datetime.fromisoformat\("2026-11-24T00:00:00.000\+00:00"\)',
+        ),
+        (
+            {"start": datetime.date(2026, 11, 24)},
+            InvalidRequestError,
+            r'hint: datetime.datetime.fromisoformat\("2026-11-24T00',
+        ),
+        ({"start": "begin"}, InvalidConfigurationError, "start = 'begin': expected 'earliest', 'latest', a datetime"),
         ({"start": datetime.datetime(2026, 1, 1)}, InvalidRequestError, "expected a datetime with a time zone"),
         ({"isolation_level": "chaos"}, InvalidConfigurationError, "isolation.level = 'chaos'"),
     ):

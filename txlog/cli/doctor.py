@@ -1,6 +1,6 @@
 """`txlog doctor`: what on this machine, or between it and the store, would keep txlog from working, and what to do?
 
-It looks at Python, Java, Spark and the drivers of object stores. Then it looks at the store: can it be read and written,
+It looks at Python, Java, Spark, optional packages and the drivers of object stores. Then it looks at the store: can it be read and written,
 does it create objects only once, and how far are the clocks apart? It leaves nothing behind.
 """
 
@@ -28,6 +28,16 @@ _OLDEST_JAVA = 17
 _OLDEST_SPARK = (4, 2)
 _JAVA_SECONDS = 20
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
+_OPTIONAL = {
+    "pandas": "Spark and to_pandas()",
+    "polars": "to_polars()",
+    "duckdb": "`txlog sql` (the extra sql)",
+    "sqlglot": "`where` as text (the extra sql)",
+    "matplotlib": "`txlog inspect` and drawings in a notebook (the extra page)",
+    "pyiceberg": "Iceberg tables of a topic (the extra iceberg)",
+    "prometheus-client": "metrics as Prometheus text (the extra metrics)",
+}
+"""Packages, and what needs them."""
 _READERS = "check the credentials, and give this user the permission to list and to read objects"
 _WRITERS = "give writers the permission to create and to delete objects; readers need to list and to read only"
 
@@ -38,7 +48,7 @@ def doctor(session: Session) -> None:
     Without --store only this machine is looked at. The store is written to for a moment, unless it may only be read;
     nothing is left behind. The exit status is 1 if there is a problem.
     """
-    findings = [*_python(), *_java_and_spark(), *_drivers(), *_store(session)]
+    findings = [*_python(), *_java_and_spark(), *_optional(), *_drivers(), *_store(session)]
 
     def text(out: Output) -> None:
         out.table(("check", "state", "found"), [(each.check, each.state, each.found) for each in findings])
@@ -93,9 +103,6 @@ def _java_and_spark() -> Iterator[Finding]:
         yield _problem("spark", f"pyspark {spark}, and txlog needs {needed} or newer", install_text("spark"))
     else:
         yield _ok("spark", f"pyspark {spark}")
-        pandas = _version_of("pandas")
-        if pandas is not None and not pandas.startswith("2."):
-            yield _note("pandas", f"{pandas}; Spark is tested with pandas 2", "pip install 'pandas>=2.2,<3'")
     found, advice = _java()
     if advice is None:
         yield _ok("java", found)
@@ -123,6 +130,17 @@ def _java() -> tuple[str, str | None]:
     if int(number[1]) < _OLDEST_JAVA:
         return f"{java} is Java {number[1]}, and Spark needs {_OLDEST_JAVA} or newer", _JAVA_ADVICE
     return f"Java {number[1]} ({java})", None
+
+
+def _optional() -> Iterator[Finding]:
+    for package, use in _OPTIONAL.items():
+        found = _version_of(package)
+        if found is None:
+            yield _note(package, f"not installed; only {use} need{'' if ' and ' in use else 's'} it")
+        elif package == "pandas" and not found.startswith("2.") and _version_of("pyspark") is not None:
+            yield _note(package, f"{found}; Spark is tested with pandas 2", "pip install 'pandas>=2.2,<3'")
+        else:
+            yield _ok(package, found)
 
 
 def _drivers() -> Iterator[Finding]:

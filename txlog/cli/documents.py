@@ -321,11 +321,13 @@ class RetentionDocument(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     bytes: int
     setting: str
-    """`retention.ms` or `retention.bytes`. Empty if a group holds all these rows back."""
+    """`retention.ms` or `retention.bytes`. Empty if nothing is removed."""
     held_by: str | None
     """The consumer group of `retention.hold.groups` that holds further rows back."""
     held_until: int | None
     """When the hold ends, if the group commits nothing more."""
+    active_rows: int
+    """Further rows beyond the limits, which stay because they are in the active segment."""
 
 
 class VacuumedKind(msgspec.Struct, frozen=True, kw_only=True):

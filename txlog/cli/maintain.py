@@ -13,6 +13,7 @@ from txlog.cli.options import Session, option
 from txlog.cli.output import Output, encode_line, write
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.errors import InvalidRequestError, RetriableError
+from txlog.logs import not_printed
 from txlog.metrics import Registry, enabled
 from txlog.text import count_text, duration_text, time_text
 
@@ -98,6 +99,8 @@ def maintain(
     )
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
+        # The report has what failed.
+        stack.enter_context(not_printed("maintenance_failed"))
         metrics = None
         if metrics_port is not None or metrics_file is not None:
             # Before the store is opened: an open store counts nothing.

@@ -78,6 +78,11 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
 """Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
 hidden spelling of `--execute`."""
 
+_OWN_HELP = {
+    "pyspark_txlog.demo.command:demo": "Load flights with Spark, kill the programs that write them, and prove that no row is lost or doubled."
+}
+"""Help of txlog's own commands that other packages implement. Their modules are not loaded for `--help`."""
+
 _OF_KAFKA = {
     **dict.fromkeys(
         ("--bootstrap-server", "--bootstrap-servers", "--broker-list", "--zookeeper"),
@@ -137,7 +142,11 @@ class _Lazy(Command):
     """A command of another package, which is imported only when it is called."""
 
     def __init__(self, point: EntryPoint) -> None:
-        super().__init__(name=point.name, help=f"From the package {_package(point)}.", rich_help_panel=_MORE)
+        super().__init__(
+            name=point.name,
+            help=_OWN_HELP.get(point.value) or f"From the package {_package(point)}.",
+            rich_help_panel=_MORE,
+        )
         self._point = point
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
@@ -162,7 +171,7 @@ _CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     cls=_Root,
     name="txlog",
-    help="Kafka's exactly-once transactions as a storage format: look into a store, and act on it.",
+    help="Look into a store of topics, read and write its rows, and maintain it. A store is a folder, or a place in an object store.",
     epilog=STATUS_WORDS,
     no_args_is_help=True,
     add_completion=False,

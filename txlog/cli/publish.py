@@ -104,16 +104,18 @@ def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
     if not documents:
         out.line("Nothing is published: no topic has publish.formats.")
         return
+    if len(documents) == 1 and documents[0].error is not None:
+        return  # the error is shown after this
     some_failed = any(each.error is not None for each in documents)
     out.records(
         {
             "topic": each.topic,
             "formats": ", ".join(each.formats),
             "publication": each.publication if each.error is None else None,
-            "new rows": each.rows_added,
-            "of them copied": each.rows_copied,
-            "files added": each.files_added,
-            "files removed": each.files_removed,
+            "new rows": each.rows_added if each.error is None else None,
+            "of them copied": each.rows_copied if each.error is None else None,
+            "files added": each.files_added if each.error is None else None,
+            "files removed": each.files_removed if each.error is None else None,
             **({"failed": each.error and shorten(split_hint(each.error)[0], 80)} if some_failed else {}),
         }
         for each in documents

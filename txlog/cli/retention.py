@@ -10,6 +10,7 @@ from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
+from txlog.core.retention import ACTIVE
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def retention_document(retained: Retained, *, executed: bool) -> RetentionDocume
 
 def show_retention(out: Output, documents: Sequence[RetentionDocument], partitions: int, *, executed: bool) -> None:
     """Show a table of partitions, and sentences."""
-    if documents:
+    moves = [each for each in documents if each.log_start_after > each.log_start_before]
+    if moves:
         out.records(
             {
                 "partition": f"{each.topic}-{each.partition}",
@@ -66,18 +68,24 @@ def show_retention(out: Output, documents: Sequence[RetentionDocument], partitio
                 "bytes": each.bytes,
                 "because of": each.setting,
             }
-            for each in documents
+            for each in moves
         )
     looked = count_text(partitions, "partition")
     rows, size = sum(each.rows for each in documents), sum(each.bytes for each in documents)
     what = f"{count_text(rows, 'row')}, {bytes_text(size)}, of {looked}"
-    if not rows:
+    if not rows and documents:
+        out.line("Nothing can be removed now.")
+    elif not rows:
         out.line(f"Nothing to remove: no row of {looked} is beyond retention.ms or retention.bytes.")
     elif executed:
         out.line(f"Removed {what}. Their files stay until vacuum deletes them.")
     else:
         out.line(f"Would remove {what}. Add --execute to do it.")
     for each in documents:
+        if each.active_rows:
+            out.line(
+                f"{each.topic}-{each.partition}: {count_text(each.active_rows, 'row')} beyond retention.ms or retention.bytes stay, {ACTIVE}."
+            )
         if each.held_by is not None:
             until = "" if each.held_until is None else f" or until {time_text(each.held_until)}"
             out.line(

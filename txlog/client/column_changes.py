@@ -56,6 +56,15 @@ class ColumnChanges:
     """Of columns in `add`, and of fields in `add_fields`, there by names like `address.city`."""
     order: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        lists = {"drop_columns": self.drop, "nullable_columns": self.allow_nulls, "column_order": self.order}
+        for argument, given in lists.items():
+            # Text is a sequence of its letters, and a column may have a letter as its name.
+            if isinstance(given, str):
+                raise SchemaMismatchError(
+                    f"{argument} = {given!r}: expected a list of names. hint: {argument}=[{given!r}]"
+                )
+
     @property
     def need_ids(self) -> bool:
         """Whether this is more than new nullable columns at the end."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 from txlog.client.runtime import Runtime
 from txlog.core.evolution import Path
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.errors import SchemaMismatchError
+from txlog.errors import SchemaMismatchError, TxlogError
 from txlog.protocol.topics import schema_versions
 from txlog.storage.arrow_schema import field_id
 from txlog.storage.conform import single_row
@@ -130,6 +130,24 @@ class FormerIds:
             f"{former.number}, before the columns changed. Nothing was written. hint: rename the columns of the rows, or remove their field ids "
             "(`PARQUET:field_id`) if the names are right"
         )
+
+
+def former_column(runtime: Runtime, topic: TopicMetadata, name: str) -> str:
+    """Return a sentence, after a space, on what became of a column of this name; "" if there was none.
+
+    Costs one request for each version of the topic, and none if its columns were only added.
+    """
+    if topic.last_field_id is msgspec.UNSET:
+        return ""
+    try:
+        versions = topic_versions(runtime, topic.topic)
+    except TxlogError:
+        return ""  # the caller raises an error of its own
+    found = next((each.id for version in reversed(versions) for each in version.schema if each.name == name), None)
+    if found is None:
+        return ""
+    now = next((each.name for each in topic.schema if each.id == found), None)
+    return f" {name!r} was dropped" if now is None else f" {name!r} was renamed to {now!r}"
 
 
 def topic_versions(runtime: Runtime, topic: str) -> tuple[TopicMetadata, ...]:

@@ -6,6 +6,7 @@ caller's thread. `txlog.client.producer_state` decides which call is allowed in 
 
 from __future__ import annotations
 
+import datetime
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -338,8 +339,10 @@ def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
             check_text(version.scope, "scope of a txn.version")
         return version
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
+        digits = str(version).replace("-", "") if isinstance(version, str | datetime.date) else ""
+        hint = f". hint: version={int(digits)}" if digits.isascii() and digits.isdigit() else ""
         raise InvalidRequestError(
-            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every transaction of the id"
+            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every transaction of the id{hint}"
         )
     return TxnVersion(version=version)
 

@@ -271,8 +271,8 @@ class Producer:
         """Commit. Return when every row and offset is visible to read_committed.
 
         `version` numbers the transaction. If it is not above the id's last committed version, the transaction is not
-        committed and its rows never become visible. Then the result has `skipped`, and a message is logged at INFO
-        (PROTOCOL.md, "Transaction versions"). An empty transaction without a version writes nothing.
+        committed and its rows never become visible. Then the result has `skipped`, and a message is logged: at
+        INFO for the last version again, at WARNING for a lower one (PROTOCOL.md, "Transaction versions"). An empty transaction without a version writes nothing.
 
         Raises:
 

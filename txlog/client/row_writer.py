@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from txlog.client.column_names import ColumnNames, FormerIds
+from txlog.client.column_names import ColumnNames, FormerIds, former_column
 from txlog.client.runtime import Runtime, check_columns, check_partition
 from txlog.client.settings import Settings
 from txlog.config import Layer
@@ -64,7 +64,7 @@ class RowWriter:
                 roll=self._runtime.settings.roll_policy(topic),
                 key_columns=key_columns_of(self._runtime.settings, topic),
                 compacted="compact" in config.cleanup_policy,
-                form=RowForm(topic.schema, topic.topic),
+                form=RowForm(topic.schema, topic.topic, partial(former_column, self._runtime, topic)),
             )
         return found
 
@@ -79,7 +79,13 @@ class RowWriter:
         row = single_row(data)
         if row is not None:
             return self.settings(topic).form.take(row)
-        return conform(data, topic.schema, topic=topic.topic, check=partial(self._former_ids.check, topic))
+        return conform(
+            data,
+            topic.schema,
+            topic=topic.topic,
+            check=partial(self._former_ids.check, topic),
+            former=partial(former_column, self._runtime, topic),
+        )
 
     def inline(self, table: pa.Table, topic: TopicMetadata) -> bytes | None:
         """Return the rows in the form for the commit record, or None if they are too large for that."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 import datetime
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
 from txlog.client.admin import Admin
 from txlog.client.column_changes import ColumnChanges, alter_columns, check_not_inside
-from txlog.client.column_names import topic_versions
+from txlog.client.column_names import former_column, topic_versions
 from txlog.client.consumer import Consumer
 from txlog.client.notebook import of_store, of_topic
 from txlog.client.producer import Producer
@@ -38,7 +39,7 @@ from txlog.errors import (
 )
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
-from txlog.storage.arrow_schema import to_arrow, to_fields
+from txlog.storage.arrow_schema import nearest_schema, to_arrow, to_fields
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 
@@ -159,7 +160,10 @@ class Store:
         *,
         if_not_exists: bool = False,
     ) -> TopicDescription:
-        """Create a topic. Without `schema` (a pyarrow.Schema) it has Kafka's columns: key, value, headers, timestamp.
+        """Create a topic with the columns of `schema`. Without it they are Kafka's: key, value, headers, timestamp.
+
+        `schema` is a pyarrow.Schema, names with types as in `{"id": "int64"}`, or anything whose rows can be sent as a
+        frame, such as a pandas DataFrame. The topic then has its columns with the nearest types, and without its rows.
 
         Makes the store if the location was empty. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidConfigurationError, SchemaMismatchError; UnsupportedStoreError and ClockSkewError from the probe.
@@ -194,9 +198,9 @@ class Store:
         except TopicExistsError:
             if not if_not_exists:
                 raise
-            found = self.topic(name)
-            _check_serves(found, fields)
-            return found
+            found = runtime.topic(name, 0)
+            _check_serves(found, fields, partial(former_column, runtime, found))
+            return TopicDescription.of(found)
         return self._remember(made)
 
     def topic(self, name: str) -> TopicDescription:
@@ -440,20 +444,22 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-def _check_serves(found: TopicDescription, asked: Sequence[SchemaField]) -> None:
+def _check_serves(found: TopicMetadata, asked: Sequence[SchemaField], former: Callable[[str], str]) -> None:
     """Raise SchemaMismatchError unless rows with the columns `asked` are still rows of the topic.
 
     Columns that were added since are nullable, so a program that does not know them can leave them out.
     """
-    theirs = {field.name: field for field in found.fields}
+    theirs = {field.name: field for field in found.schema}
     missing = [field for field in asked if field.name not in theirs]
     changed = [
         field for field in asked if field not in missing and describe_type(field) != describe_type(theirs[field.name])
     ]
     names = {field.name for field in asked}
-    needed = [field for field in found.fields if field.name not in names and not field.nullable]
+    needed = [field for field in found.schema if field.name not in names and not field.nullable]
     if missing:
         what = f"it has no column {missing[0].name!r}"
+        since = former(missing[0].name)
+        what += f", because{since}" if since else ""
     elif changed:
         name = changed[0].name
         what = f"its column {name!r} is {describe_type(theirs[name])}, and {describe_type(changed[0])} was asked for"
@@ -462,9 +468,9 @@ def _check_serves(found: TopicDescription, asked: Sequence[SchemaField]) -> None
     else:
         return
     raise SchemaMismatchError(
-        f"topic {found.name!r} exists already, with another schema: {what}. Its columns are "
-        f"{', '.join(f'{field.name} {describe_type(field)}' for field in found.fields)}. Ask for those, add columns by altering the "
-        "topic, or choose another name"
+        f"topic {found.topic!r} exists already, with another schema: {what}. Its columns are "
+        f"{', '.join(f'{field.name} {describe_type(field)}' for field in found.schema)}. hint: ask for these, add columns with "
+        "alter_topic, or choose another name"
     )
 
 
@@ -472,10 +478,14 @@ def _schema(given: object, topic: str) -> pa.Schema:
     if isinstance(given, pa.Schema):
         return given
     try:
-        columns: Any = given
-        return pa.schema(columns)
+        rows: Any = given
+        if isinstance(rows, pa.RecordBatchReader):
+            return nearest_schema(rows.schema)
+        if hasattr(rows, "__arrow_c_stream__"):
+            return nearest_schema(pa.RecordBatchReader.from_stream(rows).schema)
+        return pa.schema(rows)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise SchemaMismatchError(
-            f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, or a list of fields or of (name, type) with pyarrow's types "
-            f"({error!s:.100})"
+            f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, names with types "
+            f"as in {{'id': 'int64'}}, or a frame with the columns ({error!s:.100})"
         ) from None

@@ -21,6 +21,7 @@ from txlog.client.sender import Sender
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
 from txlog.core.names import TopicPartition
+from txlog.core.records import TransactionMetadata
 from txlog.core.transactions import TxnVersion, check_version, is_repeated
 from txlog.errors import (
     AbortableError,
@@ -179,19 +180,33 @@ class TransactionManager:
             raise
         self._end()
         if result.skipped and wanted is not None:
-            log(
-                _LOG,
-                logging.INFO,
-                "transaction_skipped",
-                "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
-                self._who,
-                wanted.version,
-                result.txn.txn_version,
-                txn=result.txn,
-                txn_version=wanted.version,
-                txn_scope=wanted.scope,
-            )
+            self._tell_skipped(wanted, result.txn)
         return result
+
+    def _tell_skipped(self, wanted: TxnVersion, txn: TransactionMetadata) -> None:
+        """Log that a transaction was skipped: a repetition is usual, a lower version may be a lost job."""
+        skipped = "this transaction was skipped, nothing of it is visible"
+        if wanted.version < txn.txn_version:
+            level = logging.WARNING
+            text = (
+                f"%s: version %d is below the last committed version %d: {skipped}. "
+                "hint: the versions of an id must grow; give jobs that may run in any order one transactional.id each"
+            )
+        else:
+            level, text = logging.INFO, f"%s: version %d was committed before (now %d): {skipped}"
+        log(
+            _LOG,
+            level,
+            "transaction_skipped",
+            text,
+            self._who,
+            wanted.version,
+            txn.txn_version,
+            txn=txn,
+            txn_version=wanted.version,
+            last_txn_version=txn.txn_version,
+            txn_scope=wanted.scope,
+        )
 
     def _prepare(self, held: HeldRows, wanted: TxnVersion | None) -> UnknownTopicOrPartitionError | None:
         """Do what comes before the decision, and return why the commit must be refused."""

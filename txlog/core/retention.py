@@ -13,8 +13,13 @@ from dataclasses import dataclass
 import msgspec
 
 from txlog.core.names import SegmentName
-from txlog.core.records import OffsetValue, SegmentIndex
+from txlog.core.records import CommitRecord, OffsetValue, SegmentIndex
 from txlog.core.segments import end_of_entry
+
+ACTIVE = (
+    "in the active segment. It ends with the first write after segment.batches, segment.bytes or segment.ms is reached"
+)
+"""Why rows that the topic no longer keeps stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,30 @@ def end_by_bytes(newest_first: Iterable[SealedBytes], tail_bytes: int, retention
             return each.name.end_offset
         size += each.bytes
     return 0
+
+
+def rows_beyond(
+    tail: Iterable[CommitRecord], *, log_start_offset: int, now_ms: int, retention_ms: int, excess_bytes: int
+) -> int:
+    """Count the leading rows of the tail that the limits alone do not keep.
+
+    They are older than `retention.ms`, or together they have at most `excess_bytes`: the size of the log less
+    `retention.bytes`.
+    """
+    rows = size = 0
+    for record in tail:
+        if record.end_offset <= log_start_offset or not record.records:
+            continue
+        size += bytes_of(record)
+        if not is_expired(record.timestamp, now_ms, retention_ms) and size > excess_bytes:
+            break
+        rows += record.records
+    return rows
+
+
+def bytes_of(record: CommitRecord) -> int:
+    """Return the size of the rows of a batch. Markers and retention's own records have none."""
+    return record.payload_bytes + sum(file.bytes for file in record.files)
 
 
 def cut_of_run(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from txlog.drawing.values import KINDS, Cell, Columns, Lanes, Page, Section, Table, visible
-from txlog.text import shorten
+from txlog.drawing.values import LEGEND, Cell, Columns, Lanes, Page, Section, Table, visible
+from txlog.text import count_text, shorten
 
 MAX_ROWS = 500
 """Rows of a table. The note below it tells how many are left out."""
@@ -132,7 +132,7 @@ def _legend(kinds: Sequence[str]) -> str:
 
 def _key(kind: str) -> str:
     line = ' class="line"' if kind in ("lso", "end") else ""
-    return f'<li><i{line} style="background:var(--tx-{kind})"></i>{escape(KINDS[kind])}</li>'
+    return f'<li><i{line} style="background:var(--tx-{kind})"></i>{escape(LEGEND[kind])}</li>'
 
 
 def _table(shown: Table, title: str) -> str:
@@ -142,7 +142,7 @@ def _table(shown: Table, title: str) -> str:
     more = f"<p>{left:,} further rows are left out.</p>" if left > 0 else ""
     unfolded = " open" if len(shown.rows) <= _OPEN_ROWS else ""
     return (
-        f"<details{unfolded}><summary>Table: {_text(title)}, rows: {len(shown.rows):,}</summary>"
+        f"<details{unfolded}><summary>Table: {_text(title)}, {count_text(len(shown.rows), shown.noun)}</summary>"
         f'<div class="scroll" tabindex="0"><table>{_rows(shown)}</table></div>{more}</details>'
     )
 

@@ -180,7 +180,7 @@ def topic_section(topic: str, ribbons: Sequence[Ribbon], note: str = "") -> Sect
         note=note,
         drawing=drawing if high else None,
         legend=_ordered(kinds),
-        table=_table(columns, rows),
+        table=_table(columns, rows, "partition"),
     )
 
 
@@ -226,7 +226,7 @@ def transactions_section(transactions: Sequence[Transaction], note: str = "", *,
         note=note,
         drawing=drawing if boxes else None,
         legend=_ordered({box.kind for box in boxes}),
-        table=_table(("transactional.id", "state", "began", "took", "rows", "partitions"), rows),
+        table=_table(("transactional.id", "state", "began", "took", "rows", "partitions"), rows, "transaction"),
     )
 
 
@@ -254,7 +254,7 @@ def groups_section(positions: Sequence[GroupPosition]) -> Section:
     rows = [
         (
             each.group,
-            each.state,
+            "EMPTY (no members)" if each.state == "EMPTY" else each.state,
             ", ".join(each.members) or None,
             f"{each.topic}-{each.partition}" if each.topic else None,
             each.committed,
@@ -415,7 +415,7 @@ def _ordered(kinds: set[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], noun: str = "line") -> Table:
     """Return a table without the columns that are empty in every row."""
     kept = [at for at in range(len(columns)) if not rows or any(row[at] is not None for row in rows)]
-    return Table(columns=[columns[at] for at in kept], rows=[[row[at] for at in kept] for row in rows])
+    return Table(columns=[columns[at] for at in kept], rows=[[row[at] for at in kept] for row in rows], noun=noun)

@@ -33,7 +33,18 @@ KINDS: Mapping[str, str] = {
     "discarded": "discarded",
     "failed": "failed",
 }
-"""Kind -> its word in a legend."""
+"""Kind -> its word."""
+
+LEGEND: Mapping[str, str] = {
+    **KINDS,
+    "committed": "committed (readers see it)",
+    "aborted": "aborted (never visible)",
+    "open": "open (not visible yet)",
+    "control": "records of txlog without rows",
+    "sealed": "sealed segment (as it was written)",
+    "tail": "tail (not sealed yet)",
+}
+"""Kind -> what a legend says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +113,8 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    noun: str = "line"
+    """What a row describes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

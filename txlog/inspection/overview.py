@@ -214,7 +214,7 @@ def _figures(
     return [
         ("topics", f"{topics:,}"),
         ("partitions", f"{len(ribbons):,}"),
-        ("rows in the log", f"{at_least}{total('rows'):,}"),
+        ("rows, also aborted and open", f"{at_least}{total('rows'):,}"),
         ("files", f"{at_least}{total('files'):,}"),
         ("size", f"{at_least}{bytes_text(total('bytes'))}"),
         ("transactional.ids", f"{len(ids):,}"),

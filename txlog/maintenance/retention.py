@@ -34,15 +34,17 @@ class Retained:
     bytes: int
     """Size of their files."""
     setting: str
-    """`retention.ms` or `retention.bytes`, whichever caused the move. Empty if a group holds all of it."""
+    """`retention.ms` or `retention.bytes`, whichever caused the move. Empty if nothing was removed."""
     held_by: str | None
     """A consumer group that holds further rows back."""
     held_until_ms: int | None
     """When the hold ends, if the group commits nothing more."""
+    active_rows: int
+    """Further rows beyond the limits, which stay because they are in the active segment."""
 
     @property
     def moves(self) -> bool:
-        """Return whether anything was removed. If not, a group holds all of it."""
+        """Return whether anything was removed. If not, a group holds all of it, or it is in the active segment."""
         return self.log_start_after > self.log_start_before
 
 
@@ -80,7 +82,7 @@ def retain_partitions(
 ) -> Iterator[Outcome[Retained | None]]:
     """Move the log start of each partition to where its policy wants it, one partition for each task.
 
-    Yield what was removed or is held, and None if there is neither. See `over_partitions` for the rest.
+    Yield what was removed, is held or is in the active segment, and None if there is nothing of this. See `over_partitions` for the rest.
     """
 
     def plan(tp: TopicPartition) -> list[Task[TopicPartition, Retained | None]]:
@@ -97,7 +99,7 @@ def _retain(
     plan = plan_partition(session, tp, policy)
     if plan.moves and not dry_run:
         apply_partition(session, plan)
-    return retained_of(plan) if plan.moves or plan.hold is not None else None
+    return retained_of(plan) if plan.moves or plan.hold is not None or plan.active_rows else None
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy) -> RetentionPlan:
@@ -126,4 +128,5 @@ def retained_of(plan: RetentionPlan) -> Retained:
         setting="" if not plan.moves else "retention.ms" if plan.by_time else "retention.bytes",
         held_by=None if plan.hold is None else plan.hold.group,
         held_until_ms=None if plan.hold is None or plan.hold.until_ms == 2**63 - 1 else plan.hold.until_ms,
+        active_rows=plan.active_rows,
     )

@@ -11,6 +11,7 @@ from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import TopicMetadata
+from txlog.core.retention import ACTIVE
 from txlog.core.vacuum import NOT_KNOWN_YET
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.maintenance.compact import Compacted, compact_partitions, compaction_policy
@@ -269,6 +270,11 @@ def _retire(a_round: Round, step: Step, *, after_compaction: bool) -> None:
                     _tell_retained(a_round, step, retained_of(plan))
                 elif plan.hold is not None:
                     step.leave(f"rows that would go are held for consumer group {plan.hold.group!r}", tp)
+                if plan.active_rows:
+                    step.leave(
+                        f"{count_text(plan.active_rows, 'row')} beyond retention.ms or retention.bytes stay, {ACTIVE}",
+                        tp,
+                    )
                 a_round.looked(job, tp)
 
 

@@ -53,6 +53,8 @@ class RetentionPlan:
     """Whether `retention.ms` requires it, and not only `retention.bytes`."""
     hold: Hold | None
     """The group whose unread rows stay although retention would remove them."""
+    active_rows: int
+    """Rows beyond the limits that stay because they are in the active segment."""
 
     @property
     def moves(self) -> bool:
@@ -123,6 +125,13 @@ def _plan(
         gone=tuple(gone),
         by_time=by_time >= after,
         hold=hold,
+        active_rows=retention.rows_beyond(
+            (stored.record for stored in view.tail),
+            log_start_offset=state.log_start_offset,
+            now_ms=now_ms,
+            retention_ms=policy.retention_ms,
+            excess_bytes=_tail_bytes(view) - policy.retention_bytes if policy.retention_bytes >= 0 else -1,
+        ),
     )
 
 
@@ -195,7 +204,7 @@ def _tail_bytes(view: PartitionView) -> int:
 
     Markers and retention's own records do not count, so they cannot cause rows to be removed.
     """
-    return sum(stored.record.payload_bytes + sum(file.bytes for file in stored.record.files) for stored in view.tail)
+    return sum(retention.bytes_of(stored.record) for stored in view.tail)
 
 
 def _holds(

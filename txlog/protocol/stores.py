@@ -37,6 +37,8 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
     descriptor = yield from _get_descriptor(where)
     if descriptor is None:
         more = f" and {count_text(len(others) - 1, 'other')}" if len(others) > 1 else ""
+        if any(names.parse_topic_metadata_name(name) is not None for name in others):
+            raise NotAStoreError(f"{where} is a topic's folder inside of a store. hint: open the folder above it")
         raise NotAStoreError(
             f"{where} holds {others[0]!r}{more}, and no {STORE_DESCRIPTOR}: it is not a "
             "txlog store; name an empty location, or the root of a store"

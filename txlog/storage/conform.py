@@ -24,9 +24,16 @@ from txlog.text import nearest
 
 
 def conform(
-    data: object, fields: Sequence[SchemaField], *, topic: str, check: Callable[[pa.Schema], None] = lambda _: None
+    data: object,
+    fields: Sequence[SchemaField],
+    *,
+    topic: str,
+    check: Callable[[pa.Schema], None] = lambda _: None,
+    former: Callable[[str], str] = lambda _: "",
 ) -> pa.Table:
     """Return `data` with exactly the topic's schema. `check` gets the schema of rows in Arrow's form, and may refuse them.
+
+    `former` returns a sentence on what became of a column, for the error of an unknown one.
 
     `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
     polars, duckdb), a dictionary (one row) or a list of dictionaries. Raises SchemaMismatchError naming topic and column in
@@ -38,11 +45,11 @@ def conform(
     """
     where = f"topic {topic!r}"
     if (row := single_row(data)) is not None:
-        return _from_rows([row], fields, where)
+        return _from_rows([row], fields, where, former)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
-        return _from_rows(data, fields, where)
-    table = _to_table(data, where)
-    _check_columns(table.column_names, fields, where)
+        return _from_rows(data, fields, where, former)
+    table = _to_table(data, fields, where)
+    _check_columns(table.column_names, fields, where, former)
     check(table.schema)
     columns = []
     for field, arrow_field in zip(fields, to_arrow(fields), strict=True):
@@ -68,7 +75,7 @@ def single_row(data: object) -> Mapping[Any, object] | None:
 # -- rows that speak Arrow --------------------------------------------------------------------------------------------
 
 
-def _to_table(data: object, where: str) -> pa.Table:
+def _to_table(data: object, fields: Sequence[SchemaField], where: str) -> pa.Table:
     try:
         if isinstance(data, pa.Table):
             return data
@@ -79,6 +86,7 @@ def _to_table(data: object, where: str) -> pa.Table:
         if hasattr(data, "__arrow_c_array__"):
             return pa.Table.from_batches([pa.record_batch(data)])
     except (pa.ArrowException, TypeError, ValueError) as error:
+        _check_objects(data, fields, where)
         raise SchemaMismatchError(
             f"{where}: {type(data).__name__} could not be read as rows in Arrow's form: {error}"
         ) from error
@@ -88,20 +96,34 @@ def _to_table(data: object, where: str) -> pa.Table:
     )
 
 
-def _check_columns(found: Sequence[str], fields: Sequence[SchemaField], where: str) -> None:
+def _check_objects(frame: Any, fields: Sequence[SchemaField], where: str) -> None:
+    """Raise SchemaMismatchError for the first Python object in a frame of pandas that its column cannot hold."""
+    if type(frame).__module__.partition(".")[0] != "pandas":
+        return
+    for field in fields:
+        column = frame[field.name] if list(frame.columns).count(field.name) == 1 else None
+        if column is not None and column.dtype == object:
+            for number, (value, is_null) in enumerate(zip(column, column.isna(), strict=True)):
+                checked_value(None if is_null else value, field, field.name, number, where)
+
+
+def _check_columns(
+    found: Sequence[str], fields: Sequence[SchemaField], where: str, former: Callable[[str], str]
+) -> None:
     known = [field.name for field in fields]
     for name in found:
         if name not in known:
-            raise _unknown_column(name, known, where)
+            raise _unknown_column(name, known, where, former)
     if len(set(found)) != len(found):
         twice = next(name for name in found if list(found).count(name) > 1)
         raise SchemaMismatchError(f"{where}: column {twice!r} is there more than once")
 
 
-def _unknown_column(name: object, known: Sequence[str], where: str) -> SchemaMismatchError:
-    return SchemaMismatchError(
-        f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{_hint(str(name), known)}"
-    )
+def _unknown_column(
+    name: object, known: Sequence[str], where: str, former: Callable[[str], str]
+) -> SchemaMismatchError:
+    what = former(str(name)) or _hint(str(name), known)
+    return SchemaMismatchError(f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{what}")
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -173,7 +195,9 @@ def _found(arrow: pa.DataType) -> str:
 # -- rows as dictionaries ---------------------------------------------------------------------------------------------
 
 
-def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str) -> pa.Table:
+def _from_rows(
+    rows: Sequence[object], fields: Sequence[SchemaField], where: str, former: Callable[[str], str]
+) -> pa.Table:
     columns: list[list[object]] = [[] for _ in fields]
     names = {field.name for field in fields}
     for number, row in enumerate(rows):
@@ -181,7 +205,7 @@ def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str
             raise SchemaMismatchError(f"{where}: row {number}: expected a dictionary, found {type(row).__name__}")
         if not names.issuperset(row):
             unknown = next(name for name in row if name not in names)
-            raise _unknown_column(unknown, [field.name for field in fields], f"{where}: row {number}")
+            raise _unknown_column(unknown, [field.name for field in fields], f"{where}: row {number}", former)
         for field, values in zip(fields, columns, strict=True):
             values.append(checked_value(row.get(field.name), field, field.name, number, where))
     arrays = []
@@ -247,8 +271,14 @@ def checked_value(value: object, field: SchemaField, path: str, row: int, where:
     if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
         return value
     raise SchemaMismatchError(
-        f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} {value!r:.100}"
+        f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} {value!r:.100}{_columns_hint(value)}"
     )
+
+
+def _columns_hint(value: object) -> str:
+    if not isinstance(value, list | tuple | np.ndarray):
+        return ""
+    return ". hint: a dictionary is one row; for lists of values send pyarrow.table({...}), or a frame"
 
 
 def _as_headers(value: object) -> object:

@@ -59,7 +59,9 @@ class OneRow:
 class RowForm:
     """Makes rows of one version of a topic."""
 
-    def __init__(self, fields: Sequence[SchemaField], topic: str) -> None:
+    def __init__(self, fields: Sequence[SchemaField], topic: str, former: Callable[[str], str] = lambda _: "") -> None:
+        """`former` is that of `conform`."""
+        self._former = former
         self.fields = tuple(fields)
         self.schema = to_arrow(fields)
         self.places = {field.name: at for at, field in enumerate(self.fields)}
@@ -76,7 +78,7 @@ class RowForm:
     def take(self, row: Mapping[Any, object]) -> OneRow:
         """Return a dictionary as a row of the topic. Raises SchemaMismatchError as `conform` does for a list of it."""
         if not self._names.issuperset(row):
-            conform([row], self.fields, topic=self._topic)
+            conform([row], self.fields, topic=self._topic, former=self._former)
         values: list[object] = []
         size = 0
         for name, nullable, plain, field, arrow in self._columns:

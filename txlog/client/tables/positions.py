@@ -13,9 +13,10 @@ from txlog.config import IsolationLevel
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.core.snapshots import SnapshotCut
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidConfigurationError, InvalidRequestError
 from txlog.protocol.context import Context, Views
 from txlog.protocol.snapshot_as_of import cut_as_of
+from txlog.text import parse_time, time_text
 
 Position: TypeAlias = (
     "str | datetime.datetime | Mapping[int, int] | Mapping[str, int] | Mapping[TopicPartition, int] | OffsetSpec"
@@ -87,11 +88,15 @@ def _spec(partitions: Sequence[TopicPartition], position: Position, option: str)
     if isinstance(position, datetime.datetime):
         # The first row at or after the time. Append times are whole milliseconds.
         return OffsetSpec(kind="timestamp", option=option, timestamp=-(-_microseconds(position, option) // 1000))
+    expected = "expected 'earliest', 'latest', a datetime with a time zone, or a mapping from partition to offset"
     if isinstance(position, str):
+        if position.strip().lower() not in ("earliest", "latest") and not position.lstrip().startswith("{"):
+            raise InvalidConfigurationError(f"{option} = {position!r}: {expected}{_time_hint(position)}")
         return parse_spec(position, option)
     if not isinstance(position, Mapping):
+        day = isinstance(position, datetime.date)
         raise InvalidRequestError(
-            f"{option} = {position!r}: expected 'earliest', 'latest', a datetime with a time zone, or a mapping from partition to offset"
+            f"{option} = {position!r}: {expected}{_time_hint(position.isoformat()) if day else ''}"
         )
     given = {
         key if isinstance(key, TopicPartition) else TopicPartition(partitions[0].topic, _number(key)): offset
@@ -104,6 +109,14 @@ def _spec(partitions: Sequence[TopicPartition], position: Position, option: str)
         raise InvalidRequestError(f"{option}: {wrong[0]!r} is not an offset. hint: -2 is earliest, -1 is latest")
     missing = EARLIEST if option == "start" else LATEST
     return OffsetSpec(kind="offsets", option=option, offsets={**dict.fromkeys(partitions, missing), **given})
+
+
+def _time_hint(text: str) -> str:
+    """Return a hint with the expression of Python for a time that was given as text; "" for other text."""
+    time_ms = None if text.isdigit() else parse_time(text)
+    if time_ms is None:
+        return ""
+    return f'. hint: datetime.datetime.fromisoformat("{time_text(time_ms).replace("Z", "+00:00")}")'
 
 
 def _number(partition: Any) -> Any:
