@@ -13,6 +13,7 @@ from conf.generate import render_toml
 from txlog import config
 from txlog.config import (
     KEYS,
+    NOT_NEEDED,
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
@@ -285,11 +286,31 @@ def test_a_timeout_up_to_the_maximum_is_accepted() -> None:
             "acks",
             "unknown producer configuration key 'acks': txlog does not need it, a batch that is published is as durable",
         ),
+        (ProducerConfig, "buffer.memory", "max.block.ms says how long a send waits for it."),
+        (ConsumerConfig, "fetch.min.bytes", "txlog does not need it, a poll returns what is there"),
+        (ConsumerConfig, "offsets.retention.minutes", "txlog does not need it, committed offsets do not expire."),
+        (TopicConfig, "unclean.leader.election.enable", "txlog does not need it, there are no leaders"),
+        (TopicConfig, "remote.storage.enable", "txlog does not need it, all rows are in the store"),
+        (TopicConfig, "max.compaction.lag.ms", "txlog does not need it, maintenance compacts when"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(cls: type[config.parse._Config], name: str, message: str) -> None:
     with pytest.raises(InvalidConfigurationError, match=re.escape(message)):
         cls.parse({name: 1})
+
+
+@pytest.mark.parametrize(("cls", "name"), [(TopicConfig, "max.compaction.lags"), (ConsumerConfig, "delete.retention")])
+def test_neither_the_opposite_nor_a_setting_of_another_scope_is_proposed(
+    cls: type[config.parse._Config], name: str
+) -> None:
+    with pytest.raises(InvalidConfigurationError) as caught:
+        cls.parse({name: 1})
+    assert "min.compaction" not in str(caught.value)
+    assert "delete.retention.ms" not in str(caught.value)
+
+
+def test_no_setting_of_txlog_is_refused_as_kafkas() -> None:
+    assert not set(NOT_NEEDED) & set(KEYS)
 
 
 def test_nearest() -> None:

@@ -20,7 +20,7 @@ import txlog
 from conf.site import api, check, commands, hooks, markdown
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS
-from txlog.config import KEYS
+from txlog.config import KEYS, NOT_NEEDED
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "conf" / "mkdocs.yml"
@@ -80,7 +80,10 @@ def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_search_needs_no_server(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
-    assert 'src="assets/iframe-worker.js"' in home
+    # Both change the worker of the search before the bundle starts one.
+    scripts = re.findall(r'src="assets/([^"]+)"', home)
+    assert scripts[:2] == ["iframe-worker.js", "search-query.js"]
+    assert any("bundle" in script for script in scripts[2:])
     assert (site / "assets" / "iframe-worker.js").read_bytes() == (ROOT / "conf/site/iframe-worker.js").read_bytes()
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     assert index.startswith("var __index = {")
@@ -142,6 +145,8 @@ def test_the_reference_has_every_setting(site: Path) -> None:
         assert plain(key.doc) in shown
         assert plain(key.expected) in shown
     assert shown.count("Default:") == len(KEYS)
+    for name, reason in NOT_NEEDED.items():
+        assert f"{name} {plain(reason[:1].upper() + reason[1:])}." in shown
 
 
 def test_the_reference_has_every_command_and_option(site: Path) -> None:

@@ -68,7 +68,8 @@ _SCRIPT = """\
     if (best) location.replace("#" + best.parentElement.id);
   }
   addEventListener("hashchange", find);
-  find();
+  // Here the page may still lack the texts below this script.
+  document.addEventListener("DOMContentLoaded", find);
 })();
 </script>
 """

@@ -28,9 +28,15 @@ GENERATED = {
     **api.PAGES,
 }
 """Page -> the function that returns its Markdown."""
-ASSETS = {"assets/iframe-worker.js": HERE / "iframe-worker.js", "assets/site.css": HERE / "site.css"}
-LAST = ("PROTOCOL.md", "CHANGELOG.md", "benchmarks.md")
-"""Long pages with every word. A search finds them last."""
+ASSETS = {f"assets/{name}": HERE / name for name in ("iframe-worker.js", "search-query.js", "site.css")}
+LAST = {
+    **dict.fromkeys(GENERATED, 0.5),
+    **dict.fromkeys(("PROTOCOL.md", "CHANGELOG.md", "benchmarks.md"), 0.2),
+    "reference/errors.md": 0.1,
+}
+"""Pages with every word -> how much a word counts there. A search finds the pages that explain it first."""
+TAGS = {"reference/errors.md": ["TxlogError"]}
+"""The page that search-query.js looks for a message in."""
 
 log = get_plugin_logger("site")
 
@@ -51,7 +57,9 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
     if page.file.src_uri in LAST:
-        page.meta["search"] = {"boost": 0.2}
+        page.meta["search"] = {"boost": LAST[page.file.src_uri]}
+    if page.file.src_uri in TAGS:
+        page.meta["tags"] = TAGS[page.file.src_uri]
     return markdown.for_site(text, page.file.src_uri, config.extra["source_url"])
 
 

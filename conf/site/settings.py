@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conf.site.markdown import code, escape
-from txlog.config import KEYS, SCOPE_DOCS, SCOPES, ConfigKey
+from conf.site.markdown import code, escape, table
+from txlog.config import KEYS, NOT_NEEDED, SCOPE_DOCS, SCOPES, ConfigKey
 
 
 def page() -> str:
@@ -12,7 +12,8 @@ def page() -> str:
         "# All settings",
         "",
         f"txlog has {len(KEYS)} settings. [Settings](../settings.md) says which place wins if several give a value, and what the costly ones",
-        "cost. An unknown key is an error that names the nearest one.",
+        "cost. An unknown key is an error that names the nearest one. For [settings of Kafka](#settings-of-kafka-that-txlog-does-not-have) that",
+        "txlog does not have, the error says why.",
         "",
     ]
     left = dict(KEYS)
@@ -21,7 +22,21 @@ def page() -> str:
         lines += [f"## {scope.capitalize()}", "", SCOPE_DOCS[scope], ""]
         for key in mine:
             lines += _section(key)
+    lines += [
+        "## Settings of Kafka that txlog does not have",
+        "",
+        "txlog refuses these settings. The error gives the reason.",
+        "",
+    ]
+    lines += table(
+        ["Kafka's setting", "why txlog does not need it"],
+        [[code(name), f"{escape(_capital(why))}."] for name, why in NOT_NEEDED.items()],
+    )
     return "\n".join(lines)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _section(key: ConfigKey) -> list[str]:

@@ -78,7 +78,8 @@ def test_it_says_why_there_is_nothing_to_compact(keyed: Cli, store: Store) -> No
         for number in range(4):
             producer.send("users", [{"id": 0, "item": f"{number}"}], partition=0).result()
     assert why("--partition", 0, "--min-cleanable-dirty-ratio", 0.99) == (
-        "less than min.cleanable.dirty.ratio=0.99 of the bytes is new (1 partition)."
+        "less than min.cleanable.dirty.ratio=0.99 of the bytes is dirty (1 partition). "
+        "--min-cleanable-dirty-ratio 0 compacts what is dirty now."
     )
     store.create_topic("empty", store.topic("orders").schema, config=SETTINGS)
     assert keyed("compact", "empty", "--execute").out == "Nothing to compact: there are no new rows (1 partition).\n"

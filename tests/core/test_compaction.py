@@ -314,7 +314,7 @@ def test_it_says_what_a_compaction_waits_for() -> None:
     # Of several reasons it is that of the first segment that waits.
     assert "younger" in cleanable(*log, lso=15, now_ms=50, min_compaction_lag_ms=60).waits_for
     run = index(0, 20, size=300, generation=1, compacted=Compaction(key=(1,), end_offset=20))
-    assert cleanable(run, index(20, 30)).waits_for == "less than min.cleanable.dirty.ratio=0.5 of the bytes is new"
+    assert cleanable(run, index(20, 30)).waits_for == "less than min.cleanable.dirty.ratio=0.5 of the bytes is dirty"
     assert cleanable(run, end=21).waits_for.startswith("all new rows are in the active segment")
     assert cleanable(run, end=20).waits_for == "there are no new rows"
     assert cleanable(end=0).waits_for == "there are no new rows"
@@ -341,6 +341,11 @@ def test_tombstones_whose_time_has_come_count_as_dirt() -> None:
     run = index(0, 20, size=200, generation=1, compacted=Compaction(key=(1,), end_offset=20, tombstones=items))
     early, half, late = (cleanable(run, now_ms=now_ms) for now_ms in (99, 199, 200))
     assert [(each.due_tombstones, each.is_due) for each in (early, half, late)] == [(0, False), (5, False), (10, True)]
+    assert [(each.removable_bytes, each.dirty_ratio) for each in (early, half, late)] == [
+        (0, 0),
+        (50, 0.25),
+        (100, 0.5),
+    ]
     assert cleanable(run, now_ms=100, min_cleanable_dirty_ratio=0).is_due
     assert late.tombstones == items
 

@@ -34,7 +34,7 @@ def compact(
         float | None,
         option(
             "--min-cleanable-dirty-ratio 0…1",
-            "Compact a partition if at least this part of its bytes is new (default: the topic's setting). 0: if anything is new.",
+            "Compact a partition if at least this part of its bytes is dirty: new, or an expired tombstone (default: the topic's setting). 0: if anything is dirty.",
             min=0,
             max=1,
         ),
@@ -138,7 +138,7 @@ def planned_document(tp: TopicPartition, found: Cleanable) -> CompactDocument:
         end_offset=found.end_offset,
         segments_before=len(found.names),
         bytes_before=found.clean_bytes + found.dirty_bytes,
-        dirty_bytes=found.dirty_bytes,
+        dirty_bytes=found.removable_bytes,
         dirty_ratio=round(found.dirty_ratio, 4),
         waits_for=found.waits_for or None,
         expired_tombstones=found.due_tombstones,
@@ -196,7 +196,9 @@ def show_compactions(
     elif not failed:
         # If a partition became due after the check, another job or the next call compacts it.
         reasons = Counter(each.waits_for or "the partition has just become due; try again" for each in waiting)
-        out.line(f"Nothing to compact: {_reasons_text(reasons)}.")
+        out.line(
+            f"Nothing to compact: {_reasons_text(reasons)}.{_advice(any(each.removable_bytes for each in waiting))}"
+        )
         return
     made = [each for each in documents if each.outcome == "compacted"]
     if made:
@@ -234,8 +236,13 @@ def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
     out.line()
     out.line(f"Would compact {count_text(due, 'partition')}.{' Add --execute to do it.' if due else ''}")
     if reasons:
-        out.line(f"Not due: {_reasons_text(reasons)}.")
+        wait = any(each.dirty_bytes for each in documents if each.waits_for is not None)
+        out.line(f"Not due: {_reasons_text(reasons)}.{_advice(wait)}")
 
 
 def _reasons_text(reasons: Counter[str]) -> str:
     return "; ".join(f"{reason} ({count_text(number, 'partition')})" for reason, number in reasons.most_common())
+
+
+def _advice(are_dirty: bool) -> str:
+    return " --min-cleanable-dirty-ratio 0 compacts what is dirty now." if are_dirty else ""

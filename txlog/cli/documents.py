@@ -413,7 +413,7 @@ class CompactDocument(msgspec.Struct, frozen=True, kw_only=True):
     expired_tombstones: int
     """Tombstones past their `delete.retention.ms`, which were removed, or would be."""
     dirty_bytes: int | None = None
-    """In a plan: bytes that no compaction has seen yet."""
+    """In a plan: bytes that no compaction has seen yet, of expired tombstones, and of rows below the log start."""
     dirty_ratio: float | None = None
     waits_for: str | None = None
     """In a plan that is not due: the reason."""

@@ -20,13 +20,14 @@ from txlog.config.parse import (
     parse_isolation,
     restrict,
 )
-from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, SCOPE_DOCS, keys_of
+from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, NOT_NEEDED, SCOPE_DOCS, keys_of
 
 __all__ = [
     "DEFAULT_ISOLATION",
     "INT64_MAX",
     "KEYS",
     "MAX_INLINE_BYTES",
+    "NOT_NEEDED",
     "SCOPES",
     "SCOPE_DOCS",
     "ClientConfig",

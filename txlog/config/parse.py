@@ -223,7 +223,13 @@ def _unknown(name: str, scope: Scope) -> str:
         return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
     if name in NOT_NEEDED:
         return f"{start}: txlog does not need it, {NOT_NEEDED[name]}."
-    return start + "." + (nearest(name, [key.name for key in keys_of(scope)]) or nearest(name, KEYS))
+    return start + "." + nearest(name, [key.name for key in keys_of(scope) if not _is_opposite(name, key.name)])
+
+
+def _is_opposite(name: str, other: str) -> bool:
+    """Return whether one of the names is of a minimum and the other of a maximum."""
+    words, others = (set(each.lower().replace("_", ".").split(".")) for each in (name, other))
+    return words ^ others >= {"min", "max"}
 
 
 def _flatten(table: Layer, prefix: str = "") -> Iterable[tuple[str, object]]:

@@ -182,18 +182,48 @@ SCOPE_DOCS: dict[Scope, str] = {
     "store": "Constants of a store. They are fixed when it is made, at its first topic, and ignored afterwards.",
 }
 
+_NO_SERVERS = "there are no servers"
+_STORES_WORK = "replication belongs to the store"
+_TYPED = "rows are columns with types"
+_FETCH = "a poll returns what is there; max.poll.records limits its rows"
+
 NOT_NEEDED = {
     "acks": "a batch that is published is as durable as the store",
+    "auto.create.topics.enable": "topics are created by a call; a stream from Kafka creates its own",
     "bootstrap.servers": "there are no servers, only the store's URL",
+    "buffer.memory": "the room for waiting rows is fixed; max.block.ms says how long a send waits for it",
+    "check.crcs": "digests are always checked",
+    "connections.max.idle.ms": _NO_SERVERS,
+    "delete.topic.enable": "any program that may write to the store may delete a topic",
     "enable.idempotence": "every producer is idempotent",
-    "key.deserializer": "rows are columns with types",
-    "key.serializer": "rows are columns with types",
+    "fetch.max.bytes": _FETCH,
+    "fetch.min.bytes": _FETCH,
+    "group.protocol": "members agree through the log of the group, without a coordinator",
+    "interceptor.classes": "rows are checked and changed before send() and after poll()",
+    "key.deserializer": _TYPED,
+    "key.serializer": _TYPED,
+    "max.compaction.lag.ms": "maintenance compacts when min.cleanable.dirty.ratio is reached; 0 compacts all new rows of full segments",
     "max.in.flight.requests.per.connection": "one batch a partition is in flight",
+    "max.partition.fetch.bytes": _FETCH,
+    "max.request.size": "rows of any size go into files",
     "message.timestamp.type": "`_timestamp` is always the time of the append",
-    "min.insync.replicas": "replication belongs to the store",
+    "metric.reporters": "txlog exporter and txlog.metrics show the metrics",
+    "min.insync.replicas": _STORES_WORK,
     "num.partitions": "give the number of partitions when creating the topic",
-    "replication.factor": "replication belongs to the store",
-    "value.deserializer": "rows are columns with types",
-    "value.serializer": "rows are columns with types",
+    "offsets.retention.minutes": "committed offsets do not expire",
+    "partitioner.class": "key.columns decides the partition, or send() names it",
+    "preallocate": "a file is written once, as a whole",
+    "receive.buffer.bytes": _NO_SERVERS,
+    "remote.storage.enable": "all rows are in the store, which may be an object store",
+    "replication.factor": _STORES_WORK,
+    "request.timeout.ms": "the storage options have the time-outs of requests",
+    "sasl.jaas.config": "the storage options have the credentials",
+    "sasl.mechanism": "the storage options have the credentials",
+    "security.protocol": "the storage options have the credentials",
+    "segment.index.bytes": "every batch has an entry in the index",
+    "send.buffer.bytes": _NO_SERVERS,
+    "unclean.leader.election.enable": "there are no leaders, and what is committed stays committed",
+    "value.deserializer": _TYPED,
+    "value.serializer": _TYPED,
 }
 """Keys that people bring from Kafka, and why txlog does not need them."""

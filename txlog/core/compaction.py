@@ -69,6 +69,8 @@ class Cleanable:
     tombstones: tuple[Tombstones, ...]
     clean_bytes: int
     dirty_bytes: int
+    due_bytes: int
+    """Bytes of `due_tombstones`, and of rows below the log start. Some of them may be in `dirty_bytes`, too."""
     due_tombstones: int
     """Tombstones whose `delete_at` has passed."""
     is_due: bool
@@ -81,10 +83,15 @@ class Cleanable:
         return self.names[-1].end_offset if self.names else 0
 
     @property
+    def removable_bytes(self) -> int:
+        """Return the bytes that `min.cleanable.dirty.ratio` counts: those not compacted yet, and those that are due."""
+        return min(self.dirty_bytes + self.due_bytes, self.clean_bytes + self.dirty_bytes)
+
+    @property
     def dirty_ratio(self) -> float:
-        """Return which share of the bytes was not compacted yet; 0 if there are no bytes."""
+        """Return the share of the removable bytes; 0 if there are no bytes."""
         total = self.clean_bytes + self.dirty_bytes
-        return self.dirty_bytes / total if total else 0.0
+        return self.removable_bytes / total if total else 0.0
 
 
 def find_cleanable(
@@ -106,8 +113,8 @@ def find_cleanable(
     counts as complete.
 
     The walk does not contain the active segment. A tombstone past its `delete_at` counts as dirty, with the size of an
-    average row of its run. Otherwise a log without new writes would keep it forever. Rows below the log start count as
-    dirty, too.
+    average row of its run. Otherwise a log without new writes would keep all of its tombstones forever. Rows below the
+    log start count as dirty, too.
     """
     earlier = [index.compacted for index in indexes.values() if index.compacted is not msgspec.UNSET]
     earlier = [each for each in earlier if each.key == policy.key]
@@ -147,7 +154,7 @@ def find_cleanable(
     if is_due:
         waits_for = ""
     elif dirt:
-        waits_for = f"less than min.cleanable.dirty.ratio={policy.min_cleanable_dirty_ratio:g} of the bytes is new"
+        waits_for = f"less than min.cleanable.dirty.ratio={policy.min_cleanable_dirty_ratio:g} of the bytes is dirty"
     elif not waits_for:
         sealed_end = max(walk[-1].end_offset if walk else 0, log_start_offset)
         waits_for = _ACTIVE if next_offset > sealed_end else _NOTHING
@@ -157,6 +164,7 @@ def find_cleanable(
         tombstones=tuple(tombstones),
         clean_bytes=clean,
         dirty_bytes=dirty,
+        due_bytes=due_bytes,
         due_tombstones=due_rows,
         is_due=is_due,
         waits_for=waits_for,
