@@ -13,11 +13,13 @@ from pathlib import Path
 import griffe
 import mkdocs.utils
 import pytest
+import typer
 from markdown_it import MarkdownIt
 
 import pyspark_txlog
 import txlog
 from conf.site import api, check, commands, hooks, markdown
+from pyspark_txlog.jobs import ingest_kafka
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS
 from txlog.config import KEYS, NOT_NEEDED
@@ -161,6 +163,14 @@ def test_the_reference_has_every_command_and_option(site: Path) -> None:
             if not option.hidden:
                 assert plain(option.help or "") in shown, (path, option.name)
                 assert option.param_type_name == "argument" or all(name in section for name in option.opts)
+
+
+def test_the_reference_has_the_options_of_the_job_that_copies_from_kafka(site: Path) -> None:
+    section = words(article(site, "reference/commands")).partition(" python -m pyspark_txlog.jobs.ingest_kafka ")[2]
+    options = [option for option in typer.main.get_command(ingest_kafka.app).params if not option.hidden]
+    assert len(options) > 10
+    for option in options:
+        assert all(name in section for name in (*option.opts, *option.secondary_opts))
 
 
 def test_the_reference_has_every_metadata_table_and_column(site: Path) -> None:

@@ -170,10 +170,12 @@ class OutOfOrderSequenceError(AbortableError):
 class InvalidProducerEpochError(AbortableError):
     """The transaction was ended by others, or a partition has a newer epoch (INVALID_PRODUCER_EPOCH).
 
-    A time-out or an operator may have ended it.
+    A time-out, an operator or a newer instance may have ended it. The partition shows only the epoch, not who ended it.
 
-    Cause: The transaction was open for longer than its transaction.timeout.ms, or an operator aborted it.
-    What to do: Abort, and repeat the transaction. For long work raise transaction.timeout.ms.
+    Cause: The transaction was open for longer than its transaction.timeout.ms, an operator aborted it, or another process has
+    called `init_transactions()` with the same transactional.id. Or the store lost the record of the transaction.
+    What to do: Abort, and repeat the transaction. For long work raise transaction.timeout.ms. If the abort raises
+    ProducerFencedError, a newer instance took over: close this producer.
     """
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from conf.site.markdown import code, escape, table
+from pyspark_txlog.jobs import ingest_kafka
 from txlog.cli.options import PANEL
 from txlog.cli.program import app
 
@@ -17,6 +18,9 @@ _HEAD = """# All commands
 [The tour](../cli.md) shows the commands at work. Each command prints its help with `--help`. Options of the store and of the output
 are accepted before and after the name of a command.
 """
+
+
+_INGEST = "python -m pyspark_txlog.jobs.ingest_kafka"
 
 
 def page() -> str:
@@ -39,6 +43,14 @@ def page() -> str:
         lines += _options([each for each in own if each not in arguments])
         if command.epilog:
             lines += [escape(command.epilog), ""]
+    job = typer.main.get_command(ingest_kafka.app)
+    lines += [
+        f"## `{_INGEST}` {{ #ingest-kafka }}",
+        "",
+        "This job needs Spark. [From Kafka](../kafka.md#a-kafka-topic-into-txlog) shows it at work.",
+        "",
+    ]
+    lines += [escape(_one_line(job.help or "")), "", *_options([each for each in job.params if not each.hidden])]
     return "\n".join(lines)
 
 

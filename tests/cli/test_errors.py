@@ -251,7 +251,7 @@ def test_no_transaction_is_open(cli: Cli, store: Store) -> None:
     assert store.topics()
     assert cli("transactions", "find-hanging", "--max-transaction-timeout", 0).out == "No transaction is open.\n"
     assert cli("transactions", "find-hanging").out == (
-        "No open transaction has written nothing for longer than 15 min. --max-transaction-timeout 0 lists every open one.\n"
+        "No transaction hangs: each open one wrote in the last 15 min and is not past its time-out. --max-transaction-timeout 0 lists every open one.\n"
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 import typer
 
 import txlog
+from conf.site import commands
 from tests.cli.support import Cli, run
 from txlog.cli import program
 from txlog.cli.options import Settings
@@ -65,6 +66,19 @@ def test_every_command_has_help(group: str) -> None:
         help_text = run(group, command, "--help").out
         assert "Store and output" in help_text
         assert "<bool>" not in help_text
+
+
+def test_help_at_80_columns_cuts_no_name() -> None:
+    paths = [
+        path.split()[1:]
+        for path, found in commands.commands()
+        if not hasattr(found, "commands") and path != "txlog demo"
+    ]
+    assert ["compact"] in paths
+    for path in paths:
+        shown = run(*path, "--help", env={"COLUMNS": "80", "TERMINAL_WIDTH": None}).out
+        assert re.findall(r"^│ [^│]*?--[\w-]*…", shown, re.MULTILINE) == [], path
+        assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_help_lines_of_groups_name_what_they_can() -> None:

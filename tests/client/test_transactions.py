@@ -335,6 +335,20 @@ def test_the_scope_of_a_version_is_text_of_bounded_length(store):
 
 
 @every_kind
+def test_close_does_not_advise_to_close(world, store, staged):
+    one = store.producer("loader", staged=staged)
+    one.init_transactions()
+    one.begin_transaction()
+    one.send("orders", orders(1, 2), partition=0)
+    one.flush()
+    with world.open().producer("loader", staged=staged):
+        with pytest.raises(ProducerFencedError, match=r"hint: only the newest instance may go on$") as caught:
+            one.close()
+        assert "close this producer" not in str(caught.value)
+        one.close()
+
+
+@every_kind
 def test_fencing_on_commit(world, store, staged):
     one = store.producer("loader", staged=staged)
     one.init_transactions()

@@ -63,7 +63,7 @@ def test_a_pasted_message_is_found(site: Path, tab: Browser, message: str, ancho
 def test_a_message_in_the_address_goes_to_its_text(site: Path, tab: Browser) -> None:
     message = (
         next(iter(MESSAGES))
-        + ", or a time-out or an operator ended the transaction, or its record was lost; abort or close"
+        + ", or a time-out or an operator ended the transaction. hint: abort; if that raises ProducerFencedError, close"
     )
     tab.open("about:blank", width=1200, dark=False)
     tab.open(f"{(site / 'reference' / 'errors.html').as_uri()}#{quote(message)}", width=1200, dark=False)

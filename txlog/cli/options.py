@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from txlog.cli.errors import reader_is_gone, report, report_interrupt
+from txlog.cli.help import Command, Group
 from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import Output, OutputFormat
 from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
@@ -230,24 +230,6 @@ class Session:
                 raise
             # Keep the first error; the error of closing is a note.
             error.add_note(f"closing the store failed too: {failure}")
-
-
-class _PlainHelp:
-    """Does not show in the help that `--help` takes a bool."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)  # type: ignore[misc]
-        if option is not None:
-            option.metavar = ""
-        return option
-
-
-class Command(_PlainHelp, TyperCommand):
-    """A command of txlog."""
-
-
-class Group(_PlainHelp, TyperGroup):
-    """A group of commands of txlog."""
 
 
 def command(

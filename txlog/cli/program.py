@@ -27,12 +27,13 @@ from txlog.cli.dump import dump_log
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.exporter import exporter
 from txlog.cli.fsck import fsck
+from txlog.cli.help import Command, Group
 from txlog.cli.history import history
 from txlog.cli.inspect import inspect
 from txlog.cli.maintain import maintain
 from txlog.cli.merge import merge
 from txlog.cli.offsets import get_offsets
-from txlog.cli.options import Command, Group, command, environment_settings, extended, root
+from txlog.cli.options import command, environment_settings, extended, root
 from txlog.cli.output import OutputFormat
 from txlog.cli.produce import produce
 from txlog.cli.publish import publish

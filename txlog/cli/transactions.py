@@ -128,8 +128,8 @@ def find_hanging(
             ),
             empty="No transaction can be shown."
             if damaged
-            else f"No open transaction has written nothing for longer than {duration_text(max_transaction_timeout * 60_000)}. "
-            "--max-transaction-timeout 0 lists every open one."
+            else f"No transaction hangs: each open one wrote in the last {duration_text(max_transaction_timeout * 60_000)} and is not past "
+            "its time-out. --max-transaction-timeout 0 lists every open one."
             if max_transaction_timeout
             else "No transaction is open.",
         )

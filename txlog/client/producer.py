@@ -199,7 +199,7 @@ class Producer:
         """Send what waits now. Return when all of it is in the log and full segments are sealed.
 
         It does not wait for rows that other threads send meanwhile. It raises the error of the rows that it waited for:
-        an AbortableError (TransactionAbortedError if another thread aborts), ProducerFencedError,
+        an AbortableError (such as InvalidProducerEpochError, see `commit_transaction`), ProducerFencedError,
         UnknownTopicOrPartitionError (the topic was deleted), OutcomeUnknownError. Without transactions it also raises
         the first error since the last flush, once. Another flush does not send failed rows again. The future of each
         send has the result for its own rows.
@@ -258,7 +258,7 @@ class Producer:
         * CommitFailedError: a condition does not hold; abort.
         * ConcurrentTransactionsError: another transaction's offsets stay undecided.
         * ProducerFencedError, OffsetMetadataTooLargeError.
-        * InvalidProducerEpochError: the transaction timed out.
+        * InvalidProducerEpochError: the transaction was ended, as in `commit_transaction`.
         * IllegalStateError, also for a consumer that commits automatically.
 
         After a RetriableError or OutcomeUnknownError the offsets still have to be sent: by this call again, or by the
@@ -278,7 +278,7 @@ class Producer:
 
         * The error of a failed send, for example an AbortableError. Then only `abort_transaction` is possible.
         * ProducerFencedError, TxnVersionScopeError.
-        * InvalidProducerEpochError: the transaction timed out, or an operator aborted it; abort.
+        * InvalidProducerEpochError: a time-out, an operator or a newer instance ended the transaction; abort.
         * UnknownTopicOrPartitionError: a topic of its rows was deleted; abort.
         * TxlogTimeoutError: rows still wait; call this again, or abort.
         * OutcomeUnknownError: the decision was attempted; call this again, or `abort_transaction`, which finds out what won.

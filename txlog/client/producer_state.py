@@ -9,10 +9,11 @@ that error again, so that the class of the error still shows what to do next.
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Protocol, TypeAlias
 
 from txlog import metrics
-from txlog.errors import AbortableError, FencedError, IllegalStateError, TxlogError
+from txlog.errors import AbortableError, FencedError, IllegalStateError, TxlogError, split_hint
 
 State: TypeAlias = Literal[
     "UNINITIALIZED", "READY", "IN_TRANSACTION", "COMMITTING", "ABORTING", "ABORTABLE_ERROR", "FATAL_ERROR", "CLOSED"
@@ -115,3 +116,10 @@ def again(error: BaseException) -> BaseException:
         wrapped.__cause__ = error
         return wrapped
     return error
+
+
+def after_close(error: FencedError) -> FencedError:
+    """Return `error` with a hint for a caller that has just closed its producer."""
+    problem, hint = split_hint(str(error))
+    advice = re.sub(r"^close this producer(; | and )?", "", hint or "")
+    return type(error)(f"{problem}. hint: {advice}" if advice else problem)

@@ -16,7 +16,7 @@ from txlog.client.batches import fail_all
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
 from txlog.client.held_rows import HeldRows
-from txlog.client.producer_state import ProducerState, again
+from txlog.client.producer_state import ProducerState, after_close, again
 from txlog.client.sender import Sender
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
@@ -271,6 +271,12 @@ class TransactionManager:
 
     def end_open(self) -> None:
         """End the open transaction, and complete the last one, because the producer closes; see `Producer.close`."""
+        try:
+            self._end_open()
+        except FencedError as error:
+            raise after_close(error) from error
+
+    def _end_open(self) -> None:
         state = self._state.state
         if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
             self.abort()

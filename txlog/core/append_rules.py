@@ -106,7 +106,7 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     if entry is not None and draft.producer_epoch < entry.producer_epoch:
         return Refuse(
             InvalidProducerEpochError(
-                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or a time-out or an operator ended the transaction, or its record was lost; abort or close"
+                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or a time-out or an operator ended the transaction. hint: abort; if that raises ProducerFencedError, close"
             )
         )
     if entry is not None and entry.txn_first_offset >= 0 and not draft.transactional:

@@ -4,7 +4,8 @@
         --store s3://bucket/log --transactional-id orders-ingest --checkpoint s3://bucket/checkpoints/orders-ingest \\
         --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
 
-or the file itself under spark-submit, with `--packages` there. It is one streaming query: Spark's Kafka source, a
+or the file itself under spark-submit, with `--packages` there. The connector has the version of your Spark, or is the
+newest one before it. It is one streaming query: Spark's Kafka source, a
 projection, txlog's sink. A micro-batch is one transaction, and Kafka's offsets are part of it: rows and offsets become
 visible together or not at all. So the job does not depend on the checkpoint. If the checkpoint is lost, a start with an
 empty one continues at the offsets that the last transaction committed (`kafka_resume`). After any crash, no record is
@@ -29,6 +30,7 @@ from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
 from pyspark_txlog.option_values import storage_settings
 from txlog import Store
+from txlog.cli.help import Command
 from txlog.cli.interrupts import orderly_end
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from txlog.text import parse_storage_value
@@ -253,5 +255,8 @@ def _create_topics(store: Store, ingest: Ingest, partitions: Mapping[str, Sequen
             store.alter_topic(target, partitions=count)
 
 
+app = typer.Typer(add_completion=False)
+app.command(cls=Command)(main)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -74,9 +74,10 @@ class PlannedBatch:
 class KafkaCluster:
     """Kafka's own administration client, in Spark's JVM. Spark's source needs all partitions by number."""
 
-    def __init__(self, jvm: Any, admin: Any) -> None:
+    def __init__(self, jvm: Any, admin: Any, bootstrap_servers: str) -> None:
         self._jvm = jvm
         self._admin = admin
+        self._bootstrap_servers = bootstrap_servers
 
     @classmethod
     def connect(cls, spark: SparkSession, bootstrap_servers: str, options: Mapping[str, str]) -> Self:
@@ -93,8 +94,8 @@ class KafkaCluster:
         admin = jvm.org.apache.kafka.clients.admin.AdminClient
         if isinstance(source, JavaPackage) or isinstance(admin, JavaPackage):
             raise InvalidRequestError(
-                f"this Spark has no Kafka connector. hint: start it with --packages {CONNECTOR}:{spark.version}, or the newest version before "
-                f"it (setting spark.jars.packages, before the first session of the process)"
+                f"this Spark has no Kafka connector. hint: start it with --packages {CONNECTOR}:{spark.version}, the version of your Spark, or the newest "
+                "one before it (setting spark.jars.packages, before the first session of the process)"
             )
         settings = jvm.java.util.Properties()
         for name, value in options.items():
@@ -102,7 +103,7 @@ class KafkaCluster:
                 settings.setProperty(name.removeprefix("kafka."), value)
         settings.setProperty("bootstrap.servers", bootstrap_servers)
         try:
-            return cls(jvm, admin.create(settings))
+            return cls(jvm, admin.create(settings), bootstrap_servers)
         except Py4JJavaError as error:
             raise InvalidRequestError(f"Kafka at {bootstrap_servers}: {_cause(error)}") from None
 
@@ -139,7 +140,15 @@ class KafkaCluster:
                 for topic in sorted(found)
             }
         except Py4JJavaError as error:
-            raise InvalidRequestError(f"Kafka's topics, {mode} {text!r}: {_cause(error)}") from None
+            cause = _cause(error)
+            advice = (
+                ". hint: check that the brokers run, their address and the security settings"
+                if "TimeoutException" in cause
+                else ""
+            )
+            raise InvalidRequestError(
+                f"Kafka at {self._bootstrap_servers}: cannot list topics, {mode} {text!r}: {cause}{advice}"
+            ) from None
 
 
 def resume(spark: SparkSession, store: Store, query: Query, partitions: Mapping[str, Sequence[int]]) -> str | None:
