@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,3 +57,42 @@ def test_a_key_replaces_and_removes_single_rows(tmp_path: Path) -> None:
                     producer.send("sales", rows)
         found = store.table("sales").latest(["*"]).read_all().to_pylist()
     assert found == [second | {"amount": 3.0}]
+
+
+def test_rows_of_a_person_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, keep, oldest, forget, compact, copy = blocks("docs/delete-rows.md")
+    here(make)
+    shell(keep)
+    assert (here(oldest), here(forget)) == (oldest.printed, forget.printed)
+    seen = datetime.datetime.now(datetime.UTC)
+    assert "ann@a.org" not in shell(compact)
+    assert here(copy) == copy.printed
+    with txlog.open("my-log") as store:  # readers who ask for the past, and the files
+        assert store.table("people").to_arrow(["mail"], as_of=seen)["mail"].to_pylist() == [
+            "bob@b.org",
+            None,
+            "carl@c.org",
+        ]
+        assert list(Path("my-log", "people").rglob("*.parquet"))
+    here(make)
+    shell(keep)
+    assert (here(oldest), here(forget), here(copy)) == ("0 rows are left\n", forget.printed, copy.printed)
+    assert "ann@a.org" not in shell(compact)
+
+
+def test_old_rows_leave_also_from_the_active_segment(tmp_path: Path) -> None:
+    (oldest,) = (each for each in blocks("docs/delete-rows.md") if "list_offsets" in each.code)
+    soon = replace(
+        oldest, code=oldest.code.replace("days=30", "milliseconds=300").replace('"my-log"', repr(str(tmp_path)))
+    )
+    with txlog.open(tmp_path) as store, contextlib.ExitStack() as stack:
+        store.create_topic("visits", {"customer": "string"})
+        producer = stack.enter_context(store.producer())
+        for wait_s in (0.5, 0.5, 0):
+            producer.send("visits", {"customer": "ann"})
+            producer.flush()
+            time.sleep(wait_s)
+        assert here(soon) == "1 rows are left\n"
+        time.sleep(0.5)
+        assert here(soon) == "0 rows are left\n"

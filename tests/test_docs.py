@@ -47,6 +47,9 @@ ELSEWHERE = {
     # tests/test_explained.py:
     "docs/costs.md",
     "docs/isolation.md",
+    # tests/test_analysts.py:
+    "docs/daily-job.md",
+    "docs/delete-rows.md",
     # tests/test_tutorials.py:
     "docs/first-spark-job.md",
     "docs/groups.md",
