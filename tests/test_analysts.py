@@ -1,0 +1,184 @@
+"""Do the pages for analysts print what they show, also the second time, and are their other statements true?"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import numpy
+import pandas
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.test_docs import PAGES, Program
+from tests.test_tutorials import blocks, here, shell
+from txlog import metrics
+
+
+def jobs(job: Program, lines: Program, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what the lines `python daily.py ...` print, run in this process. Other lines run in a shell."""
+    printed = ""
+    for line in lines.code.splitlines():
+        name, _, words = line.partition(" daily.py ")
+        if name == "python":
+            monkeypatch.setattr(sys, "argv", ["daily.py", *words.split()])
+            printed += here(job)
+        else:
+            printed += shell(Program(lines.page, "sh", f"{line}\n", ""))
+    return printed
+
+
+def test_a_daily_job_loses_and_doubles_no_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files, job, days, mend, newest, query = blocks("docs/daily-job.md")
+    here(files)
+    for each in (days, mend):
+        assert jobs(job, each, monkeypatch) == each.printed
+    assert (here(newest), shell(query)) == (newest.printed, query.printed)
+    here(files)
+    for each in (days, mend):
+        assert {line.partition(" ")[2] for line in jobs(job, each, monkeypatch).splitlines()} == {"was there already"}
+    assert (here(newest), shell(query)) == (newest.printed, query.printed)
+
+
+def test_a_key_replaces_and_removes_single_rows(tmp_path: Path) -> None:
+    """The last way of docs/daily-job.md."""
+    first, second = {"day": "2026-11-20", "customer": "ann"}, {"day": "2026-11-20", "customer": "bob"}
+    config = {"key.columns": "day,customer", "cleanup.policy": "compact"}
+    columns = {"day": "string", "customer": "string", "amount": "float64"}
+    with txlog.open(tmp_path / "log") as store:
+        store.create_topic("sales", columns, partitions=3, config=config)
+        with store.producer("daily-2026-11-20") as producer:
+            for version, rows in enumerate(
+                [[first | {"amount": 1.0}, second | {"amount": 2.0}], [first, second | {"amount": 3.0}]]
+            ):
+                with producer.transaction(version + 1):
+                    producer.send("sales", rows)
+        found = store.table("sales").latest(["*"]).read_all().to_pylist()
+    assert found == [second | {"amount": 3.0}]
+
+
+def test_rows_of_a_person_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, keep, oldest, forget, compact, copy = blocks("docs/delete-rows.md")
+    here(make)
+    shell(keep)
+    assert (here(oldest), here(forget)) == (oldest.printed, forget.printed)
+    seen = datetime.datetime.now(datetime.UTC)
+    assert "ann@a.org" not in shell(compact)
+    assert here(copy) == copy.printed
+    with txlog.open("my-log") as store:  # readers who ask for the past, and the files
+        assert store.table("people").to_arrow(["mail"], as_of=seen)["mail"].to_pylist() == [
+            "bob@b.org",
+            None,
+            "carl@c.org",
+        ]
+        assert list(Path("my-log", "people").rglob("*.parquet"))
+    here(make)
+    shell(keep)
+    assert (here(oldest), here(forget), here(copy)) == ("0 rows are left\n", forget.printed, copy.printed)
+    assert "ann@a.org" not in shell(compact)
+
+
+def test_old_rows_leave_also_from_the_active_segment(tmp_path: Path) -> None:
+    (oldest,) = (each for each in blocks("docs/delete-rows.md") if "list_offsets" in each.code)
+    soon = replace(
+        oldest, code=oldest.code.replace("days=30", "milliseconds=300").replace('"my-log"', repr(str(tmp_path)))
+    )
+    with txlog.open(tmp_path) as store, contextlib.ExitStack() as stack:
+        store.create_topic("visits", {"customer": "string"})
+        producer = stack.enter_context(store.producer())
+        for wait_s in (0.5, 0.5, 0):
+            producer.send("visits", {"customer": "ann"})
+            producer.flush()
+            time.sleep(wait_s)
+        assert here(soon) == "1 rows are left\n"
+        time.sleep(0.5)
+        assert here(soon) == "0 rows are left\n"
+
+
+def test_frames_come_back_as_the_page_says(tmp_path: Path) -> None:
+    """The table and the list of "Write a DataFrame, and read it back" in docs/tables.md."""
+    times = pandas.to_datetime(["2026-11-19", "2026-11-20"])
+    samples = {
+        "int64": [1, 2],
+        "Int64": pandas.array([1, None], dtype="Int64"),
+        "float64": [0.5, float("nan")],
+        "bool": [True, False],
+        "boolean": pandas.array([True, None], dtype="boolean"),
+        "texts": ["a", None],
+        "category": pandas.Categorical(["a", "b"]),
+        "datetime64[ns]": times,
+        "datetime64[ns, UTC]": times.tz_localize("UTC"),
+        "datetime.date": [datetime.date(2026, 11, 19), None],
+        "decimal.Decimal": [decimal.Decimal("1.50"), None],
+        "lists": [["a"], ["b", "c"]],
+    }
+    dtypes = {pa.int64(): pandas.Int64Dtype(), pa.bool_(): pandas.BooleanDtype()}.get
+    shown = PAGES["docs/tables.md"].partition("| pandas dtype |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown.splitlines()[2:]]
+    with txlog.open(tmp_path) as store:
+        for number, ((written, declared, plain, mapped), values) in enumerate(zip(rows, samples.values(), strict=True)):
+            frame = pandas.DataFrame({"c": values})
+            assert written.startswith(f"`{frame['c'].dtype}`")
+            store.create_topic(f"t{number}", {"c": eval(declared.strip("`"))})
+            table = store.table(f"t{number}")
+            with store.producer() as producer:
+                producer.send(f"t{number}", frame)
+                producer.flush()
+                producer.send(f"t{number}", table.to_pandas(["*"], types_mapper=dtypes))
+            first, second, *again = table.to_arrow(["c"])["c"].to_pylist()
+            assert again == [first, second]
+            assert f"`{table.to_pandas(['*'])['c'].dtype}`" == plain
+            assert f"`{table.to_pandas(['*'], types_mapper=dtypes)['c'].dtype}`" == mapped
+
+
+def test_nan_of_a_frame_is_null_and_nan_of_a_dictionary_is_nan(tmp_path: Path) -> None:
+    with txlog.open(tmp_path) as store:
+        store.create_topic("t", {"n": "int64", "spent": "float64"})
+        with store.producer() as producer:
+            producer.send("t", pandas.DataFrame({"spent": [1.0, float("nan")]}))
+            producer.send("t", pandas.DataFrame({"n": [1]}))
+        visitors = store.table("t")
+        assert visitors.count("spent is null") == 2
+        assert duckdb.sql("SELECT sum(spent) FROM visitors").fetchall() == [(1.0,)]
+        assert duckdb.sql("SELECT sum(spent) FROM visitors").fetchall() == [(1.0,)]
+        with store.producer() as producer:
+            producer.send("t", {"spent": float("nan")})
+        assert visitors.count("spent > 100") == 1
+        assert str(duckdb.sql("SELECT sum(spent) FROM visitors").fetchall()) == "[(nan,)]"
+        with pytest.raises(ValueError, match="not properly called"):
+            pandas.DataFrame(visitors)
+
+
+def test_a_date_skips_files_and_a_key_does_not(tmp_path: Path) -> None:
+    days, generator = 4, numpy.random.default_rng(1)
+
+    def read_bytes(store: txlog.Store, where: str | None) -> float:
+        with metrics.enabled() as registry:
+            store.table("sales").to_arrow(["*"], where=where)
+            return sum(registry.values("txlog_storage_read_bytes_total").values())
+
+    with txlog.open(tmp_path) as store:
+        columns = {"customer": "int64", "day": "date32", "amount": "float64"}
+        store.create_topic("sales", columns, partitions=2, config={"key.columns": "customer"})
+        for number in range(days):
+            frame = pandas.DataFrame(
+                {
+                    "customer": generator.integers(0, 5_000, 20_000),
+                    "day": datetime.date(2026, 11, 1 + number),
+                    "amount": generator.random(20_000),
+                }
+            )
+            with store.producer() as producer:
+                producer.send("sales", frame)
+        everything = read_bytes(store, None)
+        assert read_bytes(store, "day = '2026-11-02'") < everything / 2
+        assert read_bytes(store, "customer = 77") > everything * 0.9
