@@ -141,6 +141,8 @@ def _loop(
             report = maintainer.run()
         except RetriableError as error:
             session.out.note(f"{time_text(clock.now_ms())}  {error}; the next round tries again")
+            if metrics is not None:
+                metrics.fail()
         else:
             rounds += 1
             if metrics is not None:
@@ -174,6 +176,14 @@ class _Metrics:
     def add(self, report: MaintainReport) -> None:
         """Add a round that has ended. Raises InvalidRequestError if the file cannot be written."""
         self._rounds.add(report)
+        self._write_file()
+
+    def fail(self) -> None:
+        """Add a round that failed, because the store did not answer. Raises InvalidRequestError as `add` does."""
+        self._rounds.fail()
+        self._write_file()
+
+    def _write_file(self) -> None:
         if self._path is not None:
             self._write(self._registry, self._path)
 
