@@ -77,7 +77,7 @@ def test_a_daemon_goes_round_until_a_signal_ends_it_in_peace(cli: Cli, store: St
     assert process.returncode == 0, err
     assert any(step["done"] for step in first["steps"])
     assert not any(step["done"] or step["failed"] for step in second["steps"])
-    assert "Metrics at http://0.0.0.0:" in err
+    assert "Metrics at http://127.0.0.1:" in err
     assert "Ended by SIGTERM after " in err
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_MS = 60_000
 _JITTER_MS = 10_000
-_ALL_ADDRESSES = "0.0.0.0"
+_HOST = "127.0.0.1"
 
 
 def maintain(
@@ -64,8 +64,8 @@ def maintain(
         int | None, option("--metrics-port PORT", "With --daemon: serve Prometheus metrics there, at /metrics.")
     ] = None,
     metrics_host: Annotated[
-        str, option("--metrics-host HOST", "The address to serve them at. 127.0.0.1: for this machine only.")
-    ] = _ALL_ADDRESSES,
+        str, option("--metrics-host HOST", "The address to serve them at. 0.0.0.0: for other machines, too.")
+    ] = _HOST,
 ) -> None:
     """Do all maintenance that is due, and report what was done, what was left and why.
 
