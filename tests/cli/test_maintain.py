@@ -7,11 +7,16 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import order_rows
 from tests.cli.support import Cli
 from tests.cli.test_main import EXECUTABLE
+from txlog import client
 from txlog.client import Store
-from txlog.maintenance.maintain import MaintainReport
+from txlog.maintenance.maintain import Maintainer, MaintainReport
+from txlog.storage.local import LocalObjectStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 
 def fill(store: Store) -> None:
@@ -78,5 +83,36 @@ def test_a_daemon_goes_round_until_a_signal_ends_it_in_peace(cli: Cli, store: St
     assert process.returncode == 0, err
     assert any(step["done"] for step in first["steps"])
     assert not any(step["done"] or step["failed"] for step in second["steps"])
-    assert "Metrics at http://0.0.0.0:" in err
+    assert "Metrics at http://127.0.0.1:" in err
     assert "Ended by SIGTERM after " in err
+
+
+def test_a_round_that_does_not_reach_the_store_counts(
+    cli: Cli, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open, real_run = client.open, Maintainer.run
+    outage = Fault(action="fail", match="^get txlog.json", number=2, times=10**6)
+    failing = FailingStore(LocalObjectStore(str(cli.root), fsync=False), outage)
+    config = {"default.api.timeout.ms": 50, "retries": 0}
+    monkeypatch.setattr(
+        client, "open", lambda url, **options: real_open(url, **options, object_store=failing, config=config)
+    )
+    rounds = 0
+
+    def run(maintainer: Maintainer) -> MaintainReport:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 2:
+            signal.raise_signal(signal.SIGTERM)  # it ends the daemon after this round
+        maintainer.runtime.check_store(now=True)
+        return real_run(maintainer)
+
+    monkeypatch.setattr(Maintainer, "run", run)
+    metrics = tmp_path / "txlog.prom"
+    done = cli("maintain", "--daemon", "--interval-ms", 0, "--jitter-ms", 0, "--metrics-file", str(metrics))
+    assert failing.struck
+    assert done.err.count("the next round tries again") == 2
+    samples = metrics.read_text().splitlines()
+    assert "txlog_maintain_rounds_total 2.0" in samples
+    assert "txlog_maintain_last_round_failures 1.0" in samples
+    assert not any(line.startswith("txlog_maintain_last_round_timestamp_seconds ") for line in samples)

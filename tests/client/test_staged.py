@@ -309,7 +309,7 @@ def test_time_is_limited_and_the_message_says_by_which_setting(world, store):
     before = world.clock.monotonic_ms()
     message = (
         r"admin of memory://: looking up offsets did not finish within 3000 ms \(default.api.timeout.ms\): "
-        r"memory://: injected failure before list 'orders/\d/'"
+        r"memory://: injected failure before list 'orders/\d/'\. hint: check the endpoint, the region and the network$"
     )
     with pytest.raises(TxlogTimeoutError, match=message):
         other.admin(default_api_timeout_ms=3000).list_offsets("orders")

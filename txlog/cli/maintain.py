@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_MS = 60_000
 _JITTER_MS = 10_000
-_ALL_ADDRESSES = "0.0.0.0"
+_HOST = "127.0.0.1"
 
 
 def maintain(
@@ -65,8 +65,8 @@ def maintain(
         int | None, option("--metrics-port PORT", "With --daemon: serve Prometheus metrics there, at /metrics.")
     ] = None,
     metrics_host: Annotated[
-        str, option("--metrics-host HOST", "The address to serve them at. 127.0.0.1: for this machine only.")
-    ] = _ALL_ADDRESSES,
+        str, option("--metrics-host HOST", "The address to serve them at. 0.0.0.0: for other machines, too.")
+    ] = _HOST,
 ) -> None:
     """Do all maintenance that is due, and report what was done, what was left and why.
 
@@ -144,6 +144,8 @@ def _loop(
             report = maintainer.run()
         except RetriableError as error:
             session.out.note(f"{time_text(clock.now_ms())}  {error}; the next round tries again")
+            if metrics is not None:
+                metrics.fail()
         else:
             rounds += 1
             if metrics is not None:
@@ -177,6 +179,14 @@ class _Metrics:
     def add(self, report: MaintainReport) -> None:
         """Add a round that has ended. Raises InvalidRequestError if the file cannot be written."""
         self._rounds.add(report)
+        self._write_file()
+
+    def fail(self) -> None:
+        """Add a round that failed, because the store did not answer. Raises InvalidRequestError as `add` does."""
+        self._rounds.fail()
+        self._write_file()
+
+    def _write_file(self) -> None:
         if self._path is not None:
             self._write(self._registry, self._path)
 

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from txlog import metrics
 from txlog.clock import Clock, IdGenerator
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
-from txlog.core.effects import Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
+from txlog.core.effects import Delete, Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
 from txlog.errors import (
     ConcurrentTransactionsError,
     CoordinatorContentionError,
@@ -84,9 +84,20 @@ class RetryPolicy:
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
         log_of_retries = RetryLog(self.who, what, clock)
         met: Exception | None = None
+        wrote = False
+
+        def on_write() -> None:
+            nonlocal wrote
+            wrote = True
+
         # An abandoned try that met no error itself was started because of the error of the try before it.
         limit = Limit(
-            deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms, log_of_retries.note
+            deadline_ms,
+            lambda error: self.late(what, error or met, wrote=wrote),
+            self.retries,
+            ctx.backoff_ms,
+            log_of_retries.note,
+            on_write,
         )
         attempt = 0
         in_doubt = False
@@ -114,7 +125,7 @@ class RetryPolicy:
                     raise
                 if attempt >= self.retries or left_ms <= 0:
                     if isinstance(error, StorageError | CoordinatorContentionError):
-                        raise self.late(what, error) from error
+                        raise self.late(what, error, wrote=wrote) from error
                     if in_doubt and isinstance(error, RetriableError):
                         raise self._in_doubt(what, error) from error
                     raise
@@ -127,11 +138,20 @@ class RetryPolicy:
             attempt += 1
             metrics.count("txlog_retries_total", 1, "call")
 
-    def late(self, what: str, error: Exception | None) -> TxlogTimeoutError:
-        """Return the error of a call that is out of time. `error` is the last error that it met."""
+    def late(self, what: str, error: Exception | None, *, wrote: bool) -> TxlogTimeoutError:
+        """Return the error of a call that is out of time.
+
+        `error` is the last error that it met. `wrote`: whether it has tried to change anything.
+        """
         cause = f": {split_hint(str(error))[0]}" if error is not None else ""
+        if wrote:
+            hint = "repeat the same call: it joins whatever this one has done"
+        elif isinstance(error, StorageError):
+            hint = "check the endpoint, the region and the network"
+        else:
+            hint = "repeat the same call"
         return TxlogTimeoutError(
-            f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. hint: repeat the same call: it joins whatever this one has done"
+            f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. hint: {hint}"
         )
 
     def _in_doubt(self, what: str, error: TxlogError) -> OutcomeUnknownError:
@@ -190,6 +210,8 @@ class Limit:
     backoff_ms: Callable[[int], int]
     note: Callable[[Exception], None]
     """Called before each retry of a request, with the error of the last try."""
+    on_write: Callable[[], None] = lambda: None
+    """Called before each request that may change the store."""
 
 
 def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
@@ -241,6 +263,8 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
                 effect = Gather(tuple(limited(each, clock, limit, met) for each in programs))
             case Sleep(ms):
                 effect = replace(effect, ms=min(ms, left_ms + 1))
+            case PutIfAbsent() | WriteRows() | Delete():
+                limit.on_write()
         # A Gather's programs have retried already. The name of a data file is used only once.
         tries = 0 if isinstance(effect, Gather | WriteRows) else min(limit.retries, MAX_REQUEST_RETRIES)
         for number in range(tries + 1):

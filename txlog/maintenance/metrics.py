@@ -38,5 +38,10 @@ class RoundMetrics:
         }
         self._registry.replace({f"{_PREFIX}{name}": {(): value} for name, value in last.items()})
 
+    def fail(self) -> None:
+        """Add a round that ended at once, because the store did not answer. The time of the last round stays."""
+        self._add("rounds_total", 1)
+        self._registry.replace({f"{_PREFIX}last_round_failures": {(): 1}})
+
     def _add(self, name: str, amount: float, *labels: str) -> None:
         self._registry.add(f"{_PREFIX}{name}", amount, *labels)
