@@ -30,6 +30,7 @@ TUTORIAL = (
     "README.md",
     "docs/first-program.md",
     "docs/streams.md",
+    "docs/lost-checkpoint.md",
     "docs/transactions.md",
     "docs/sql.md",
     "docs/maintenance.md",
@@ -128,7 +129,7 @@ def read(folder: Path, topic: str) -> list[int]:
 
 def test_every_page_with_programs_is_run() -> None:
     assert {page for page in PAGES if programs(page)} == {*TUTORIAL, *ELSEWHERE}
-    assert (len(PYTHON), len(BY_HEART), len(COMMANDS)) == (8, 3, 6)
+    assert (len(PYTHON), len(BY_HEART), len(COMMANDS)) == (9, 3, 6)
 
 
 @pytest.mark.spark
