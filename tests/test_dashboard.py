@@ -116,4 +116,5 @@ def test_alerts_are_complete() -> None:
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"].keys() == {"summary"}
-        assert f"| `{rule['alert']}` |" in page, "the page says what it means"
+        shown = f"| `{rule['alert']}` | `{rule['expr']}` | {rule.get('for', '0m')} | {rule['labels']['severity']} | "
+        assert shown in page, "the page says when it fires and what it means"

@@ -30,6 +30,7 @@ TUTORIAL = (
     "README.md",
     "docs/first-program.md",
     "docs/streams.md",
+    "docs/lost-checkpoint.md",
     "docs/transactions.md",
     "docs/sql.md",
     "docs/maintenance.md",

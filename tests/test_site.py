@@ -101,6 +101,13 @@ def test_the_search_needs_no_server(site: Path) -> None:
         assert f'"location":"{page.removesuffix(".md")}.html' in index, page
 
 
+def test_alarms_and_dashboard_can_be_downloaded(site: Path) -> None:
+    links = re.findall(r'href="(files/[^"]+)"', article(site, "monitor.md"))
+    assert set(links) == {"files/alerts.yml", "files/grafana.json"}
+    for link in links:
+        assert (site / link).read_bytes() == (ROOT / link.replace("files", "conf")).read_bytes()
+
+
 def test_every_page_is_in_the_navigation_once() -> None:
     nav = list(of_nav(mkdocs.utils.yaml_load(CONFIG.read_text(encoding="utf-8"))["nav"]))
     assert sorted(nav) == sorted([*DOCS, *markdown.ROOT_PAGES.values(), *hooks.GENERATED])

@@ -106,14 +106,20 @@ def test_two_members_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_hanging_transaction_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, dying, second, find, end, fence = blocks("docs/hanging-transaction.md")
+    first, dying, second, find, contents, end, fence = blocks("docs/hanging-transaction.md")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "till_7.py").write_text(dying.code)
     here(first)
     killed(tmp_path, f"{sys.executable} till_7.py")
     here(second)
     assert TIMES.sub("", typed(find)).split() == TIMES.sub("", find.printed).split()
+    printed = typed(contents)
+    assert ", open" in contents.printed
+    assert printed.endswith(contents.printed)
+    assert '\n{"payment":2,"amount":99.0}\n{"payment":3,"amount":35.0}\n' in printed
     assert typed(end) == end.printed
+    # The page says that its rows can still be read.
+    assert '\n{"payment":2,"amount":99.0}\n' in typed(contents)
     assert [here(each) for each in (fence, fence, first, second)] == [fence.printed] * 2 + [""] * 2
     with txlog.open("my-log") as store:
         assert not store.admin().find_hanging(-1)

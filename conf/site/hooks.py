@@ -29,6 +29,7 @@ GENERATED = {
 }
 """Page -> the function that returns its Markdown."""
 ASSETS = {f"assets/{name}": HERE / name for name in ("iframe-worker.js", "search-query.js", "site.css")}
+DOWNLOADS = {place: ROOT / path for path, place in markdown.INSTEAD.items() if place.startswith("files/")}
 LAST = {
     **dict.fromkeys(GENERATED, 0.5),
     **dict.fromkeys(("PROTOCOL.md", "CHANGELOG.md", "benchmarks.md"), 0.2),
@@ -47,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, uri, content=(ROOT / path).read_text(encoding="utf-8")))
     for uri, page in GENERATED.items():
         files.append(File.generated(config, uri, content=page()))
-    for uri, path in ASSETS.items():
+    for uri, path in {**ASSETS, **DOWNLOADS}.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files
 

@@ -12,11 +12,13 @@ ROOT = Path(__file__).parent.parent.parent
 ROOT_PAGES = {"README.md": "start.md", "PROTOCOL.md": "PROTOCOL.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Files of the repository's root that are pages of the site -> their place there. mkdocs makes every README.md the index of its folder."""
 INSTEAD = {
+    "conf/alerts.yml": "files/alerts.yml",
+    "conf/grafana.json": "files/grafana.json",
     "conf/txlog.toml": "reference/settings.md",
     "spark_ext/pyspark_txlog/metadata_schemas.py": "reference/metadata-tables.md",
     "spark_ext/pyspark_txlog/option_table.py": "reference/options.md",
 }
-"""Files of the repository -> the pages that are made from them."""
+"""Files of the repository -> the pages that are made from them, or their copy for a download."""
 
 _CODE = re.compile(r"^( *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"(?:[*+-]|\d+\.) +")

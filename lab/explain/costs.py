@@ -6,7 +6,7 @@ not depend on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,13 @@ import pyarrow as pa
 import txlog
 from txlog.client.consumer import Consumer
 from txlog.client.members import LOOK_MS, SharedMembership
+from txlog.client.producer import Producer
+from txlog.client.runtime import Runtime
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
+from txlog.exporter.exporter import Exporter
 from txlog.maintenance.maintain import Maintainer
+from txlog.metrics import Registry
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore, Requests
@@ -69,6 +73,9 @@ class Bill:
             made.put_if_absent + made.write_file + made.list, made.get + made.get_range + made.size + made.modified_ms
         )
 
+    def __add__(self, other: Bill) -> Bill:
+        return Bill(self.puts + other.puts, self.gets + other.gets)
+
     def __truediv__(self, times: float) -> Bill:
         return Bill(self.puts / times, self.gets / times)
 
@@ -81,15 +88,16 @@ class Bill:
 
 
 class World:
-    """A store with one topic, and processes that open it."""
+    """A store, and processes that open it."""
 
-    def __init__(self, partitions: int = 1) -> None:
+    def __init__(self, partitions: int = 1, topics: Sequence[str] = (TOPIC,)) -> None:
         self.clock = ManualClock(oversleeps_ms=3)
         self.counting = CountingStore(MemoryObjectStore(clock=self.clock))
         self.partitions = partitions
         self._opened = 0
         with self.open() as store:
-            store.create_topic(TOPIC, SCHEMA, partitions=partitions)
+            for topic in topics:
+                store.create_topic(topic, SCHEMA, partitions=partitions)
 
     @contextmanager
     def open(self) -> Iterator[Store]:
@@ -274,3 +282,62 @@ def _member(count: int) -> Bill:
 def _membership(member: Consumer) -> SharedMembership:
     assert isinstance(member._membership, SharedMembership)
     return member._membership
+
+
+# -- the worked example -----------------------------------------------------------------------------------------------
+
+EXAMPLE_TOPICS, EXAMPLE_PARTITIONS, EXAMPLE_WRITERS, EXAMPLE_READERS = 10, 4, 5, 3
+LOOK_EVERY_MS, SCRAPE_EVERY_MS, ROUND_EVERY_MS = 10_000, 30_000, 60_000
+EXAMPLE_BEFORE = 480
+"""Commits before the hour: 48 in each partition, and `segment.batches` is 100."""
+
+
+def example_hour() -> dict[str, Bill]:
+    """Return the requests of an hour of a small store, by what makes them.
+
+    Each minute one of the writers, a job that a scheduler starts, commits 100 rows to all partitions of one topic. They
+    have done so for hours, so that the partitions have half of the records that a new process reads one by one.
+    """
+    topics = [f"topic-{number}" for number in range(EXAMPLE_TOPICS)]
+    world = World(EXAMPLE_PARTITIONS, topics)
+    nothing = Bill(0, 0)
+    jobs = looks = rounds = scrapes = nothing
+    share = _rows(100 // EXAMPLE_PARTITIONS)
+
+    def send(producer: Producer, turn: int) -> None:
+        with producer.transaction():
+            for partition in range(EXAMPLE_PARTITIONS):
+                producer.send(topics[turn % EXAMPLE_TOPICS], share, partition=partition)
+
+    def job(turn: int) -> None:
+        with world.open() as store, store.producer(f"job-{turn % EXAMPLE_WRITERS}") as producer:
+            send(producer, turn)
+
+    def open_store() -> Runtime:
+        return Runtime.open("memory://", clock=world.clock, ids=SeededIds(10**6), object_store=world.counting)
+
+    with world.open() as store, store.producer("job-0") as producer:
+        for turn in range(EXAMPLE_BEFORE):
+            send(producer, turn)
+    with world.open() as reading, world.open() as maintaining, ExitStack() as stack:
+        consumer = stack.enter_context(reading.consumer(*topics))
+        maintainer = Maintainer(maintaining.runtime)
+        exporter = Exporter(open_store, Registry(), clock=world.clock)
+        stack.callback(exporter.close)
+        for at_ms in range(-ROUND_EVERY_MS, HOUR_MS, LOOK_EVERY_MS):
+            if at_ms == 0:  # all have opened the store
+                jobs = looks = rounds = scrapes = nothing
+            world.clock.advance_ms(LOOK_EVERY_MS)
+            if at_ms % ROUND_EVERY_MS == 0:
+                turn = EXAMPLE_BEFORE + at_ms // ROUND_EVERY_MS
+                jobs += world.cost(lambda turn=turn: job(turn))  # type: ignore[misc]
+                rounds += world.cost(maintainer.run)
+            if at_ms % SCRAPE_EVERY_MS == 0:
+                scrapes += world.cost(exporter.refresh)
+            looks += world.cost(lambda: consumer.poll(0))
+    return {
+        f"{EXAMPLE_WRITERS} writers: a job each minute commits to {EXAMPLE_PARTITIONS} partitions": jobs,
+        f"{EXAMPLE_READERS} readers: each polls all partitions every 10 s": looks * EXAMPLE_READERS,
+        "`txlog maintain --daemon`, a round each minute": rounds,
+        "`txlog exporter`, a scrape each 30 s": scrapes,
+    }

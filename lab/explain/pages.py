@@ -95,7 +95,18 @@ def cost_blocks(prices: Prices) -> dict[str, str]:
                 for name, bill in costs.idle_hours().items()
             ],
         ),
+        "example": _example(prices),
     }
+
+
+def _example(prices: Prices) -> str:
+    """Return the table of a whole store, with its sum."""
+    hour = costs.example_hour()
+    hour["all"] = sum(hour.values(), Bill(0, 0))
+    return _table(
+        ["an hour", "PUT, LIST", "GET, HEAD", "a month"],
+        [[name, *_counts(bill), _usd(bill.usd(prices) * MONTH_S / 3600)] for name, bill in hour.items()],
+    )
 
 
 def _steps(steps: tuple[Step, ...]) -> str:
