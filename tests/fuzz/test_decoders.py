@@ -18,15 +18,11 @@ from tests.maintenance import damage as d
 from txlog.cli.columns import _parse_column, parse_columns
 from txlog.client.offsets import parse_offsets
 from txlog.core import chain, envelope, names, record_checks, records, segments, snapshot_state, state
-from txlog.core.fetch_plan import RowRange, plan_fetch
+from txlog.core.fetch_plan import plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError
 from txlog.protocol import topics
 from txlog.storage.inline_rows import read_ipc, select_fields
-from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.parquet_file import describe_file, verify_file
-from txlog.storage.parquet_reader import read_ranges
-from txlog.testing.damage import overwrite
 
 STRUCTS: tuple[Any, ...] = (
     records.StoreDescriptor, records.TopicMetadata, records.CommitRecord, records.SegmentIndex, records.TxnIndex,
@@ -34,7 +30,6 @@ STRUCTS: tuple[Any, ...] = (
 )  # fmt: skip
 GOLDEN = d.golden()
 METADATA = sorted(path for path in GOLDEN if not path.endswith(".parquet"))
-FILES = sorted(path for path in GOLDEN if path.endswith(".parquet"))
 ORDERS_0 = TopicPartition("orders", 0)
 
 
@@ -186,24 +181,6 @@ def test_inline_rows_with_other_bytes(edits: list[tuple[int, int]], data: st.Dat
         assert table.num_rows <= 8 * len(changed_bytes)
     topic, _ = envelope.decode(GOLDEN["orders/topic.00000000000000000001.json"], records.TopicMetadata, "p")
     refused_or(lambda payload: select_fields(read_ipc(payload, "rows"), topic.schema, "rows"), bytes(changed_bytes))
-
-
-@given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
-def test_parquet_with_other_bytes_and_digests_that_fit(path: str, edits: list[tuple[int, int]]) -> None:
-    """A hostile writer of a file can write its digests, too. (Footers are also edited: Thrift of any kind.)"""
-    data = bytearray(GOLDEN[path])
-    for at, byte in edits:
-        data[at % (len(data) - 8)] = byte
-    store = MemoryObjectStore("fuzz")
-    topic, _, relative = path.partition("/")
-    overwrite(store, path, bytes(data))
-    fields = envelope.decode(GOLDEN["orders/topic.00000000000000000001.json"], records.TopicMetadata, "p")[0].schema
-    file = refused_or(describe_file, store, topic, relative, fields)
-    if file is None or file.rows > 10**6:
-        return
-    refused_or(verify_file, store, topic, file)
-    wanted = RowRange(first_row=0, rows=file.rows, base_offset=0, timestamp=0)
-    refused_or(lambda: list(read_ranges(store, topic, file, [wanted], fields)))
 
 
 # -- names and options ------------------------------------------------------------------------------------------------

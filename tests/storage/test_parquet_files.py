@@ -406,6 +406,9 @@ def test_a_look_up_in_a_large_file_costs_the_footer_and_one_row_group():
     with counting.counting() as cost:
         read(counting, file, [RowRange(first_row=3500, rows=2, base_offset=0, timestamp=0)], fields, ["b"])
     assert cost.read_bytes < file.bytes / 10
+    with counting.counting() as cost:
+        describe_file(counting, "orders", PATH, fields)
+    assert cost.get_range == 1
 
 
 def test_a_large_footer():

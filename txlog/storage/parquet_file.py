@@ -9,12 +9,16 @@ the whole digest is checked too (PROTOCOL.md, W9, R13). Damage is a CorruptRecor
 Parquet has no CRC over page headers. A damaged header almost always makes the page unreadable or gives a wrong number
 of rows, and is then detected. The exception is the number of values in a page of a repeated column: only the digest of
 the whole object shows it.
+
+A hostile writer can write digests and CRCs that fit. pyarrow ends the process if it is asked for the metadata of a column
+that Arrow finds invalid, so `check_columns` comes before every such call.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
@@ -63,8 +67,14 @@ def describe_file(
     metadata = opened.parquet.metadata
     schema = opened.parquet.schema_arrow
     _check_described(schema, fields, path, exact)
+    for group in range(metadata.num_row_groups):
+        opened.check_columns(group, None)
+    try:
+        writer = metadata.created_by
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"{path}: its footer cannot be read: the name of its writer: {error}") from error
     # Arrow's writer leaves NaN out of its bounds, so bounds of floats are valid only from parquet-java.
-    odd = set() if metadata.created_by.startswith("parquet-mr") else {field.name for field in fields}
+    odd = set() if writer.startswith("parquet-mr") else {field.name for field in fields}
     return DataFile(
         path=file_path,
         rows=metadata.num_rows,
@@ -114,9 +124,9 @@ class OpenedFile:
             )
         # Arrow reads from memory faster than it calls a reader in Python.
         whole = len(tail) == size
-        source = pa.BufferReader(tail) if whole else pa.PythonFile(cast(Any, self._reader), mode="r")
+        self._source = pa.BufferReader(tail) if whole else pa.PythonFile(cast(Any, self._reader), mode="r")
         try:
-            self.parquet: Any = pq.ParquetFile(source, page_checksum_verification=True)
+            self.parquet: Any = pq.ParquetFile(self._source, page_checksum_verification=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             self._reader.raise_failure()
             raise CorruptRecordError(f"{path}: its footer cannot be read: {error}") from error
@@ -127,20 +137,56 @@ class OpenedFile:
                     f"{path}: it has row groups of {found} rows, and the log says {expected.row_groups}"
                 )
 
+    def check_columns(self, group: int, names: set[str] | None) -> None:
+        """Raise CorruptRecordError if the footer describes columns of a row group wrongly. None: all columns.
+
+        Reads only the footer. After this pyarrow's `column` returns, and its `statistics` does unless a bound is
+        shorter than its type.
+        """
+        metadata = self.parquet.metadata
+        leaves = self._leaves(names)
+        if not leaves:
+            return
+        try:
+            # Arrow checks the columns when it begins to read them, and raises errors. A batch of no rows ends there.
+            for _ in self._unread.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False):
+                pass
+        except (pa.ArrowException, OSError, ValueError) as error:
+            self._reader.raise_failure()
+            raise CorruptRecordError(f"{self.path}: row group {group} cannot be read: {error}") from error
+        row_group = metadata.row_group(group)
+        for leaf in leaves:
+            found, expected = row_group.column(leaf).physical_type, metadata.schema.column(leaf).physical_type
+            if found != expected:
+                raise CorruptRecordError(
+                    f"{self.path}: row group {group} has {found} in column {leaf}, and the schema says {expected}"
+                )
+
+    @cached_property
+    def _unread(self) -> Any:
+        # Without a small buffer Arrow would read the columns at once.
+        return pq.ParquetFile(self._source, metadata=self.parquet.metadata, buffer_size=1, pre_buffer=False)
+
+    def _leaves(self, names: set[str] | None) -> list[int]:
+        schema = self.parquet.schema_arrow
+        return [
+            leaf
+            for first, field in zip(first_leaves(schema), schema, strict=True)
+            if names is None or field.name in names
+            for leaf in range(first, first + leaf_count(field.type))
+        ]
+
     def fetch(self, group: int, names: set[str] | None) -> None:
         """Fetch the bytes of a row group's columns, in few requests. None: all columns."""
+        self.check_columns(group, names)
         row_group = self.parquet.metadata.row_group(group)
-        schema = self.parquet.schema_arrow
-        leaves = first_leaves(schema)
         spans = []
-        for at, field in enumerate(schema):
-            if names is None or field.name in names:
-                for leaf in range(leaves[at], leaves[at] + leaf_count(field.type)):
-                    chunk = row_group.column(leaf)
-                    first = chunk.data_page_offset
-                    if chunk.has_dictionary_page:
-                        first = min(first, chunk.dictionary_page_offset)
-                    spans.append((first, first + chunk.total_compressed_size))
+        for leaf in self._leaves(names):
+            chunk = row_group.column(leaf)
+            first = chunk.data_page_offset
+            if chunk.has_dictionary_page:
+                first = min(first, chunk.dictionary_page_offset)
+            spans.append((first, first + chunk.total_compressed_size))
         if self._hash is None:
             self._reader.fetch(spans)
         elif spans:

@@ -84,6 +84,9 @@ def read_ranges(
     for group, rows in enumerate(file.row_groups):
         wanted_group = plan.overlaps(first_row, first_row + rows)
         if wanted_group and may_match is not None:
+            opened.check_columns(
+                group, {schema.field(at).name for at in find_columns(schema, judged) if at is not None}
+            )
             wanted_group = may_match(file_statistics(opened.parquet.metadata, schema, judged, odd, group), rows)
         if wanted_group:
             held: list[pa.RecordBatch] = []
