@@ -82,10 +82,10 @@ def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_search_needs_no_server(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
-    # Both change the worker of the search before the bundle starts one.
+    # They change the worker of the search before the bundle starts one.
     scripts = re.findall(r'src="assets/([^"]+)"', home)
-    assert scripts[:2] == ["iframe-worker.js", "search-query.js"]
-    assert any("bundle" in script for script in scripts[2:])
+    assert scripts[:3] == ["iframe-worker.js", "find-message.js", "search-query.js"]
+    assert any("bundle" in script for script in scripts[3:])
     assert (site / "assets" / "iframe-worker.js").read_bytes() == (ROOT / "conf/site/iframe-worker.js").read_bytes()
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     assert index.startswith("var __index = {")
@@ -99,6 +99,20 @@ def test_the_search_needs_no_server(site: Path) -> None:
         assert known in index
     for page in (*DOCS, "PROTOCOL.md", "reference/options.md"):
         assert f'"location":"{page.removesuffix(".md")}.html' in index, page
+
+
+def test_each_text_of_an_error_is_below_its_cause_and_what_to_do(site: Path) -> None:
+    """The script of the page shows both with the text that a pasted message has (tests/page/test_search.py)."""
+    shown = article(site, "reference/errors")
+    assert re.search(
+        r'<form class="find-message" hidden>\s*<label for="message">.*<textarea id="message"', shown, re.DOTALL
+    )
+    assert shown.index('src="../assets/errors.js"') > shown.rindex('class="message"')
+    classes = shown.split("<h2 ")[1:]
+    assert sum(each.count('<h3 class="message"') for each in classes) == shown.count('<h3 class="message"') > 900
+    for each in classes:
+        advice = each.partition("<h3 ")[0]
+        assert advice.index("<ul>") < advice.index("Cause:") < advice.index("What to do:"), each[:80]
 
 
 def test_alarms_and_dashboard_can_be_downloaded(site: Path) -> None:

@@ -21,8 +21,16 @@ _INTRODUCTION = """\
 Every error of txlog is a `TxlogError`. Its group tells a program what to do next. Its text tells a person what
 happened, and after `hint:` what to do.
 
-A text below shows its values as `<name>`. To find a text, paste it into the search. You can also append it to the
-address of this page, after `#`: the page then shows the text that fits.
+A text below shows its values as `<name>`. Paste a message into this field to see its cause and what to do:
+
+<form class="find-message" hidden>
+<label for="message">Paste your message here</label>
+<textarea id="message" rows="3" spellcheck="false" autocomplete="off" placeholder="topic 'sale' does not exist"></textarea>
+<button class="md-button" type="submit">Go to its text</button>
+<div id="found" role="status"></div>
+</form>
+
+The search of this site finds a message too. So does the address of this page, if you append the message after `#`.
 
 | group | what a program does next | errors |
 |---|---|---|
@@ -33,6 +41,14 @@ _STYLE = """\
 .md-nav--secondary .md-nav { display: none }
 h3.message code { font-size: 0.8rem; white-space: normal; overflow-wrap: anywhere }
 h3.message:target { background: var(--md-accent-fg-color--transparent) }
+.find-message label { display: block; font-weight: 700 }
+.find-message textarea {
+  background: var(--md-code-bg-color); border: 0.05rem solid var(--md-default-fg-color--light); border-radius: 0.1rem;
+  box-sizing: border-box; color: var(--md-code-fg-color); font: 0.7rem/1.4 var(--md-code-font-family, monospace); padding: 0.4rem; width: 100%
+}
+.md-typeset .find-message .md-button { padding: 0.3em 1em }
+.md-typeset .find-message .md-button:not(:hover, :focus) { color: var(--md-typeset-a-color) }
+.advice { border-left: 0.2rem solid var(--md-accent-fg-color); padding-left: 0.6rem }
 </style>
 """
 _NOTES = """\
@@ -44,34 +60,9 @@ After `pyspark_txlog.install()` a call may still use the Python data source. The
 * **Cause:** Spark's own reader or writer would not give the same result. The reason is one of the texts below.
 * **What to do:** Nothing: the result is right. To make the call faster, change what the text names ([Spark](../spark.md#fast-by-one-line)).
 """
-# A text in the address that is not an anchor is compared with all texts. The page goes to the anchor of the longest that fits.
+# Below all texts, because the script looks at them.
 _SCRIPT = """\
-<script>
-(function () {
-  function find() {
-    var wanted = location.hash.slice(1);
-    if (!wanted || document.getElementById(wanted)) return;
-    try { wanted = decodeURIComponent(wanted); } catch (error) { /* a text with a bare % */ }
-    wanted = wanted.replace(/\\s+/g, " ");
-    var best = null, length = 0;
-    document.querySelectorAll("h3.message code").forEach(function (code) {
-      var parts = code.textContent.split(/<[^>]*>/);
-      var known = parts.join("").length, at = 0;
-      var fits = parts.every(function (part) {
-        at = wanted.indexOf(part, at);
-        if (at < 0) return false;
-        at += part.length;
-        return true;
-      });
-      if (fits && known > length) { best = code; length = known; }
-    });
-    if (best) location.replace("#" + best.parentElement.id);
-  }
-  addEventListener("hashchange", find);
-  // Here the page may still lack the texts below this script.
-  document.addEventListener("DOMContentLoaded", find);
-})();
-</script>
+<script src="../assets/errors.js"></script>
 """
 
 

@@ -28,14 +28,19 @@ GENERATED = {
     **api.PAGES,
 }
 """Page -> the function that returns its Markdown."""
-ASSETS = {f"assets/{name}": HERE / name for name in ("iframe-worker.js", "search-query.js", "site.css")}
+ASSETS = {
+    f"assets/{name}": HERE / name
+    for name in ("errors.js", "find-message.js", "iframe-worker.js", "search-query.js", "site.css")
+}
 DOWNLOADS = {place: ROOT / path for path, place in markdown.INSTEAD.items() if place.startswith("files/")}
-LAST = {
+WEIGHTS = {
     **dict.fromkeys(GENERATED, 0.5),
+    **dict.fromkeys(api.PAGES, 0.1),
     **dict.fromkeys(("PROTOCOL.md", "CHANGELOG.md", "benchmarks.md"), 0.2),
     "reference/errors.md": 0.1,
+    "words.md": 4.0,
 }
-"""Pages with every word -> how much a word counts there. A search finds the pages that explain it first."""
+"""How much a word counts on a page, if it is not 1. So a search first finds the pages that explain a word."""
 TAGS = {"reference/errors.md": ["TxlogError"]}
 """The page that search-query.js looks for a message in."""
 
@@ -57,8 +62,8 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
     """Write the page as Python's Markdown and mkdocs expect it."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
-    if page.file.src_uri in LAST:
-        page.meta["search"] = {"boost": LAST[page.file.src_uri]}
+    if page.file.src_uri in WEIGHTS:
+        page.meta["search"] = {"boost": WEIGHTS[page.file.src_uri]}
     if page.file.src_uri in TAGS:
         page.meta["tags"] = TAGS[page.file.src_uri]
     return markdown.for_site(text, page.file.src_uri, config.extra["source_url"])

@@ -33,13 +33,33 @@ class Group(_PlainHelp, TyperGroup):
 
 @contextmanager
 def _whole_names() -> Iterator[None]:
-    """Let typer print tables of options in which only the columns of the values and of the texts become narrower."""
+    """Let typer print tables of options with the names of an option in one column, and with whole words."""
     # Local imports, because only help needs these modules.
+    from rich.columns import Columns
     from rich.table import Table
+    from rich.text import Text
     from typer import rich_utils
 
     class WholeNames(Table):
         def add_row(self, *cells: Any, **more: Any) -> None:
+            match cells:
+                case (
+                    *required,
+                    Text() as long,
+                    Text() as short,
+                    Text() as no,
+                    Text() as short_no,
+                    kind,
+                    Columns() as about,
+                ):
+                    yes, no = (Text(", ").join(filter(None, pair)) for pair in ((long, short), (no, short_no)))
+                    # Columns would cut a word that is wider than its column.
+                    cells = (
+                        *required,
+                        Text("\n").join(filter(None, (yes, no))),
+                        kind,
+                        Text(" ").join(about.renderables),
+                    )
             super().add_row(*cells, **more)
             for column in self.columns[:-2]:
                 column.no_wrap = True
