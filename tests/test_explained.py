@@ -124,11 +124,30 @@ def test_figures_of_other_pages_are_those_of_their_source() -> None:
     assert row("docs/bad-days.md", "one store")[1] == f"{row('docs/scale.md', 'one store')[2]} at 60 ms"
     members = row("docs/settings.md", "50", "270")
     assert f"{members[2]} an hour for each of {members[0]}" in row("docs/bad-days.md", "members of a group")[1]
-    listing = row("docs/benchmarks.md", "growth", "consumer groups", "2,000", "p50 list them, requests")
-    assert (
-        f"{listing[2]}: `consumer-groups list` takes {listing[4]} requests"
-        in row("docs/bad-days.md", "consumer groups")[1]
-    )
+    growth = [
+        ("consumer groups", r"(2,000): `consumer-groups list` takes (\d+)", "consumer groups", "list them"),
+        (
+            "partitions of one topic",
+            r"(200): a transaction in one of them takes (\d+)",
+            "partitions of",
+            "commit a trans",
+        ),
+        ("partitions of one topic", r"(200).* A poll of all takes (\d+)", "partitions of", "poll, req"),
+        ("partitions of one topic", r"(200).* a round of maintenance ([\d,]+)", "partitions of", "maintain"),
+        ("ids of producers", r"(2,000): a transaction takes (\d+)", "transactional ids", "commit a trans"),
+        ("sealed segments", r"(2,000): a transaction takes (\d+)", "sealed segments", "commit a trans"),
+        ("sealed segments", r"(2,000).* all rows in ([\d,]+)", "sealed segments", "read all, cold"),
+    ]
+    for name, pattern, work, figure in growth:
+        found = re.search(pattern, row("docs/bad-days.md", name)[1])
+        assert found, name
+        bench = [
+            each
+            for each in cells["docs/benchmarks.md"]
+            if each[0] == "growth" and each[1].startswith(work) and each[3].startswith(f"p50 {figure}")
+            if each[3].endswith("requests")
+        ]
+        assert (bench[0][2], bench[0][4]) == found.groups()
     (month,) = re.findall(r"\[about (\d+) dollars a month\]\(costs\.md#a-whole-store\)", PAGES["docs/monitor.md"])
     assert int(month) == round(float(row("docs/costs.md", "`txlog exporter`, a scrape")[3]))
 
