@@ -247,7 +247,9 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -
     looks = looks.replace("txlog doctor\n", "txlog doctor || true\n")  # a machine of tests may lack Java
     printed = run(tmp_path, "bash", "-euc", f"echo '{NEXT}'\n".join([*shown, looks])).split(f"{NEXT}\n")
     assert printed[:-1] == [text for language, text in blocks if language == "text"]
-    assert re.search(r"^read +ok +2 topics can be read$", printed[-1], re.MULTILINE)
+    assert re.search(
+        r"^read +ok +2 topics can be read, metadata only: `txlog fsck` looks for damage$", printed[-1], re.MULTILINE
+    )
     assert re.search(r"^orders +1 +0\.0 +4 +0$", printed[-1], re.MULTILINE)
     assert re.search(r"^orders +0 +0 +4 +4$", printed[-1], re.MULTILINE)
 

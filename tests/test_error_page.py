@@ -62,6 +62,10 @@ def test_the_reasons_for_the_python_data_source_are_there(text: str) -> None:
     )
 
 
+def test_a_page_that_a_text_names_is_a_link(text: str) -> None:
+    assert " See [After a lost checkpoint](../lost-checkpoint.md).\n" in text
+
+
 def test_anchors_are_unique_and_readable(text: str) -> None:
     anchors = re.findall(r"^##+ .* \{ #([\w-]+)(?: \.message)? \}$", text, re.MULTILINE)
     assert len(anchors) == len(re.findall(r"^##+ ", text, re.MULTILINE))

@@ -9,8 +9,9 @@ import pytest
 
 from lab.explain import pages
 from lab.explain.commits import LEVELS, TOPICS, trace
-from lab.explain.costs import COMMITS, Bill, Prices, World
+from lab.explain.costs import COMMITS, HOUR_MS, TOPIC, WARM, Bill, Prices, World
 from tests.test_docs import PAGES, programs, python
+from txlog.maintenance.fsck import check_store
 
 AGAIN = "hint: `python -m lab.explain` writes drawings and tables again; then read the sentences around them"
 
@@ -54,10 +55,101 @@ def test_costs_are_those_of_the_requests() -> None:
 
 def test_a_calm_producer_pays_what_the_page_says() -> None:
     """Not in a table: whether the producer or its thread completes a transaction depends on real time."""
-    (said,) = re.findall(r"at most (\d+) PUTs and (\d+) GETs for a transaction", PAGES["docs/costs.md"])
-    bill = World().write(COMMITS, wait_ms=10_000)
-    assert 2 < bill.puts <= int(said[0])
-    assert 1 < bill.gets <= int(said[1])
+    sentence = r"at most (\d+) PUTs and (\d+) GETs for a transaction in one partition, (\d+) PUTs and (\d+) GETs for one in four"
+    (said,) = re.findall(sentence, PAGES["docs/costs.md"])
+    for partitions, puts, gets in ((1, said[0], said[1]), (4, said[2], said[3])):
+        bill = World(partitions).write(COMMITS, wait_ms=10_000)
+        assert partitions + 1 < bill.puts <= int(puts)
+        assert partitions < bill.gets <= int(gets)
+
+
+def test_the_formula_of_a_reader_gives_what_it_asks() -> None:
+    """In one hour, of more than one partition."""
+    text = PAGES["docs/costs.md"]
+    formulas = dict(re.findall(r"^ *(GET|LIST) += ([^\n]*?)(?:  +looks .*)?$", text, re.MULTILINE))
+    (asks,) = re.findall(
+        r"`poll\(500\)` every 10 s takes (\d) GETs for each partition, and `poll\(0\)` takes (\d)", text
+    )
+    world = World(4)
+    world.write(40)
+    looks = HOUR_MS // 10_000
+    with world.open() as store, store.consumer(TOPIC) as consumer:
+        consumer.poll(0)
+
+        def polls(timeout_ms: int) -> None:
+            for _ in range(looks):
+                world.clock.advance_ms(10_000)
+                consumer.poll(timeout_ms)
+
+        for timeout_ms, gets in ((0, int(asks[1])), (500, int(asks[0]))):
+            bill = world.cost(lambda timeout_ms=timeout_ms: polls(timeout_ms))  # type: ignore[misc]
+            values = {"P": 4, "T": 40 + WARM, "looks": looks}
+            assert bill.puts == eval(formulas["LIST"], {}, values)
+            expected = eval(formulas["GET"], {}, values) + (gets - 2) * 4 * looks
+            assert bill.gets == pytest.approx(expected, rel=0.02)
+
+
+def test_a_check_reads_each_object_once() -> None:
+    world = World(4)
+    world.write(40)
+    with world.counting.counting() as cost:
+        report = check_store(world.counting, clock=world.clock)
+    assert 0.98 < Bill.of(cost.requests()).gets / report.objects < 1.02
+    prices, million = Prices(), 10**6
+    for page in ("docs/costs.md", "docs/maintenance.md"):
+        (said,) = re.findall(r"([\d.]+)(?: dollars)? for a million(?: objects)?\.", PAGES[page])
+        assert said == f"{prices.of(0, million):.2f}", page
+    copied = re.sub(r"\s+", " ", PAGES["docs/restore.md"])
+    assert f"(HEAD and COPY), {prices.of(million, million):.2f} dollars for a million objects" in copied
+
+
+def test_figures_of_other_pages_are_those_of_their_source() -> None:
+    """A page of limits quotes the pages that measure them."""
+    cells = {
+        page: [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGES[page].splitlines()]
+        for page in ("docs/scale.md", "docs/bad-days.md", "docs/settings.md", "docs/benchmarks.md", "docs/costs.md")
+    }
+
+    def row(page: str, *start: str) -> list[str]:
+        found = [each for each in cells[page] if all(each[at].startswith(text) for at, text in enumerate(start))]
+        assert len(found) == 1, (page, start, found)
+        return found[0]
+
+    one_id = row("docs/scale.md", "one `transactional.id`", "a small")
+    assert (
+        row("docs/bad-days.md", "one `transactional.id`")[1] == f"{one_id[2]} at 60 ms a request, {one_id[3]} at 10 ms"
+    )
+    partition = row("docs/scale.md", "one partition", "writers")
+    assert row("docs/bad-days.md", "one partition")[1] == f"{partition[2]} at 60 ms"
+    assert row("docs/bad-days.md", "one store")[1] == f"{row('docs/scale.md', 'one store')[2]} at 60 ms"
+    members = row("docs/settings.md", "50", "270")
+    assert f"{members[2]} an hour for each of {members[0]}" in row("docs/bad-days.md", "members of a group")[1]
+    growth = [
+        ("consumer groups", r"(2,000): `consumer-groups list` takes (\d+)", "consumer groups", "list them"),
+        (
+            "partitions of one topic",
+            r"(200): a transaction in one of them takes (\d+)",
+            "partitions of",
+            "commit a trans",
+        ),
+        ("partitions of one topic", r"(200).* A poll of all takes (\d+)", "partitions of", "poll, req"),
+        ("partitions of one topic", r"(200).* a round of maintenance ([\d,]+)", "partitions of", "maintain"),
+        ("ids of producers", r"(2,000): a transaction takes (\d+)", "transactional ids", "commit a trans"),
+        ("sealed segments", r"(2,000): a transaction takes (\d+)", "sealed segments", "commit a trans"),
+        ("sealed segments", r"(2,000).* all rows in ([\d,]+)", "sealed segments", "read all, cold"),
+    ]
+    for name, pattern, work, figure in growth:
+        found = re.search(pattern, row("docs/bad-days.md", name)[1])
+        assert found, name
+        bench = [
+            each
+            for each in cells["docs/benchmarks.md"]
+            if each[0] == "growth" and each[1].startswith(work) and each[3].startswith(f"p50 {figure}")
+            if each[3].endswith("requests")
+        ]
+        assert (bench[0][2], bench[0][4]) == found.groups()
+    (month,) = re.findall(r"\[about (\d+) dollars a month\]\(costs\.md#a-whole-store\)", PAGES["docs/monitor.md"])
+    assert int(month) == round(float(row("docs/costs.md", "`txlog exporter`, a scrape")[3]))
 
 
 def test_the_formula_has_the_prices_of_the_table() -> None:

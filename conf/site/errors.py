@@ -7,6 +7,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 from conf.site.messages import CLASSES, NOTE, ROOT, templates
 from txlog.errors import TxlogError, split_hint
@@ -100,7 +101,18 @@ def page() -> str:
 def _message(text: str, anchor: str) -> list[str]:
     problem, hint = split_hint(text)
     lines = [f"### {_code(problem)} {{ #{anchor} .message }}", ""]
-    return [*lines, f"What to do: {_code(hint)}", ""] if hint else lines
+    if hint:
+        pages = re.findall(r'the page "([^"]+)"', hint)
+        see = "".join(f" See [{title}](../{_page_names()[title]})." for title in pages)
+        lines += [f"What to do: {_code(hint)}{see}", ""]
+    return lines
+
+
+@cache
+def _page_names() -> dict[str, str]:
+    """Return the file names of the pages by their titles."""
+    pages = (ROOT / "docs").glob("*.md")
+    return {page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "): page.name for page in pages}
 
 
 def sections(kind: type[TxlogError]) -> dict[str, str]:

@@ -388,6 +388,21 @@ def test_the_lag_is_unknown_while_a_member_has_no_offset(cli: Cli, store: Store)
         assert cli("consumer-groups", "list").lines[1].split()[-1] == "0"
 
 
+def test_a_group_says_that_a_transaction_holds_its_readers_back(cli: Cli, store: Store, group: str) -> None:
+    call = ("consumer-groups", "describe", group)
+    says = "An open transaction holds readers back in orders-0, and LAG ends there: "
+    assert says not in cli(*call).out
+    with store.producer("hanging", staged=False) as producer:
+        producer.begin_transaction()
+        producer.send("orders", [{"id": 1}], partition=0)
+        producer.flush()
+        assert cli(*call).lines[-1].startswith(says)
+        shown = cli("transactions", "find-hanging", "--max-transaction-timeout", 0).out
+        assert "hanging" in shown
+        producer.abort_transaction()
+    assert says not in cli(*call).out
+
+
 @pytest.mark.parametrize("command", [RESET, ("delete",)])
 def test_a_consumer_that_was_killed_is_removed_by_force(
     cli: Cli, store: Store, group: str, command: tuple[str, ...]

@@ -44,7 +44,10 @@ def test_one_round(cli: Cli, store: Store, tmp_path: Path) -> None:
     again = cli("maintain", "--once", "--merge-min-segments", 2, "--output", "json").json
     assert set(again) == set(MaintainReport.__struct_fields__)
     assert not any(step["done"] or step["failed"] for step in again["steps"])
-    assert "Nothing was due." in cli("maintain", "--once").lines
+    waits = cli("maintain", "--once").lines
+    assert "Nothing was done." in waits
+    assert "Nothing was due." not in waits
+    assert "Nothing was due." in cli("maintain", "--once", "--skip", "vacuum").lines
     assert "published" in cli("history").out
 
 
@@ -55,6 +58,9 @@ def test_a_failure_has_its_status_and_the_rest_is_done(cli: Cli, store: Store) -
     assert "aborted the transaction of 'hanging'" in done.out
     assert "Failed" in done.lines
     assert "00000000000000000008.batch" in done.out
+    failed = cli("maintain", "--once", status=4).lines
+    assert "Nothing was done." in failed
+    assert "Nothing was due." not in failed
     again = subprocess.run(
         [EXECUTABLE, "maintain", "--once", "--store", cli.root], capture_output=True, text=True, check=False
     )

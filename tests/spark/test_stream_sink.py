@@ -449,7 +449,10 @@ def test_a_new_query_does_not_take_a_foreign_source_again(log: Log, files: Files
     said = failure(log, files.stream(), checkpoint, transactional_id="cleaner")
     assert "CommitFailedError: query" in said
     assert "transactional.id 'cleaner' has committed it up to {\"logOffset\":1}" in said
-    assert "hint: start with a new checkpoint at committed_source_offsets(...); see docs/lost-checkpoint.md" in said
+    assert (
+        'hint: start with a new checkpoint at committed_source_offsets(...); see the page "After a lost checkpoint"'
+        in said
+    )
     assert log.ids(isolation_level="read_uncommitted") == expected
     log.store.admin().delete_group("cleaner", force=True)
     shutil.rmtree(checkpoint)

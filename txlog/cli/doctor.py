@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,6 +24,9 @@ from txlog.cli.output import Output
 from txlog.core.ages import MAX_CLOCK_SKEW_MS, MAX_CLOCK_STEP_MS
 from txlog.errors import StoreAccessError, TxlogError
 from txlog.text import count_text, duration_text, install_text
+
+if TYPE_CHECKING:
+    from txlog.client.runtime import Runtime
 
 _OLDEST_JAVA = 17
 _OLDEST_SPARK = (4, 2)
@@ -184,7 +188,7 @@ def _store(session: Session) -> Iterator[Finding]:
             return
     else:
         yield _ok("store", f"{store.url}, version {descriptor.version} of the format")
-        yield _tried("read", lambda: f"{count_text(len(runtime.list_topics()), 'topic')} can be read")
+        yield _tried("read", lambda: _topics(runtime))
     try:
         runtime.ensure_writable()
     except StoreAccessError as error:
@@ -194,6 +198,11 @@ def _store(session: Session) -> Iterator[Finding]:
     else:
         yield _ok("write", "objects can be created, only once, and deleted")
         yield from _clock(session)
+
+
+def _topics(runtime: Runtime) -> str:
+    topics = count_text(len(runtime.list_topics()), "topic")
+    return f"{topics} can be read, metadata only: `txlog fsck` looks for damage"
 
 
 def _clock(session: Session) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _STOP = (
     "Stop every writer before you repair anything: a writer that continues after a lost record changes the log for good. Then restore "
-    "the objects below. docs/restore.md explains how, and whether rows are lost."
+    'the objects below. The page "Check, repair, restore, back up" explains how, and whether rows are lost.'
 )
 
 

@@ -283,3 +283,11 @@ def _describe(out: Output, found: GroupInfo) -> None:
         + [(tp.topic, tp.partition, *[None] * 7) for tp in _unread(found)],
         empty="It has committed no offsets.",
     )
+    held = [each for each in found.offsets if (each.last_stable_offset or 0) < (each.log_end_offset or 0)]
+    if held:
+        more = f" and {count_text(len(held) - 1, 'other partition')}" if len(held) > 1 else ""
+        out.line()
+        out.line(
+            f"An open transaction holds readers back in {held[0].topic}-{held[0].partition}{more}, and LAG ends there: "
+            "`txlog transactions find-hanging --max-transaction-timeout 0` names it."
+        )

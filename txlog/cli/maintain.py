@@ -236,7 +236,8 @@ def show_round(out: Output, report: MaintainReport) -> None:
             out.heading(title)
             out.table(("step", "topic", "partition", "what"), rows)
         elif kind == "done":
+            was_due = not report.is_whole or any(step.left or step.failed for step in report.steps)
             out.line()
-            out.line("Nothing was due.")
+            out.line("Nothing was done." if was_due else "Nothing was due.")
         if unnamed:
             out.line(f"... and {unnamed:,} more.")

@@ -268,7 +268,7 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
     raise CommitFailedError(
         f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {shorten(begins or 'an unknown offset', 80)}, but transactional.id "
         f"{transactional_id!r} has committed it up to {shorten(known.json, 80)} (micro-batch {known.batch_id}). "
-        "hint: start with a new checkpoint at committed_source_offsets(...); see docs/lost-checkpoint.md"
+        'hint: start with a new checkpoint at committed_source_offsets(...); see the page "After a lost checkpoint"'
     )
 
 
@@ -409,5 +409,5 @@ def _read_one(prefix: str, source: str, offsets: Mapping[TopicPartition, OffsetV
 def _elsewhere(batch: Batch, group: str, tp: TopicPartition, begin: int | None, found: int) -> CommitFailedError:
     return CommitFailedError(
         f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group {group!r} has committed {found}. "
-        f"hint: use a new checkpoint with startingOffsets=committed and group.id={group}; see docs/lost-checkpoint.md"
+        f'hint: use a new checkpoint with startingOffsets=committed and group.id={group}; see the page "After a lost checkpoint"'
     )

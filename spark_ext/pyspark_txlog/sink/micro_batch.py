@@ -64,7 +64,7 @@ class MicroBatch:
             error = InvalidRequestError(
                 f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id {before.transactional_id!r} has committed is "
                 f"{before.txn_version}, but the checkpoint counts all before {self.number} as committed: the log was put back to an older "
-                f"state. hint: start with a new checkpoint; see docs/lost-checkpoint.md"
+                'state. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
             )
             raise self._mismatch(error, before)
 
@@ -175,7 +175,8 @@ def check_scope(current: TransactionMetadata | None, query_id: str | None) -> No
     this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
     error = TxnVersionScopeError(
         f"transactional.id {name!r} holds {theirs}, but this is {this}. hint: use another id; after a lost checkpoint "
-        f"run `txlog transactions expire --transactional-id {name} --force --execute`, and see docs/lost-checkpoint.md"
+        f"run `txlog transactions expire --transactional-id {name} --force --execute`, and see "
+        'the page "After a lost checkpoint"'
     )
     raise mismatch(_LOG, error, transactional_id=name, query_id=query_id or "")
 
@@ -183,5 +184,5 @@ def check_scope(current: TransactionMetadata | None, query_id: str | None) -> No
 def _older_checkpoint(what: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"{what}. The checkpoint is older than the log, as after a restore from a copy: its next micro-batches have numbers that are already "
-        "committed, and would be skipped. hint: start with a new checkpoint; see docs/lost-checkpoint.md"
+        'committed, and would be skipped. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
     )

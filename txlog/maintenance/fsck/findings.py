@@ -24,12 +24,10 @@ FindingKind: TypeAlias = Literal["damaged", "missing", "note"]
 S = TypeVar("S", bound=msgspec.Struct)
 
 RESTORE = "restore it from a copy of the store, or from the versions that the object store keeps"
-LOST_RECORD = (
-    "stop every writer first; then restore the object from a copy that was made after it was written (docs/restore.md). If the store was "
-    "restored to an older state while a writer ran, no copy has the object: restore that state again"
+_RESTORE_PAGE = 'the page "Check, repair, restore, back up"'
+_OLDER_STATE = (
+    "If the store was restored to an older state while a writer ran, no copy has the object: restore that state again"
 )
-"""Advice for a missing record that later records refer to. A store that was restored ends before what a writer had
-seen."""
 LATER = "nothing: maintenance or the next writer completes it"
 
 MAX_FINDINGS = 10_000
@@ -38,6 +36,29 @@ _ATTEMPTS = 4
 _BACKOFF_MS = 250
 _WINDOW = 16
 """Objects that are fetched at once. A commit record has up to 4 MiB."""
+
+
+def lost_record(path: str) -> str:
+    """Return the advice for a missing record that later records refer to, while its slot is empty.
+
+    A store that was restored ends before what a writer had seen.
+    """
+    return (
+        f"stop every writer first; then restore {path} from a copy that was made after it was written ({_RESTORE_PAGE}). "
+        f"{_OLDER_STATE}"
+    )
+
+
+def taken_slot(slot: str) -> str:
+    """Return the advice for a lost record where other records may follow.
+
+    `slot` is the first object of the folder that may be wrong or missing.
+    """
+    return (
+        "stop every writer first, and compare the folder with a copy. If the objects that both have are equal, restore those from "
+        f"{slot} on. Otherwise another record took the slot of the lost one, and no single object helps: put the whole store back, "
+        "or read the good rows into a new one"
+    )
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ from txlog.core.state import PartitionState
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.decisions import SeenMarkers
 from txlog.maintenance.fsck.file_check import Placed, check_inline_rows, check_rows_file
-from txlog.maintenance.fsck.findings import LOST_RECORD, Findings, Reader, reason
+from txlog.maintenance.fsck.findings import Findings, Reader, lost_record, reason
 from txlog.maintenance.fsck.partition_objects import Hidden, PartitionObjects
 from txlog.maintenance.fsck.record_chain import RecordChain
 from txlog.maintenance.workers import Progress
@@ -214,10 +214,11 @@ class PartitionCheck:
             return
         evidence = self.objects.evidence_beyond(state.next_offset)
         if evidence is not None:
+            path = self.folder + names.batch_name(state.next_offset)
             self.findings.missing(
-                self.folder + names.batch_name(state.next_offset),
+                path,
                 f"a commit record, because {evidence} exists, and a segment is sealed only after the next record was written",
-                LOST_RECORD,
+                lost_record(path),
             )
         elif chained.is_whole:
             for name in self.objects.indexes:

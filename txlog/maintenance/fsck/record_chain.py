@@ -15,7 +15,7 @@ from txlog.core.segments import build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
-from txlog.maintenance.fsck.findings import LOST_RECORD, reason
+from txlog.maintenance.fsck.findings import lost_record, reason, taken_slot
 from txlog.maintenance.fsck.partition_objects import PartitionObjects
 from txlog.protocol.repair import plain_file
 from txlog.text import shorten
@@ -84,7 +84,7 @@ class RecordChain:
             path, stored = self._get(at)
             if stored is None:
                 self._findings.missing(
-                    path, f"a commit record, because the log continues at offset {base}", LOST_RECORD
+                    path, f"a commit record, because the log continues at offset {base}", lost_record(path)
                 )
                 self._lose()
             else:
@@ -161,7 +161,7 @@ class RecordChain:
             except TxlogError as error:
                 path = self._folder + names.batch_name(stored.record.base_offset)
                 self._findings.damaged(
-                    path, "a record that follows from the previous one", reason(error, path), LOST_RECORD
+                    path, "a record that follows from the previous one", reason(error, path), taken_slot(path)
                 )
                 break
             good.append(stored)

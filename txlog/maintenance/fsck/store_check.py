@@ -21,7 +21,7 @@ from txlog.core.features import KNOWN_FEATURES
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import CleanupRun, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
-from txlog.maintenance.fsck.findings import LOST_RECORD, Finding, Findings, Reader, few
+from txlog.maintenance.fsck.findings import Finding, Findings, Reader, few, lost_record
 from txlog.maintenance.fsck.partition_check import Checked, Looked, PartitionTask, look_at, look_elsewhere
 from txlog.maintenance.fsck.publication_check import check_publications
 from txlog.maintenance.fsck.repair import RepairedObject
@@ -307,11 +307,12 @@ class _StoreCheck:
         self.transactions.judge(checked, state)
         if tp in self.committed and self.committed[tp][0] > state.next_offset:
             offset, group = self.committed[tp]
+            slot = tp.folder + names.batch_name(state.next_offset)
             self.findings.note(
                 tp.folder,
                 f"a log up to offset {offset}, where group {group!r} continues",
                 f"group {group!r} continues at offset {offset} of {tp}, whose log ends at {state.next_offset}",
-                f"unless the group's offset was set by hand, records were lost: {LOST_RECORD}",
+                f"unless the group's offset was set by hand, records were lost: {lost_record(slot)}",
             )
 
     def _show(self, tp: TopicPartition) -> None:

@@ -33,7 +33,7 @@ from txlog.maintenance.fsck.decisions import (
     is_decision,
 )
 from txlog.maintenance.fsck.file_check import check_rows_file
-from txlog.maintenance.fsck.findings import LOST_RECORD, Reader
+from txlog.maintenance.fsck.findings import Reader, lost_record, taken_slot
 from txlog.maintenance.fsck.partition_check import Checked, PartitionTask
 from txlog.maintenance.fsck.topic_check import SKEW_MS, Topic
 from txlog.text import duration_text
@@ -191,11 +191,13 @@ class TransactionCheck:
         if lost:
             first = expected[lost[0]]
             before = state.producers.get(first.producer_id)
+            slot = tp.folder + names.batch_name(state.next_offset)
             if state.last_timestamp < first.updated_at or (before is None and not state.next_offset):
-                path, gone = tp.folder + names.batch_name(state.next_offset), "the records from here on are missing"
+                path, gone, advice = slot, "the records from here on are missing", lost_record(slot)
             else:
-                path, gone = tp.folder, f"the log, which ends at offset {state.next_offset}, does not have it"
-            self.findings.missing(path, self._marker_text(first), LOST_RECORD, gone, count=len(lost))
+                gone = f"the log, which ends at offset {state.next_offset}, does not have it"
+                path, advice = tp.folder, taken_slot(slot)
+            self.findings.missing(path, self._marker_text(first), advice, gone, count=len(lost))
         for wanted, seen in found.other:
             marker = checked.markers[seen]
             if marker.kind != expected[wanted].kind:
@@ -204,7 +206,7 @@ class TransactionCheck:
                 what = f"a marker of the decision at offset {marker.coordinator_epoch}"
             # An index with a wrong value also differs from its records, if these are left.
             path = tp.folder + (names.batch_name(marker.offset) if marker.coordinator_epoch >= 0 else "")
-            self.findings.damaged(path, self._marker_text(expected[wanted]), what, LOST_RECORD)
+            self.findings.damaged(path, self._marker_text(expected[wanted]), what, taken_slot(path))
         for seen in found.uncalled:
             self._need_decision(tp, checked.markers[seen])
 
@@ -259,7 +261,7 @@ class TransactionCheck:
                 path,
                 f"the PREPARE_{marker.kind.upper()} of producer {marker.producer_id}, epoch {marker.epoch}, which "
                 f"{tp.folder}{names.batch_name(marker.offset)} carries out",
-                LOST_RECORD,
+                lost_record(path) if record is None else taken_slot(path),
                 "it does not exist" if record is None else "another record is stored there",
             )
 
@@ -269,8 +271,9 @@ class TransactionCheck:
             return
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
         # The table was read earlier, so it may have grown since.
-        if self.reader.get(tp.folder + names.batch_name(slot)) is None:
-            self.findings.missing(tp.folder + names.batch_name(slot), what, LOST_RECORD)
+        path = tp.folder + names.batch_name(slot)
+        if self.reader.get(path) is None:
+            self.findings.missing(path, what, lost_record(path))
 
     def check_unknown_topics(self) -> None:
         """Report finished transactions whose topic does not exist."""
