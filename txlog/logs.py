@@ -112,13 +112,13 @@ class _Printer(logging.Handler):
         self.hidden: list[str] = []
         """Events that the program shows itself."""
 
-    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+    def _shows(self, record: logging.LogRecord) -> bool:
         event = getattr(record, PREFIX + "event", "")
         quiet = record.levelno < logging.ERROR and not self.prints_warnings and event != "transaction_skipped"
-        return False if quiet or event in self.hidden else super().filter(record)
+        return not quiet and event not in self.hidden
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not _is_handled(record.name):
+        if self._shows(record) and not _is_handled(record.name):
             try:
                 print(self.format(record), file=sys.stderr, flush=True)
             except Exception:
