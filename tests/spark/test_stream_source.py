@@ -351,7 +351,7 @@ def test_retention_that_overtakes_a_query_ends_it(store: Store) -> None:
         Query(store, query.checkpoint).batch()
 
 
-def test_what_retention_took_is_counted_and_said(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_retention_took_is_counted_and_said(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(store, failOnDataLoss="false")
     query.drain()
     send(store, 0, 5)
@@ -361,7 +361,7 @@ def test_what_retention_took_is_counted_and_said(store: Store, capfd: pytest.Cap
     # Spark takes the progress of a batch before it plans the batch.
     assert query.progress()["lost"] == 5
     assert query.drain() == ids(5, 5)
-    assert "failOnDataLoss=false, orders-0: 5 offsets from 0 on were removed" in capfd.readouterr().err
+    assert "failOnDataLoss=false, orders-0: 5 offsets from 0 on were removed" in caplog.text
     assert query.batch() is None
     assert query.progress()["lost"] == 5
 
@@ -396,7 +396,7 @@ def test_a_query_that_has_read_everything_loses_nothing_when_the_log_is_emptied(
 
 
 def test_retention_between_the_planning_and_the_reading_of_a_batch(
-    store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The plan names a file of rows. Before a task opens it, retention moves the log start and the file is deleted."""
     for first in (0, 20_000):
@@ -408,7 +408,7 @@ def test_retention_between_the_planning_and_the_reading_of_a_batch(
     with pytest.raises(OffsetOutOfRangeError, match="offset 0 is out of range, the log holds 20000 to"):
         query.read(planned)
     assert [row["order_id"] for row in lossy.read(planned_lossy)] == ids(20_000, 20_000)
-    assert "orders-0: 20000 offsets, 0 to 20000, were removed during the read" in capfd.readouterr().err
+    assert "orders-0: 20000 offsets, 0 to 20000, were removed during the read" in caplog.text
 
 
 def test_a_log_that_went_back_is_an_error_whatever_the_options_say(store: Store, tmp_path: Path) -> None:
