@@ -20,6 +20,7 @@ import txlog
 from tests.test_docs import PAGES, Program
 from tests.test_tutorials import blocks, here, shell
 from txlog import metrics
+from txlog.errors import SchemaMismatchError
 
 
 def jobs(job: Program, lines: Program, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -138,6 +139,24 @@ def test_frames_come_back_as_the_page_says(tmp_path: Path) -> None:
             assert again == [first, second]
             assert f"`{table.to_pandas(['*'])['c'].dtype}`" == plain
             assert f"`{table.to_pandas(['*'], types_mapper=dtypes)['c'].dtype}`" == mapped
+
+
+def test_a_frame_makes_the_columns_of_a_topic(tmp_path: Path) -> None:
+    """ "The columns of a frame" in docs/tables.md."""
+    frame = pandas.DataFrame({"visits": [1, None, 3], "since": pandas.to_datetime(["2026-11-19"] * 3)})
+    with txlog.open(tmp_path) as store:
+        store.create_topic("floats", frame[frame.visits > 1])
+        store.create_topic("integers", frame.astype({"visits": "Int64"}))
+        assert store.topic("floats").schema.names == ["visits", "since"]
+        assert [str(field.type) for field in store.topic("floats").schema] == ["double", "timestamp[us]"]
+        assert [str(field.type) for field in store.topic("integers").schema] == ["int64", "timestamp[us]"]
+        assert store.table("floats").count() == 0
+        with pytest.raises(SchemaMismatchError, match="use the type that its values will have"):
+            store.create_topic("nulls", frame.assign(visits=None))
+        with pytest.raises(SchemaMismatchError, match="reset_index"), store.producer() as producer:
+            producer.send("floats", frame[frame.visits > 1])
+        with pytest.raises(SchemaMismatchError, match=r"as pyarrow\.timestamp\('us', 'UTC'\)"):
+            store.create_topic("times", {"since": "timestamp[us, UTC]"})
 
 
 def test_nan_of_a_frame_is_null_and_nan_of_a_dictionary_is_nan(tmp_path: Path) -> None:

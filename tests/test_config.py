@@ -185,6 +185,16 @@ def test_values_as_python_toml_and_text_give_them(name: str, given: object, pars
     ("name", "given", "message"),
     [
         ("linger.ms", "soon", "linger.ms = 'soon': expected an integer of at least 0 (default 5)"),
+        (
+            "retention.ms",
+            "30d",
+            "retention.ms = '30d': expected an integer of at least -1 (default -1). hint: retention.ms=2592000000",
+        ),
+        (
+            "segment.ms",
+            "12 H",
+            "segment.ms = '12 H': expected an integer of at least 1 (default 604800000). hint: segment.ms=43200000",
+        ),
         ("linger.ms", 1.0, "linger.ms = 1.0: expected an integer of at least 0 (default 5)"),
         ("linger.ms", True, "linger.ms = True: expected an integer of at least 0 (default 5)"),
         ("linger.ms", -1, "linger.ms = -1: expected an integer of at least 0 (default 5)"),

@@ -50,7 +50,8 @@ log = get_plugin_logger("site")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/: those of the root, and those that are made from the code."""
     for path, uri in markdown.ROOT_PAGES.items():
-        files.append(File.generated(config, uri, content=(ROOT / path).read_text(encoding="utf-8")))
+        text = (ROOT / path).read_text(encoding="utf-8")
+        files.append(File.generated(config, uri, content=markdown.start_page(text) if path == "README.md" else text))
     for uri, page in GENERATED.items():
         files.append(File.generated(config, uri, content=page()))
     for uri, path in {**ASSETS, **DOWNLOADS}.items():

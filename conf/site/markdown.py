@@ -49,6 +49,14 @@ def for_site(text: str, uri: str, source_url: str) -> str:
     return outside_code(_indented(text), lambda part: _LINK.sub(link, _QUOTES.sub(r"\1\n<!-- -->\n\n", part)))
 
 
+def start_page(readme: str) -> str:
+    """Return README.md as a page after the first one: without what that page tells, and with the programs first."""
+    _, commands, programs, rest = re.split(
+        r"^(?=## (?:Two commands|A first program|A look at a store)$)", readme, flags=re.MULTILINE
+    )
+    return f"# Two programs, two commands\n\n{programs}{commands}{rest}"
+
+
 def place_of(path: str) -> str | None:
     """Return the page of the site for a file of the repository; None if it is not on the site."""
     if path in ROOT_PAGES or path in INSTEAD:

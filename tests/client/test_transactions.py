@@ -320,7 +320,12 @@ def test_version_that_cannot_be(store, version):
 def test_the_version_of_a_day_is_a_number(store):
     with store.producer("loader") as producer, pytest.raises(InvalidRequestError) as met:
         producer.begin_transaction("2026-11-24")
-    assert met.value.hint == "version=20261124"
+    assert met.value.hint == (
+        "version=20261124; if an older day may come later, use version=1 and a transactional.id for each day"
+    )
+    with store.producer("loader") as producer, pytest.raises(InvalidRequestError) as met:
+        producer.begin_transaction("7")
+    assert met.value.hint == "version=7"
 
 
 def test_the_scope_of_a_version_is_text_of_bounded_length(store):

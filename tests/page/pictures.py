@@ -21,7 +21,7 @@ PICTURES = {
 def small(picture: bytes) -> bytes:
     """Return a picture of few colours."""
     target = io.BytesIO()
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(64).save(target, "png", optimize=True)
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256).save(target, "png", optimize=True)
     return target.getvalue()
 
 

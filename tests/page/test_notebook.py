@@ -103,6 +103,9 @@ def test_lists_are_tuples_as_before(store: Store) -> None:
 
 
 def test_a_snapshot_shows_its_columns_and_no_present_partition(store: Store) -> None:
-    shown = store.snapshot("orders").table("orders")._repr_html_()
+    snapshot = store.snapshot("orders")
+    for tp, end in snapshot.ends.items():
+        assert f'<td>{tp}</td><td class="n">{end:,}</td>' in snapshot._repr_html_()
+    shown = snapshot.table("orders")._repr_html_()
     assert "<svg" not in shown
     assert "int64 not null" in shown

@@ -341,6 +341,8 @@ def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         digits = str(version).replace("-", "") if isinstance(version, str | datetime.date) else ""
         hint = f". hint: version={int(digits)}" if digits.isascii() and digits.isdigit() else ""
+        if hint and digits != str(version):  # a date
+            hint += "; if an older day may come later, use version=1 and a transactional.id for each day"
         raise InvalidRequestError(
             f"{version!r} is not a txn.version: expected an integer from 0 that grows with every transaction of the id{hint}"
         )

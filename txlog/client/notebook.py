@@ -93,6 +93,13 @@ def of_table(runtime: Runtime, topic: Callable[[], TopicMetadata], shown_as: obj
     return shown(shown_as, sections)
 
 
+def of_snapshot(ends: Mapping[TopicPartition, int], shown_as: object) -> str:
+    """Return the end of each partition as a table. It costs no request."""
+    rows = [(str(tp), end) for tp, end in sorted(ends.items())]
+    title = f"Snapshot of {count_text(len({tp.topic for tp in ends}), 'topic')}"
+    return shown(shown_as, lambda: [Section(title=title, table=Table(columns=("partition", "end"), rows=rows))])
+
+
 def of_partition(partition: PartitionDescription) -> str:
     """Return a partition as a drawing. It costs no request."""
     return shown(partition, lambda: [topic_section(partition.topic, [ribbon_of(partition)])])

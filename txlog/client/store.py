@@ -40,6 +40,7 @@ from txlog.errors import (
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import nearest_schema, to_arrow, to_fields
+from txlog.storage.conform import is_frame_index
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 
@@ -482,10 +483,16 @@ def _schema(given: object, topic: str) -> pa.Schema:
         if isinstance(rows, pa.RecordBatchReader):
             return nearest_schema(rows.schema)
         if hasattr(rows, "__arrow_c_stream__"):
-            return nearest_schema(pa.RecordBatchReader.from_stream(rows).schema)
+            found = pa.RecordBatchReader.from_stream(rows).schema
+            return nearest_schema(pa.schema([each for each in found if not is_frame_index(each.name)]))
         return pa.schema(rows)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise SchemaMismatchError(
             f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, names with types "
             f"as in {{'id': 'int64'}}, or a frame with the columns ({error!s:.100})"
+            + (
+                ". hint: a type without a name is an object, as pyarrow.timestamp('us', 'UTC')"
+                if "type alias" in str(error)
+                else ""
+            )
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias, get_args
@@ -17,6 +18,9 @@ Layer: TypeAlias = Mapping[str, object]
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+_DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd])\s*", re.ASCII | re.IGNORECASE)
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -72,9 +76,13 @@ class ConfigKey:
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
             raise self.error(
-                f"{self.name} = {shorten(repr(value), 80)}: expected {self.expected} (default {self.default_text})"
+                f"{self.name} = {shorten(repr(value), 80)}: expected {self.expected} (default {self.default_text}){self._hint(value)}"
             )
         return parsed
+
+    def _hint(self, value: object) -> str:
+        given = _DURATION.fullmatch(str(value)) if self.name.endswith(".ms") else None
+        return "" if given is None else f". hint: {self.name}={int(given[1]) * _UNIT_MS[given[2].lower()]}"
 
     def text(self, value: Value) -> str:
         """Return a `value` from `parse` as text that `parse` reads back."""

@@ -223,7 +223,9 @@ def _unknown(name: str, scope: Scope) -> str:
         return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
     if name in NOT_NEEDED:
         return f"{start}: txlog does not need it, {NOT_NEEDED[name]}."
-    return start + "." + nearest(name, [key.name for key in keys_of(scope) if not _is_opposite(name, key.name)])
+    # A store is opened with settings of any scope.
+    known = KEYS.values() if scope == "client" else keys_of(scope)
+    return start + "." + nearest(name, [key.name for key in known if not _is_opposite(name, key.name)])
 
 
 def _is_opposite(name: str, other: str) -> bool:

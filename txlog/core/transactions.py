@@ -58,7 +58,7 @@ MAX_STORED_TOPICS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnVersion:
-    """The user's number of an id's transaction: a date, a micro-batch id.
+    """The user's number of an id's transaction, such as a micro-batch id. A lower one than the last is skipped.
 
     Scope: a stream's query id, otherwise empty. Topics: all topics that the transaction is for; None if they are not
     known.

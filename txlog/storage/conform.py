@@ -126,10 +126,15 @@ def _unknown_column(
     return SchemaMismatchError(f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{what}")
 
 
+def is_frame_index(name: str) -> bool:
+    """Return whether a column is the unnamed index of a pandas frame."""
+    return name.startswith("__index_level_")
+
+
 def _hint(name: str, known: Sequence[str]) -> str:
     if name.lower().startswith(RESERVED_PREFIXES):
         return f" {name!r} belongs to txlog and is added when rows are read; drop it before sending"
-    if name.startswith("__index_level_"):
+    if is_frame_index(name):
         return " It is the index of a pandas frame; drop it with reset_index(drop=True)"
     return nearest(name, known)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 
+from txlog.client.notebook import of_snapshot
 from txlog.client.offsets import format_offsets
 from txlog.client.reading import read_session
 from txlog.client.runtime import Runtime
@@ -31,6 +32,9 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"Snapshot({', '.join(self.topics)}: {self.offsets})"
+
+    def _repr_html_(self) -> str:
+        return of_snapshot(self.ends, self)
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:

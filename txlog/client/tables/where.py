@@ -273,8 +273,8 @@ class _Binder:
 
     def _refusal(self, found: exp.Expr, why: str) -> InvalidRequestError:
         return InvalidRequestError(
-            f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. hint: compare a column with a literal, or use IN, "
-            "BETWEEN, IS NULL, AND, OR, NOT; for anything else filter the rows after the read"
+            f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. hint: compare a column with a literal that your program has computed, "
+            "or use IN, BETWEEN, IS NULL, AND, OR, NOT; for anything else filter the rows after the read"
         )
 
 
