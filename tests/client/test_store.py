@@ -760,6 +760,10 @@ def test_a_renamed_column_is_asked_for_by_its_old_name(store):
     assert met.value.hint == "ask for these, add columns with alter_topic, or choose another name"
     with store.producer() as producer, pytest.raises(SchemaMismatchError, match="'name' was renamed to 'title'"):
         producer.send("orders", pa.table({"id": [1], "name": ["x"]}))
+    with pytest.raises(
+        SchemaMismatchError, match=r"has no column 'name'. 'name' was renamed to 'title'. The columns are id"
+    ):
+        store.table("orders").to_arrow(["name"])
 
 
 @pytest.mark.parametrize("argument", ["drop_columns", "nullable_columns", "column_order"])

@@ -214,7 +214,7 @@ class _View:
         condition = None if where is None else bind(where, found.schema, topic).keep
         if asked is None and file_format is not FileFormat.JSON:
             asked = [*(OWN_COLUMNS if metadata else ()), ALL_COLUMNS]
-        schema = None if asked is None else columns_of(found, asked)
+        schema = None if asked is None else columns_of(session.store.runtime, found, asked)
         return cls(condition=condition, schema=schema, metadata=metadata)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:

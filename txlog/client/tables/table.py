@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.client.column_names import former_column
 from txlog.client.notebook import of_table
 from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks
 from txlog.client.row_writer import key_columns_of
@@ -143,7 +144,7 @@ class TopicTable:
     @property
     def schema(self) -> pa.Schema:
         """The columns of a scan without `columns`."""
-        return columns_of(self.topic(), None)
+        return columns_of(self._runtime, self.topic(), None)
 
     def scan(
         self,
@@ -295,7 +296,7 @@ class TopicTable:
     ) -> Plan:
         """Plan a read of the columns of the result, those of the condition, and `further` ones; names are those of `topic`."""
         topic = topic or self.topic()
-        schema = columns_of(topic, columns)
+        schema = columns_of(self._runtime, topic, columns)
         condition = _condition(topic, where)
         cut, isolation = self._level(isolation_level, as_of)
         session = cut.session if cut is not None else self._session
@@ -379,7 +380,7 @@ class TopicTable:
         return in_order([partial(read, run) for run in runs], threads_for(max(map(_group_bytes, pieces), default=0)))
 
 
-def columns_of(topic: TopicMetadata, columns: Sequence[str] | None) -> pa.Schema:
+def columns_of(runtime: Runtime, topic: TopicMetadata, columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns of a result. Raises SchemaMismatchError for an unknown column and one that is named twice."""
     if isinstance(columns, str):
         raise SchemaMismatchError(f"columns = {columns!r}: expected a list of names. hint: columns=[{columns!r}]")
@@ -394,8 +395,10 @@ def columns_of(topic: TopicMetadata, columns: Sequence[str] | None) -> pa.Schema
             fields.append(own.field(name))
         else:
             known = [*own.names, *METADATA_FIELDS]
+            former = former_column(runtime, topic, name)
+            why = f"{former}." if former else nearest(name, known)
             raise SchemaMismatchError(
-                f"topic {topic.topic!r} has no column {name!r}.{nearest(name, known)} The columns are {', '.join(known)}"
+                f"topic {topic.topic!r} has no column {name!r}.{why} The columns are {', '.join(known)}"
             )
     names = [field.name for field in fields]
     if not names:
