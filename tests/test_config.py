@@ -298,9 +298,10 @@ def test_a_timeout_up_to_the_maximum_is_accepted() -> None:
         ),
         (ProducerConfig, "buffer.memory", "max.block.ms says how long a send waits for it."),
         (ConsumerConfig, "fetch.min.bytes", "txlog does not need it, a poll returns what is there"),
-        (ConsumerConfig, "offsets.retention.minutes", "txlog does not need it, committed offsets do not expire."),
+        (ConsumerConfig, "offsets.retention.minutes", "txlog does not need it, committed offsets do not expire;"),
         (TopicConfig, "unclean.leader.election.enable", "txlog does not need it, there are no leaders"),
         (TopicConfig, "remote.storage.enable", "txlog does not need it, all rows are in the store"),
+        (TopicConfig, "local.retention.ms", "txlog does not need it, all rows are in the store"),
         (TopicConfig, "max.compaction.lag.ms", "txlog does not need it, maintenance compacts when"),
     ],
 )

@@ -202,6 +202,11 @@ def test_an_id_of_another_query_is_refused(bench: Bench) -> None:
         bench.run()
 
 
+def test_a_cluster_without_an_address(spark: SparkSession) -> None:
+    with pytest.raises(InvalidRequestError, match=r"Kafka at broker\.invalid:9092: cannot connect: .*hint: check that"):
+        KafkaCluster.connect(spark, "broker.invalid:9092", {})
+
+
 def test_a_cluster_that_does_not_answer(spark: SparkSession) -> None:
     options = {"kafka.default.api.timeout.ms": "1500", "kafka.request.timeout.ms": "1000"}
     with (

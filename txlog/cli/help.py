@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from typer.core import TyperCommand, TyperGroup
 
@@ -58,7 +58,7 @@ def _whole_names() -> Iterator[None]:
                         *required,
                         Text("\n").join(filter(None, (yes, no))),
                         kind,
-                        Text(" ").join(about.renderables),
+                        Text(" ").join(cast("list[Text]", about.renderables)),
                     )
             super().add_row(*cells, **more)
             for column in self.columns[:-2]:

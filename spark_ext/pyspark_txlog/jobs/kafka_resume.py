@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 EARLIEST = -2
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+_ADVICE = "hint: check that the brokers run, their address and the security settings"
 
 KafkaOffsets: TypeAlias = Mapping[str, Mapping[str, int]]
 """The next offset, by topic and partition, as in Spark's `startingOffsets`."""
@@ -105,7 +106,9 @@ class KafkaCluster:
         try:
             return cls(jvm, admin.create(settings), bootstrap_servers)
         except Py4JJavaError as error:
-            raise InvalidRequestError(f"Kafka at {bootstrap_servers}: {_cause(error)}") from None
+            raise InvalidRequestError(
+                f"Kafka at {bootstrap_servers}: cannot connect: {_cause(error)}. {_ADVICE}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -141,11 +144,7 @@ class KafkaCluster:
             }
         except Py4JJavaError as error:
             cause = _cause(error)
-            advice = (
-                ". hint: check that the brokers run, their address and the security settings"
-                if "TimeoutException" in cause
-                else ""
-            )
+            advice = f". {_ADVICE}" if "TimeoutException" in cause else ""
             raise InvalidRequestError(
                 f"Kafka at {self._bootstrap_servers}: cannot list topics, {mode} {text!r}: {cause}{advice}"
             ) from None
