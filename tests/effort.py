@@ -22,7 +22,11 @@ STRIDE = 10 if PROFILE == "quick" else 1
 
 
 def load_profile() -> None:
-    """Have Hypothesis draw the same examples on every machine, without a time limit on one: a slow runner is not a bug."""
+    """Have Hypothesis draw the same examples on every machine, without a time limit on one: a slow runner is not a bug.
+
+    They still depend on the modules that are imported: Hypothesis also draws constants of the project's own modules. So in
+    a whole run a property can fail that passes alone.
+    """
     slow = [HealthCheck.too_slow]
     settings.register_profile(
         "thorough", derandomize=True, deadline=None, print_blob=True, suppress_health_check=slow, max_examples=100
