@@ -64,7 +64,10 @@ def test_their_command_lines(
     assert run_job("vacuum", small_files, "orders") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Would delete 1 object, ")
     assert run_job("retention", small_files, "orders") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("Would remove ")
+    removed, *kept = capsys.readouterr().out.splitlines()[-3:]
+    assert removed.startswith("Would remove ")
+    stay = "2 rows beyond retention.ms or retention.bytes stay, in the active segment."
+    assert [each.split(" It ends ")[0] for each in kept] == [f"orders-{partition}: {stay}" for partition in (0, 1)]
     assert run_job("retention", small_files, "orders", "--delete", "-o", "json") == 0
     found = msgspec.json.decode(capsys.readouterr().out)
     assert [(each["partition"], each["executed"]) for each in found] == [(0, True), (1, True)]
