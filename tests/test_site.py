@@ -22,6 +22,7 @@ from conf.site import api, check, commands, hooks, markdown
 from pyspark_txlog.jobs import ingest_kafka
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS
+from tests.cli.support import run
 from txlog.config import KEYS, NOT_NEEDED
 
 ROOT = Path(__file__).parent.parent
@@ -173,6 +174,16 @@ def test_the_reference_has_every_setting(site: Path) -> None:
     assert shown.count("Default:") == len(KEYS)
     for name, reason in NOT_NEEDED.items():
         assert f"{name} {plain(reason[:1].upper() + reason[1:])}." in shown
+
+
+def test_help_at_80_columns_cuts_no_word() -> None:
+    found = {path: each for path, each in commands.commands() if not hasattr(each, "commands") and path != "txlog demo"}
+    assert "txlog compact" in found
+    for path, each in found.items():
+        shown = run(*path.split()[1:], "--help", env={"COLUMNS": "80", "TERMINAL_WIDTH": None}).out
+        texts = [each.help, *(text for one in each.params for text in (one.help, one.metavar))]
+        assert shown.count("…") == sum(text.count("…") for text in texts if text), path
+        assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_the_reference_has_every_command_and_option(site: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 import typer
 
 import txlog
-from conf.site import commands
 from tests.cli.support import Cli, run
 from txlog.cli import program
 from txlog.cli.options import Settings
@@ -66,16 +65,6 @@ def test_every_command_has_help(group: str) -> None:
         help_text = run(group, command, "--help").out
         assert "Store and output" in help_text
         assert "<bool>" not in help_text
-
-
-def test_help_at_80_columns_cuts_no_word() -> None:
-    found = {path: each for path, each in commands.commands() if not hasattr(each, "commands") and path != "txlog demo"}
-    assert "txlog compact" in found
-    for path, each in found.items():
-        shown = run(*path.split()[1:], "--help", env={"COLUMNS": "80", "TERMINAL_WIDTH": None}).out
-        texts = [each.help, *(text for one in each.params for text in (one.help, one.metavar))]
-        assert shown.count("…") == sum(text.count("…") for text in texts if text), path
-        assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_help_lines_of_groups_name_what_they_can() -> None:
