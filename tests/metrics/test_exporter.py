@@ -216,6 +216,7 @@ def test_the_lag_of_a_group_in_offsets_and_seconds(world: World, registry: Regis
 
 
 def test_the_lag_of_published_tables(world: World, registry: Registry, exporter: Exporter) -> None:
+    pytest.importorskip("pyiceberg")  # make test-minimum does not have it
     config = {"publish.formats": "delta,iceberg", "publish.max.lag.ms": 0}
     store = world.open()
     store.create_topic("t0", ORDERS, 2, config=config)
