@@ -35,11 +35,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
+.PHONY: help setup check format test test-minimum test-exhaustive test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, test-page, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-exhaustive, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, test-page, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
@@ -89,6 +89,9 @@ test-minimum: $(MINIMUM_STAMP) ## Run the tests of core, protocol, storage, clie
 
 test-storm: $(CLASSES) ## Run the tests that take many minutes: SIGKILL before every write, also over the S3 protocol, and longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
+
+test-exhaustive: $(CLASSES) $(BENCH_STAMP) $(ENGINES_STAMP) ## Run each harness over every line, life and schedule; `make test` runs a sample of each
+	$(BIN)/python -m pytest -m exhaustive -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-kafka: $(CLASSES) ## Ingest from a real Kafka and kill the job in the middle; broker and Spark's connector come from Maven
 	$(BIN)/python -m pytest -m kafka $(ARGS)

@@ -24,7 +24,7 @@ begin_quickly()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-APART = ("storm", "kafka", "cluster", "engines", "page")
+APART = ("storm", "exhaustive", "kafka", "cluster", "engines", "page")
 """Markers of tests that only run if `-m` names them. Each set has its own make target."""
 FIRST = (
     "spark", "streams", "drivers",
