@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lab.explore.mutants import MUTANTS
+from lab.explore.catalogue import MUTANTS, SCENARIOS
 from lab.explore.rules import NAMES
 from lab.explore.runner import MutantResult, ScenarioResult, Task, run
-from lab.explore.scenarios import SCENARIOS, Size
+from lab.explore.scenarios import Size
 from lab.spread import add_processes, spread
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
+
 from lab.older_writers import staged_offsets
 from txlog.config import IsolationLevel
 from txlog.core import names
@@ -29,6 +31,7 @@ from txlog.core.records import (
     GroupRow,
     OffsetValue,
     StagedPart,
+    StagedRows,
     TopicMetadata,
     TransactionMetadata,
     TransactionRow,
@@ -294,12 +297,17 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
     return call
 
 
-def stage(tp: TopicPartition, *words: str) -> Call:
-    """Write a file that the commit will name."""
+def stage(tp: TopicPartition, *words: str, inline: bool = False) -> Call:
+    """Write a file that the commit will name; with `inline` keep the rows, which the commit will hold."""
 
     def call(client: Client) -> Program[Client]:
-        file = yield from patiently(client, lambda: _write_file(client, tp, words))
-        part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=client.schema_of(tp.topic), files=(file,))
+        part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=client.schema_of(tp.topic))
+        if inline:
+            rows = StagedRows(rows=len(words), payload=json.dumps(words).encode())
+            part = msgspec.structs.replace(part, inline=rows)
+        else:
+            file = yield from patiently(client, lambda: _write_file(client, tp, words))
+            part = msgspec.structs.replace(part, files=(file,))
         said = tuple((tp, word) for word in words)
         return replace(client, staged=(*client.staged, part), words=(*client.words, *said))
 

@@ -6,8 +6,8 @@ rule is not checked, or not needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 from unittest.mock import patch
@@ -83,14 +83,17 @@ class Mutant:
     @contextmanager
     def planted(self) -> Iterator[None]:
         """Run the block with the shipped code in which this rule is broken."""
-        undo = [patch(target, becomes) for target, becomes in self.patches.items()]
-        for each in undo:
-            each.start()
-        try:
+        with patched(self.patches):
             yield
-        finally:
-            for each in reversed(undo):
-                each.stop()
+
+
+@contextmanager
+def patched(patches: Mapping[str, Any]) -> Iterator[None]:
+    """Run the block with other code at these places."""
+    with ExitStack() as stack:
+        for target, becomes in patches.items():
+            stack.enter_context(patch(target, becomes))
+        yield
 
 
 CHECK_MEMBER, CHECK_GENERATION = members.check_member, core_groups._check_generation

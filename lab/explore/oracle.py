@@ -11,12 +11,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from lab.explore import group_oracle
 from lab.explore.world import GHOST, decoded_once
-from txlog.core import names
+from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import StoredRecord
-from txlog.core.records import CommitRecord, GroupEntry, OffsetEntry, TransactionEntry, TransactionMetadata
+from txlog.core.records import CommitRecord, GroupEntry, OffsetEntry, StagedList, TransactionEntry, TransactionMetadata
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
         truth.words.update(words)
         for n, entry in enumerate(record.entries):
             if isinstance(entry, TransactionEntry):
-                truth.table.append((record.base_offset + n, entry.key, entry.value))
+                truth.table.append((record.base_offset + n, entry.key, _with_parts(entry.value, files, tp)))
         generations.update(
             {
                 entry.group: entry.value.generation
@@ -154,6 +156,17 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
                 truth.committed.update(words)
                 commit_offsets(pid, [*offsets, *rows])
     truth.offsets = {key: value for key, value in truth.offsets.items() if value is not None}
+
+
+def _with_parts(
+    txn: TransactionMetadata | None, files: Mapping[str, bytes], tp: TopicPartition
+) -> TransactionMetadata | None:
+    """Return the record with its staged parts, also if they are in an object of their own."""
+    if txn is None or txn.staged_object is None:
+        return txn
+    path = tp.folder + txn.staged_object.name
+    listed, _ = envelope.decode(files.get(path) or files[GHOST + path], StagedList, path)
+    return msgspec.structs.replace(txn, staged=listed.staged)
 
 
 def _others(

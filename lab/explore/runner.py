@@ -9,11 +9,12 @@ from unittest.mock import patch
 import msgspec
 
 from lab.explore import frames
+from lab.explore.catalogue import MUTANTS, SCENARIOS
 from lab.explore.explorer import Exploration, Violation
-from lab.explore.mutants import MUTANTS, Mutant
+from lab.explore.mutants import Mutant, patched
 from lab.explore.publisher import rows_are_words
 from lab.explore.rules import Rules
-from lab.explore.scenarios import SCENARIOS, Scenario, Size
+from lab.explore.scenarios import Scenario, Size
 from lab.explore.world import decoded_once
 from txlog.errors import TxlogError
 
@@ -84,7 +85,7 @@ def run(task: Task) -> ScenarioResult | MutantResult:
 
 def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> ScenarioResult:
     """Explore one scenario to its end, in breadth: the trace of a violation is a shortest one."""
-    with _prepared():
+    with _prepared(), patched(scenario.patches):
         scene = scenario.build(size)
         explorer = scene.explorer()
         found = explorer.run(max_seconds=max_seconds)
@@ -114,9 +115,10 @@ def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> 
 
 def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS) -> MutantResult:
     """Explore the mutant's scenario in its small size, in depth, until a rule fails."""
-    with _prepared(), mutant.planted():
+    scenario = SCENARIOS[mutant.scenario]
+    with _prepared(), patched(scenario.patches), mutant.planted():
         try:
-            explorer = SCENARIOS[mutant.scenario].build("quick").explorer(order="depth")
+            explorer = scenario.build("quick").explorer(order="depth")
         except (TxlogError, AssertionError) as error:
             # The mutant breaks so much that the scenario cannot even begin.
             found = Exploration(violation=Violation(rule=f"15 liveness: {type(error).__name__}: {error}", trace=()))

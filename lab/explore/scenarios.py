@@ -6,9 +6,11 @@ for every run of the tests, *full* the size of `make simulate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from lab.explore import client as calls
 from lab.explore.alone import run_alone, run_until
@@ -161,7 +163,10 @@ class Scene:
             row for row in reversed(read_chain(files, TABLE).table) if row[2] and row[2].state.startswith("PREPARE")
         )
         assert txn is not None
-        return TransactionRow(offset=offset, value=txn)
+        # The oracle adds the parts that are in an object of their own.
+        return TransactionRow(
+            offset=offset, value=txn if txn.staged_object is None else msgspec.structs.replace(txn, staged=())
+        )
 
     def explorer(self, *, order: Literal["breadth", "depth"] = "breadth") -> Explorer:
         machines = {
@@ -187,6 +192,8 @@ class Scenario:
     rules: tuple[int, ...]
     """The invariants for which the scenario exists. All of them are checked."""
     build: Callable[[Size], Scene]
+    patches: Mapping[str, Any] = field(default_factory=dict)
+    """Constants of the shipped code that are smaller here, by their places."""
 
 
 def _slot(size: Size) -> Scene:

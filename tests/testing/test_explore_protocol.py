@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lab.explore.mutants import MUTANTS, Mutant
+from lab.explore import scenarios
+from lab.explore.catalogue import MUTANTS, SCENARIOS
+from lab.explore.mutants import Mutant
 from lab.explore.runner import explore, hunt
-from lab.explore.scenarios import SCENARIOS
 
 # Each scenario has a race, and the exploration must show both winners.
 ENDINGS = {
@@ -46,7 +47,16 @@ ENDINGS = {
     "publish vacuum": {"publisher: published", "vacuum: vacuumed"},
     "publish sleeps": {"publisher: published", "vacuum: vacuumed"},
     "publish retention": {"publisher: published", "vacuum: vacuumed"},
+    "small": {"owner: committed", "owner: failed"},
+    "small list": {"slow: done", "takeover: ready", "vacuum: vacuumed"},
+    "small deletion": {"owner: committed", "owner: failed"},
+    "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
+
+
+# `make test` explores few of the scenarios beyond those of `lab/explore/scenarios.py`, `make test-exhaustive` all of them.
+SAMPLE = ("small", "small list", "small deletion", "small mixed")
+EXHAUSTIVE = {name for name in SCENARIOS if name not in scenarios.SCENARIOS and name not in SAMPLE}
 
 
 # Each takes at least 3 s. These tests hunt their mutants; `make simulate` explores the scenarios whole.
@@ -58,7 +68,13 @@ LONG = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.storm if name in LONG else ()) for name in SCENARIOS]
+    "name",
+    [
+        pytest.param(
+            name, marks=pytest.mark.storm if name in LONG else pytest.mark.exhaustive if name in EXHAUSTIVE else ()
+        )
+        for name in SCENARIOS
+    ],
 )
 def test_every_invariant_holds_in_every_state(name: str) -> None:
     result = explore(SCENARIOS[name], "quick")
@@ -68,7 +84,13 @@ def test_every_invariant_holds_in_every_state(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=pytest.mark.exhaustive if mutant.scenario in EXHAUSTIVE else ())
+        for mutant in MUTANTS
+    ],
+)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     result = hunt(mutant)
     assert result.caught, f"{mutant.scenario!r} does not notice: {mutant.name}"

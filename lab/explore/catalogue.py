@@ -1,0 +1,15 @@
+"""Which scenarios and mutants are there? All of them, from the modules that hold them by subject."""
+
+from __future__ import annotations
+
+from lab.explore import mutants, scenarios, small
+from lab.explore.mutants import Mutant
+from lab.explore.scenarios import Scenario
+
+_SUBJECTS = (scenarios, small)
+
+SCENARIOS: dict[str, Scenario] = {
+    name: scenario for subject in _SUBJECTS for name, scenario in subject.SCENARIOS.items()
+}
+MUTANTS: tuple[Mutant, ...] = (*mutants.MUTANTS, *small.MUTANTS)
+"""Each broken rule, and the scenario that must notice it."""
