@@ -9,12 +9,15 @@ import pytest
 
 from tests.client.world import World
 from tests.maintenance import damage as d
+from txlog.client.reading import read_session
 from txlog.core import names
+from txlog.core.cleaning import MergePolicy
 from txlog.core.names import NumberedName, SegmentObject, TopicPartition
 from txlog.inspection.objects import dump_object
 from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.maintenance.fsck.repair import RepairedObject, repair
 from txlog.maintenance.history import read_history
+from txlog.maintenance.merge import merge_partition
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.counting_store import CountingStore
@@ -164,6 +167,20 @@ def test_superseded_objects_and_runs_are_not_made(world: World, path: str) -> No
     """Vacuum may have deleted the files that such an index names (C12)."""
     objects = {**GOLDEN, path: b"damaged\n"}
     store = filled(world, objects)
+    done, after = mended(world, store)
+    assert not any(each.is_made for each in done)
+    assert store.get(path) == b"damaged\n"
+    assert not after.is_clean
+
+
+def test_what_a_run_covers_is_not_made_while_its_records_are_there(world: World) -> None:
+    """The records would give the index, and vacuum may delete its file at any moment (C12)."""
+    store = filled(world, TWINS)
+    runtime = world.open(store).runtime
+    tp = TopicPartition("east", 0)
+    assert merge_partition(runtime, read_session(runtime), tp, MergePolicy(target_bytes=2**30))
+    (path, *_) = (path for path in PURE if path.endswith(".index"))
+    overwrite(store, path, b"damaged\n")
     done, after = mended(world, store)
     assert not any(each.is_made for each in done)
     assert store.get(path) == b"damaged\n"
