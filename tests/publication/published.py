@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from txlog.core import evolution
+from txlog.core import envelope, evolution
 from txlog.core.publication import Tables, fold
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import Publication, PublishedFile, PublishedPartition, RowRun
@@ -143,7 +143,7 @@ class PublishedTopic:
             write_id="0" * 32,
             previous="0" * 64,
         )
-        self.tables = fold(before, publication, "0" * 64)
+        self.tables = fold(before, publication, envelope.digest(envelope.encode(publication)))
         return self.tables
 
     def write(self, before: Tables | None, after: Tables) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,6 +97,7 @@ def test_the_first_version(topic: PublishedTopic) -> None:
             "digest": tables.digest,
             "features": [],
             "created_at": CREATED_AT + 7,
+            "table_id": delta._new_id(tables),
             "metadata": info["txlog"]["metadata"],
         },
     }
@@ -112,7 +114,7 @@ def test_the_first_version(topic: PublishedTopic) -> None:
         ],
     }
     assert metadata == {
-        "id": "716b2dae-6755-486e-bc17-640aee413cb2",
+        "id": str(UUID(delta._new_id(tables))),
         "name": "orders",
         "format": {"provider": "parquet", "options": {}},
         "partitionColumns": [],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import EqualTo, GreaterThan, IsNull
@@ -16,14 +17,16 @@ from pyiceberg.table import StaticTable
 
 from tests.publication import story, story_rows
 from tests.publication.published import HOUR_MS, START_MS, PublishedTopic, column
-from txlog.core.effects import Delete, Get, PutIfAbsent, PutOutcome, Size
+from txlog.core.effects import Delete, Get, PutIfAbsent, Size
 from txlog.core.evolution import AddColumn, DropColumn, RenameColumn, SetType
 from txlog.core.publication import fold
 from txlog.core.records.publications import RowRun
 from txlog.core.schema import assign_ids
 from txlog.errors import CorruptRecordError, InvalidRequestError, TableConflictError
 from txlog.publication.iceberg import write_version
+from txlog.publication.iceberg_names import new_table_id
 from txlog.storage.memory import MemoryObjectStore
+from txlog.storage.parquet_deletes import FILE_PATH_ID
 
 NUMBERS = [column("id", "int64", nullable=False), column("value", "float64"), column("name", "string")]
 
@@ -58,6 +61,23 @@ def entries(topic: PublishedTopic) -> list[tuple[str, str, int, int | None, bool
         for manifest in snapshot.manifests(table.io)
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
     )
+
+
+def places(topic: PublishedTopic) -> set[str]:
+    """Return where the newest snapshot looks for its files, and for the files of which it leaves out rows."""
+    table = StaticTable.from_metadata(str(topic.path))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    found = {snapshot.manifest_list}
+    for manifest in snapshot.manifests(table.io):
+        found.add(manifest.manifest_path)
+        for entry in manifest.fetch_manifest_entry(table.io):
+            found.add(entry.data_file.file_path)
+            if manifest.content is ManifestContent.DELETES:
+                found.add((entry.data_file.lower_bounds or {})[FILE_PATH_ID].decode())
+                path = entry.data_file.file_path.removeprefix("file://")
+                found |= {*pq.read_table(path, columns=["file_path"])["file_path"].to_pylist()}
+    return {path.partition("/orders/")[0] + "/orders" for path in found}
 
 
 def names(topic: PublishedTopic) -> set[str]:
@@ -258,7 +278,8 @@ def test_the_summary_has_the_cut(topic: PublishedTopic) -> None:
     assert json.loads(summary["txlog.cut"]) == json.loads(msgspec.json.encode(after.newest.partitions))
     assert summary["txlog.cut_at"] == str(START_MS)
     assert found["location"] == f"{topic.url}/orders"
-    assert found["table-uuid"].replace("-", "") == topic.topic.topic_id
+    assert summary["txlog.digest"] == after.digest
+    assert found["table-uuid"].replace("-", "") == new_table_id(topic.topic.topic_id, after.digest)
 
 
 def test_snapshots_that_were_replaced_before_the_retention_are_left_out(topic: PublishedTopic) -> None:
@@ -353,26 +374,43 @@ def test_a_crash_at_any_request_is_rolled_forward(tmp_path: Path) -> None:
     assert requests >= 10
 
 
-def test_the_length_of_another_publishers_object_is_asked(topic: PublishedTopic) -> None:
+def test_a_list_is_named_by_its_content(topic: PublishedTopic) -> None:
+    """What another spelling of the URL, or a publication that was lost, has left under a name has the same bytes."""
     topic.publish(topic.file(numbers(1)))
     last = topic.tables
     after = topic.decide(topic.file(numbers(2)))
-    perform = topic.driver._perform
-
-    def other(effect: Any) -> Any:
-        # Another version of a library writes the same manifest, one byte longer.
-        if isinstance(effect, PutIfAbsent) and "/m8-8-" in effect.path:
-            assert perform(PutIfAbsent(effect.path, effect.data + b"\0")) is PutOutcome.WRITTEN
-            return PutOutcome.CONFLICT
-        return perform(effect)
-
-    topic.driver._perform = other  # type: ignore[method-assign]
+    url, topic.url = topic.url, f"{topic.url}/../{topic.path.parent.name}"
+    topic.write(last, after)
+    (topic.path / "metadata/v2.metadata.json").unlink()
+    elsewhere = {path.name: path.read_bytes() for path in (topic.path / "metadata").glob("*.avro")}
+    topic.url = url
     topic.write(last, after)
     table = StaticTable.from_metadata(str(topic.path))
     snapshot = table.current_snapshot()
     assert snapshot is not None
     lengths = {each.manifest_path: each.manifest_length for each in snapshot.manifests(table.io)}
     assert lengths == {path: Path(path.removeprefix("file://")).stat().st_size for path in lengths}
+    assert places(topic) == {f"{url}/orders"}
+    for name, data in elsewhere.items():
+        assert (topic.path / "metadata" / name).read_bytes() == data
+    assert len([*(topic.path / "metadata").glob("m8-8-*.avro")]) == 2
+    assert read(topic) == [1, 2]
+
+
+def test_another_url_writes_all_lists_again(topic: PublishedTopic, tmp_path: Path) -> None:
+    """A list of files and a list of rows left out of them never name a file by different URLs."""
+    for number in range(3):
+        topic.publish(topic.file(numbers(number, 70 + number), removed=[(1, 2)]))
+    link = tmp_path / "link"
+    link.symlink_to(topic.path.parent)
+    known = topic.url
+    for url in (f"file://{link}", known, f"file://{link}"):
+        topic.url = url
+        topic.publish(topic.file(numbers(10)))
+        table = StaticTable.from_metadata(f"{url}/orders")
+        assert table.location() == f"{url}/orders"
+        assert places(topic) == {f"{url}/orders"}
+    assert read(topic) == [0, 1, 2, 10, 10, 10]
 
 
 def test_a_commit_of_another_program_is_named(topic: PublishedTopic) -> None:

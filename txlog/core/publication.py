@@ -303,14 +303,13 @@ def compare(
     `offsets` holds the offset of each row of the files that are unclear. Raises CorruptLogError if the cut lacks rows
     that the tables have: it is then older than they are.
     """
-    held = {} if before is None else before.files
-    ended: set[str] = set()
+    listed = {} if before is None else before.files
     if before is not None:
         _check_not_older(before, partitions)
-        if not before.newest.formats:
-            # The publication had ended, so vacuum may have deleted its copies. Files of the log are still there.
-            ended = {path for path, file in held.items() if file.source}
-    held = {path: file for path, file in held.items() if path not in ended}
+    # After its end a publication begins with the files of the log alone: vacuum may have deleted its copies. Rows that
+    # were in a copy would stay removed from their file.
+    begins_again = before is not None and not before.newest.formats
+    held = {} if begins_again else listed
     shown = {
         each.file.path: (each, intervals)
         for number, partition in enumerate(partitions)
@@ -320,7 +319,7 @@ def compare(
     copies_of: dict[str, list[PublishedFile]] = {}
     for file in held.values():
         copies_of.setdefault(file.source, []).append(file)
-    gone = sorted(ended | {path for path, file in held.items() if (file.source or path) not in shown})
+    gone = {path for path, file in held.items() if (file.source or path) not in shown}
     replaced: list[PublishedFile] = []
     added: list[PublishedFile] = []
     copies: list[Copy] = []
@@ -349,7 +348,9 @@ def compare(
             copies.append(
                 Copy(partition=each.partition, file=each.file, schema_id=each.schema_id, rows=new, batch=each.batch)
             )
-    return Changes(replaced=tuple(replaced), removed=tuple(gone), added=tuple(added), copies=tuple(copies))
+    if begins_again:
+        gone = listed.keys() - {file.path for file in replaced}
+    return Changes(replaced=tuple(replaced), removed=tuple(sorted(gone)), added=tuple(added), copies=tuple(copies))
 
 
 # -- details ----------------------------------------------------------------------------------------------------------

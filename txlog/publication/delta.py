@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
+
+import msgspec
 
 from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
+from txlog.core.records.commit import Id, Offset, Time
 from txlog.core.records.publications import PublishedFile
 from txlog.protocol.context import Context
 from txlog.protocol.put import create, put_pure
@@ -24,6 +27,7 @@ from txlog.protocol.requests import many
 from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
 from txlog.publication.delta_schema import delta_schema, needed_features
 from txlog.publication.delta_statistics import delta_statistics
+from txlog.publication.foreign import as_type, json_object, whole_number
 from txlog.publication.formats import table_conflict
 
 LOG_FOLDER = "_delta_log/"
@@ -41,6 +45,8 @@ _WRITER_FEATURES = ("invariants", OWN_FEATURE)
 # Delta on Spark before 3.1 may run VACUUM without a look at the writer features. VACUUM would delete all of txlog's own
 # objects that are older than this, so it is as long as any store lives.
 _NEVER = "interval 18250 days"
+_MAX_VERSION = 10**20 - 1
+"""A version has 20 digits in its name."""
 _OURS = "txlog"
 """The field of `commitInfo` from which the next version takes what it must know of this one."""
 
@@ -63,21 +69,20 @@ def write_version(
     """
     ctx = ctx or Context()
     folder, version = f"{topic.topic}/{LOG_FOLDER}", after.version_of("delta")
-    held: Action = {}
-    if before is not None:
-        held = yield from _read(f"{folder}{version - 1:020d}.json", before)
-    features = {*held.get("features", ()), *needed_features(topic.schema)}
+    held = None if before is None else (yield from _read(f"{folder}{version - 1:020d}.json", before))
+    features = {*(held.features if held else ()), *needed_features(topic.schema)}
     if any(file.removed for file in after.files.values()):
         features.add(_DELETION_VECTORS)
-    created_at = held.get("created_at", after.newest.created_at)
-    state: Action = {
-        "publication": after.number,
-        "digest": after.digest,
-        "features": sorted(features),
-        "created_at": created_at,
-    }
+    state = _State(
+        publication=after.number,
+        digest=after.digest,
+        features=tuple(sorted(features)),
+        created_at=after.newest.created_at if held is None else held.created_at,
+        # Streams of Spark go on by the table's id. So a table that begins again has another one.
+        table_id=_new_id(after) if held is None else held.table_id,
+    )
     look = _Look(topic, after.newest.topic_id, state, retention_ms)
-    state["metadata"] = hashlib.sha256(_line(look.metadata)).hexdigest()
+    look.state = state = msgspec.structs.replace(state, metadata=hashlib.sha256(_line(look.metadata)).hexdigest())
     yield from many([put_pure(ctx, f"{topic.topic}/{each.path}", each.content) for each in look.objects(before, after)])
     lines = [_line(action) for action in look.actions(before, after, held)]
     path = f"{folder}{version:020d}.json"
@@ -87,16 +92,23 @@ def write_version(
         yield from _write_checkpoint(ctx, folder, version, look, after)
 
 
+def check_version(tables: Tables, data: bytes) -> Program[None]:
+    """Check that `data` is the version of a publication. Raises TableConflictError."""
+    yield from ()
+    if not _is_own(data, tables):
+        raise table_conflict("delta", tables.newest.topic, tables.path_of("delta"))
+
+
 def complete_version(
     after: Tables, columns: Program[TopicMetadata], *, retention_ms: int, ctx: Context | None = None
 ) -> Program[None]:
     """Write the checkpoint of a version if its publisher died before. Readers would replay the log from an older one.
 
-    `columns` reads the topic with the columns of the publication. Costs a request at each tenth version, and none at
-    the others. Raises TableConflictError as `write_version`.
+    `columns` reads the topic with the columns of the publication. Costs five requests at each tenth version, and none
+    at the others. Raises TableConflictError as `write_version`.
     """
     folder, version = f"{after.newest.topic}/{LOG_FOLDER}", after.version_of("delta")
-    if not _has_checkpoint(version) or (yield Size(_checkpoint_path(folder, version))) is not None:
+    if not _has_checkpoint(version):
         return
     state = yield from _read(f"{folder}{version:020d}.json", after)
     look = _Look((yield from columns), after.newest.topic_id, state, retention_ms)
@@ -118,14 +130,28 @@ def vector_objects(versions: Iterable[Tables]) -> set[str]:
     return {each.path for each in found if each is not None and each.path}
 
 
+class _State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a version says about itself, in `commitInfo`. The next version builds on it."""
+
+    publication: Offset
+    digest: str
+    features: tuple[str, ...]
+    created_at: Time
+    table_id: Id | Literal[""] = ""
+    """Empty: an older program began the table, which has the id of the topic."""
+    metadata: str = ""
+    """Digest of the version's `metaData`."""
+
+
 class _Look:
     """The actions of one version of a table."""
 
-    def __init__(self, topic: TopicMetadata, table_id: str, state: Action, retention_ms: int) -> None:
+    def __init__(self, topic: TopicMetadata, topic_id: str, state: _State, retention_ms: int) -> None:
         self._topic = topic
-        self._table_id = named = table_id
-        self._state = state
-        reader = state["features"]
+        self._topic_id = topic_id
+        self.state = state
+        reader = list(state.features)
+        named = state.table_id or topic_id
         self.protocol: Action = {
             "protocol": {
                 "minReaderVersion": 3 if reader else 1,
@@ -145,11 +171,11 @@ class _Look:
                     "delta.deletedFileRetentionDuration": _NEVER,
                     "delta.logRetentionDuration": f"interval {retention_ms} milliseconds",
                 },
-                "createdTime": state["created_at"],
+                "createdTime": state.created_at,
             }
         }
 
-    def actions(self, before: Tables | None, after: Tables, held: Mapping[str, Any]) -> Iterator[Action]:
+    def actions(self, before: Tables | None, after: Tables, held: _State | None) -> Iterator[Action]:
         """Yield the actions of the version that follows `before`, of which `held` is known."""
         publication = after.newest
         # A reader that follows the table must see no change if rows only moved to other files.
@@ -166,12 +192,12 @@ class _Look:
                 },
                 "isBlindAppend": is_change,
                 "engineInfo": "txlog",
-                _OURS: self._state,
+                _OURS: msgspec.to_builtins(self.state),
             }
         }
-        if held.get("features") != self._state["features"]:
+        if held is None or held.features != self.state.features:
             yield self.protocol
-        if held.get("metadata") != self._state["metadata"]:
+        if held is None or held.metadata != self.state.metadata:
             yield self.metadata
         for old, _ in _changed(before, after):
             if old is not None:
@@ -190,7 +216,7 @@ class _Look:
                 # The chain does not say when a file was written: a list of all files has only the publication that
                 # added it. Delta needs a time that is the same in the log and in each checkpoint, whoever writes them,
                 # and a later one for a later file. Only its VACUUM compares it with a clock, and that is refused here.
-                "modificationTime": self._state["created_at"] + file.since,
+                "modificationTime": self.state.created_at + file.since,
                 "dataChange": is_change,
                 "stats": _json(delta_statistics(file, self._topic.schema)),
                 **self._removed_rows(file),
@@ -212,11 +238,11 @@ class _Look:
 
     def objects(self, before: Tables | None, after: Tables) -> list[DeletionVector]:
         """Return the deletion vectors of this version that need an object."""
-        found = (_vector(new, self._table_id) for _, new in _changed(before, after) if new is not None)
+        found = (_vector(new, self._topic_id) for _, new in _changed(before, after) if new is not None)
         return [each for each in found if each is not None and each.path]
 
     def _removed_rows(self, file: PublishedFile) -> Action:
-        vector = _vector(file, self._table_id)
+        vector = _vector(file, self._topic_id)
         return {} if vector is None else {"deletionVector": vector.descriptor}
 
 
@@ -252,22 +278,29 @@ def _line(action: Action) -> bytes:
     return _json(action).encode() + b"\n"
 
 
-def _read(path: str, tables: Tables) -> Program[Action]:
+def _new_id(first: Tables) -> str:
+    """Return the id of a table that begins with a publication. No other table of the topic has it."""
+    return hashlib.sha256(f"table {first.newest.topic_id} {first.digest}".encode()).hexdigest()[:32]
+
+
+def _read(path: str, tables: Tables) -> Program[_State]:
     """Return what the version of `tables` says about itself."""
     data = yield Get(path)
     own = None if data is None else _own(data)
-    if own is None or own.get("digest") != tables.digest:
+    if own is None or own.digest != tables.digest:
         raise table_conflict("delta", tables.newest.topic, path)
     return own
 
 
-def _own(data: bytes) -> Action | None:
+def _own(data: bytes) -> _State | None:
     """Return what txlog stored in a version for itself; None if another program wrote the version."""
-    try:
-        found = json.loads(data.partition(b"\n")[0])["commitInfo"][_OURS]
-    except (ValueError, LookupError, TypeError):
-        return None
-    return found if isinstance(found, dict) else None
+    info = json_object(data.partition(b"\n")[0]).get("commitInfo")
+    return as_type(info.get(_OURS), _State) if isinstance(info, dict) else None
+
+
+def _is_own(data: bytes, tables: Tables) -> bool:
+    found = _own(data)
+    return found is not None and found.digest == tables.digest
 
 
 def _put_own(ctx: Context, path: str, data: bytes, after: Tables) -> Program[bool]:
@@ -277,7 +310,7 @@ def _put_own(ctx: Context, path: str, data: bytes, after: Tables) -> Program[boo
         if outcome is PutOutcome.CONFLICT:
             there = yield Get(path)
             # Another version of txlog may write other bytes for the same publication.
-            return None if there is None else (_own(there) or {}).get("digest") == after.digest
+            return None if there is None else _is_own(there, after)
         return True if outcome is PutOutcome.WRITTEN else None
 
     return (yield from create(ctx, path, data, look, what="the version"))
@@ -292,18 +325,26 @@ def _checkpoint_path(folder: str, version: int) -> str:
 
 
 def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, after: Tables) -> Program[None]:
-    """Write the whole table as one file, and name it as the newest. Without it readers only take longer."""
+    """Write the whole table as one file, and name it as the newest. Without it readers only take longer.
+
+    A checkpoint of other files, from which readers would begin, is replaced.
+    """
     # Imported here, because most versions have no checkpoint, and pyarrow takes long to load.
-    from txlog.publication.delta_checkpoint import checkpoint
+    from txlog.publication.delta_checkpoint import checkpoint, is_same_table
 
     adds = [look.add(after.files[path], is_change=False) for path in sorted(after.files)]
     actions = [look.protocol, look.metadata, *adds]
-    data = checkpoint(actions)
-    yield from put_pure(ctx, _checkpoint_path(folder, version), data)
+    data, path = checkpoint(actions), _checkpoint_path(folder, version)
+    stored = yield from _put_checkpoint(ctx, path, data)
+    if stored != data and not is_same_table(stored, actions):
+        # An incomplete copy of the store may have left it. The log decides what is in the table.
+        yield Delete(path)
+        yield from put_pure(ctx, path, data)
     newest = folder + LAST_CHECKPOINT
     there = yield Get(newest)
     if there is not None:
-        if hinted_version(there) >= version:
+        hinted = hinted_version(there)
+        if hinted == version or (hinted > version and (yield from _is_there(_checkpoint_path(folder, hinted)))):
             return
         # The object is replaced in two steps. A reader that finds none between them lists the whole folder.
         yield Delete(newest)
@@ -313,7 +354,22 @@ def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, afte
 
 def hinted_version(hint: bytes) -> int:
     """Return the version of a `_last_checkpoint`; -1 if it cannot be read."""
-    try:
-        return int(json.loads(hint)["version"])
-    except (ValueError, LookupError, TypeError):
-        return -1
+    found = whole_number(json_object(hint).get("version"))
+    return -1 if found is None or found > _MAX_VERSION else found
+
+
+def _put_checkpoint(ctx: Context, path: str, data: bytes) -> Program[bytes]:
+    """Create a checkpoint, and return the one that is there."""
+
+    def look(outcome: PutOutcome) -> Program[bytes | None]:
+        if outcome is PutOutcome.WRITTEN:
+            return data
+        found: bytes | None = (yield Get(path)) if outcome is PutOutcome.CONFLICT else None
+        return found
+
+    return (yield from create(ctx, path, data, look, what="the checkpoint"))
+
+
+def _is_there(path: str) -> Program[bool]:
+    size = yield Size(path)
+    return size is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from txlog.storage.parquet_exchange import parquet_writer
+from txlog.storage.parquet_exchange import parquet_rows, parquet_writer
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _VECTOR = pa.struct(
@@ -82,6 +82,22 @@ def checkpoint(actions: Sequence[dict[str, Any]]) -> bytes:
             rows = [_row(action) for action in actions[first : first + _BATCH]]
             writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA))
     return sink.getvalue()
+
+
+def is_same_table(data: bytes, actions: Sequence[dict[str, Any]]) -> bool:
+    """Return whether a checkpoint has the same table, files and removed rows. Other versions of txlog write other bytes."""
+    try:
+        return _named(parquet_rows(data, ["add", "metaData"])) == _named(actions)
+    except Exception:
+        # Another program may have written anything there.
+        return False
+
+
+def _named(actions: Sequence[dict[str, Any]]) -> list[str]:
+    adds = (action.get("add") for action in actions)
+    vectors = {each["path"]: (each.get("deletionVector") or {}).get("pathOrInlineDv") for each in adds if each}
+    ids = [action["metaData"]["id"] for action in actions if action.get("metaData")]
+    return [*map(str, ids), *(f"{path} {vectors[path]}" for path in sorted(vectors))]
 
 
 def _row(action: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from importlib import import_module
 
-from txlog.core.effects import List, Program
+from txlog.core.effects import Get, List, Program
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import FormatName
@@ -36,6 +36,14 @@ def write_version(
     InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
     """
     yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms)
+
+
+def is_written(name: FormatName, tables: Tables) -> Program[bool]:
+    """Return whether the version of a publication is there. Raises TableConflictError if another one is."""
+    data = yield Get(tables.path_of(name))
+    if data is not None:
+        yield from import_module(_MODULES[name]).check_version(tables, data)
+    return data is not None
 
 
 def complete_version(

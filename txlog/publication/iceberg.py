@@ -8,21 +8,30 @@ A path-based reader finds it by its number, or by `version-hint.text`, which may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
-from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size, gathered
+from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, gathered
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import count_rows
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
-from txlog.protocol.put import create
+from txlog.protocol.put import create, put_pure
+from txlog.publication.foreign import foreign, json_object, whole_number
 from txlog.publication.formats import table_conflict
-from txlog.publication.iceberg_names import HINT, IcebergTable, group_of
+from txlog.publication.iceberg_names import (
+    CUT_AT,
+    DIGEST,
+    HINT,
+    IcebergTable,
+    group_of,
+    is_manifest_list,
+    new_table_id,
+)
 from txlog.text import install_text
 
 
@@ -65,33 +74,54 @@ def write_version(
     ctx = ctx or Context()
     publication = after.newest
     number = publication.number
-    table = IcebergTable(
-        topic=topic.topic, topic_id=publication.topic_id, first=publication.formats["iceberg"], url=url
-    )
     if after.version_of("iceberg") == 0:
         # The topic may have had publications of another format.
         before = None
-    previous, manifests = (None, ()) if before is None else (yield from _read_before(library, table, before))
+    known = None if before is None else (yield from _read_before(library, before))
+    table_id = new_table_id(publication.topic_id, after.digest) if known is None else known.table.table_id
+    table = IcebergTable(topic=topic.topic, table_id=table_id, first=publication.formats["iceberg"], url=url)
     schema = library.columns(topic)
     writer = _Writer(ctx, library, table, schema, before, after)
-    is_wider = previous is not None and library.has_other_types(previous, schema)
+    # Metadata name files by the URL of the store. Lists and rows left out that use different spellings do not fit.
+    keeps_lists = known is not None and known.has_digest and known.location == table.location
+    with foreign(lambda: _conflict(after if before is None else before)):
+        is_wider = known is not None and library.has_other_types(known.metadata, schema)
 
     live = _by_group(after.files)
     old = {} if before is None else _by_group(before.files)
     lines: list[Any] = []
     for group in sorted({*live, number} if writer.gone else live):
         members = live.get(group, [])
-        written = [line for line in manifests if group_of(line.manifest_path) == group]
-        if not written or members != old.get(group) or is_wider:
+        written = [line for line in known.manifests if group_of(line.manifest_path) == group] if known else []
+        if not written or members != old.get(group) or is_wider or not keeps_lists:
             written = yield from writer.write_group(group, members)
         lines += written
 
-    path = table.manifest_list(number)
-    parent = None if previous is None else previous["current-snapshot-id"]
-    yield from writer.put(path, library.manifest_list(table, path, lines, number, parent))
-    data = library.metadata(table, previous, publication, topic, writer.summary(publication.operation), retention_ms)
-    yield from _put_metadata(ctx, table, number, data)
+    parent = None if known is None else known.metadata["current-snapshot-id"]
+    data = library.manifest_list(table, lines, number, parent)
+    path = table.manifest_list(number, data)
+    yield from writer.put(path, data)
+    previous = None if known is None else known.metadata
+    with foreign(lambda: _conflict(after if before is None else before)):
+        data = library.metadata(
+            table, previous, after, topic, path, writer.summary(publication.operation), retention_ms
+        )
+    yield from _put_metadata(ctx, after, data)
     yield from put_hint(after)
+
+
+def check_version(tables: Tables, data: bytes) -> Program[None]:
+    """Check that the metadata file `data` is the version of a publication. Raises TableConflictError.
+
+    A version that txlog wrote for a publication that the store has lost is still there after an incomplete copy. Then
+    `version-hint.text` is removed: until somebody removes the table, readers find none, instead of rows that the log
+    does not have.
+    """
+    if _version_of(tables, data) is not None:
+        return
+    if _is_of_txlog(data):
+        yield Delete(f"{tables.newest.topic}/{HINT}")
+    raise _conflict(tables)
 
 
 def put_hint(tables: Tables) -> Program[None]:
@@ -103,7 +133,7 @@ def put_hint(tables: Tables) -> Program[None]:
     newest = tables.newest
     path, version = f"{newest.topic}/{HINT}", tables.version_of("iceberg") + 1
     found: bytes | None = yield Get(path)
-    if found is not None and found.isdigit() and int(found) >= version:
+    if found is not None and found.isdigit() and (whole_number(int(found[:20])) or 0) >= version:
         return
     if found is not None:
         yield Delete(path)
@@ -126,29 +156,74 @@ def _library() -> Any:
     return iceberg_files
 
 
-def _read_before(library: Any, table: IcebergTable, before: Tables) -> Program[tuple[Any, tuple[Any, ...]]]:
-    """Return the metadata file of the version before, and the lines of its manifest list."""
-    path, list_path = (
-        f"{table.topic}/{each}" for each in (table.path(before.number), table.manifest_list(before.number))
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A version of the table."""
+
+    table: IcebergTable
+    metadata: dict[str, Any] = field(repr=False)
+    location: str
+    """Where the table was, as its publisher spelled the URL of the store."""
+    has_digest: bool
+    """Whether it names its publication by the digest, as older programs did not."""
+    list_path: str
+    manifests: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def _read_before(library: Any, before: Tables) -> Program[_Known]:
+    """Return the version before, with the lines of its manifest list."""
+    topic, path = before.newest.topic, before.path_of("iceberg")
     data = yield Get(path)
+    if data is None:
+        raise table_conflict("iceberg", topic, path)
+    yield from check_version(before, data)
+    known = _version_of(before, data)
+    assert known is not None  # check_version has found it
+    list_path = f"{topic}/{known.list_path}"
     lines = yield Get(list_path)
-    if data is None or lines is None:
-        raise table_conflict("iceberg", table.topic, path if data is None else list_path)
-    previous = _own(table, before.number, data, path)
-    return previous, library.read_manifest_list(lines, list_path)
+    if lines is None:
+        raise table_conflict("iceberg", topic, list_path)
+    return replace(known, manifests=library.read_manifest_list(lines, list_path))
 
 
-def _own(table: IcebergTable, number: int, data: bytes, path: str) -> dict[str, Any]:
-    """Return the metadata file of a publication. Raises TableConflictError for the file of another program."""
-    try:
-        value: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise table_conflict("iceberg", table.topic, path) from error
-    expected = (str(UUID(table.topic_id)), table.snapshot_id(number))
-    if (value.get("table-uuid"), value.get("current-snapshot-id")) != expected:
-        raise table_conflict("iceberg", table.topic, path)
-    return value
+def _version_of(tables: Tables, data: bytes) -> _Known | None:
+    """Return the version of the table in a metadata file; None if it is not that of this publication."""
+    with suppress(Exception):
+        value = json_object(data)
+        publication, number = tables.newest, tables.number
+        table = IcebergTable(
+            topic=publication.topic,
+            table_id=UUID(value["table-uuid"]).hex,
+            first=publication.formats["iceberg"],
+            url=str(value["location"]).removesuffix(f"/{publication.topic}"),
+        )
+        (snapshot,) = (each for each in value["snapshots"] if each["snapshot-id"] == value["current-snapshot-id"])
+        summary = snapshot["summary"]
+        digest = summary.get(DIGEST)
+        if digest is None:
+            # An older program wrote this version. The time of the cut differs in another life of the topic.
+            is_own = (table.table_id, summary[CUT_AT]) == (publication.topic_id, str(publication.cut_at))
+        else:
+            is_own = digest == tables.digest
+        path = snapshot["manifest-list"].removeprefix(f"{table.location}/")
+        if is_own and snapshot["snapshot-id"] == table.snapshot_id(number) and is_manifest_list(path):
+            return _Known(
+                table=table, metadata=value, location=table.location, has_digest=digest is not None, list_path=path
+            )
+    return None
+
+
+def _is_of_txlog(data: bytes) -> bool:
+    """Return whether txlog wrote the newest snapshot of a metadata file, for whatever publication."""
+    with suppress(Exception):
+        value = json_object(data)
+        (found,) = (each for each in value["snapshots"] if each["snapshot-id"] == value["current-snapshot-id"])
+        return CUT_AT in found["summary"]
+    return False
+
+
+def _conflict(tables: Tables) -> TableConflictError:
+    return table_conflict("iceberg", tables.newest.topic, tables.path_of("iceberg"))
 
 
 class _Writer:
@@ -179,17 +254,17 @@ class _Writer:
         ]
         if group == number:
             entries += [library.data_entry(table, number, library.DELETED, file, self._schema) for file in self.gone]
-        lines = [(yield from self._write_manifest(table.manifest(group, number), entries))]
+        lines = [(yield from self._write_manifest(group, entries))]
         partial = [file for file in members if file.removed]
         if partial:
-            sizes = yield from gathered(self._write_deletes(file) for file in partial)
+            deletes = yield from gathered(self._write_deletes(file) for file in partial)
             entries = [
                 library.delete_entry(
-                    table, number, library.ADDED if self._has_new_deletes(file) else library.EXISTING, file, size
+                    table, number, library.ADDED if self._has_new_deletes(file) else library.EXISTING, file, *written
                 )
-                for file, size in zip(partial, sizes, strict=True)
+                for file, written in zip(partial, deletes, strict=True)
             ]
-            lines.append((yield from self._write_manifest(table.delete_manifest(group, number), entries)))
+            lines.append((yield from self._write_manifest(group, entries)))
         return lines
 
     def summary(self, operation: str) -> dict[str, str]:
@@ -234,32 +309,29 @@ class _Writer:
     def _has_new_deletes(self, file: PublishedFile) -> bool:
         return self.is_first or file.since == self._number
 
-    def _write_manifest(self, path: str, entries: Sequence[Any]) -> Program[Any]:
-        size = yield from self.put(path, self._library.manifest(self._table, path, entries, self._schema))
-        return self._library.listed(self._table, path, entries, size, self._number)
+    def _write_manifest(self, group: int, entries: Sequence[Any]) -> Program[Any]:
+        library, table, number = self._library, self._table, self._number
+        data = library.manifest(table, entries, self._schema)
+        path = table.manifest(group, number, data, is_of_deletes=library.is_of_deletes(entries))
+        yield from self.put(path, data)
+        return library.listed(table, path, entries, len(data), number)
 
-    def _write_deletes(self, file: PublishedFile) -> Program[int]:
+    def _write_deletes(self, file: PublishedFile) -> Program[tuple[str, int]]:
         # Imported here, because pyarrow is slow to load and most files have all their rows.
         from txlog.storage.parquet_deletes import position_deletes
 
         data = position_deletes(self._table.uri(file.path), file.removed)
-        return (yield from self.put(self._table.deletes(file.path, file.since), data))
+        path = self._table.deletes(file.since, data)
+        yield from self.put(path, data)
+        return path, len(data)
 
-    def put(self, path: str, data: bytes) -> Program[int]:
-        """Create an object and return its length. Another publisher's has the same meaning, but may have another length."""
-        full_path = f"{self._table.topic}/{path}"
-
-        def look(outcome: PutOutcome) -> Program[int | None]:
-            if outcome is PutOutcome.WRITTEN:
-                return len(data)
-            size: int | None = (yield Size(full_path)) if outcome is PutOutcome.CONFLICT else None
-            return size
-
-        return (yield from create(self._ctx, full_path, data, look, what="it"))
+    def put(self, path: str, data: bytes) -> Program[None]:
+        """Create an object. One with its name has the same bytes."""
+        yield from put_pure(self._ctx, f"{self._table.topic}/{path}", data)
 
 
-def _put_metadata(ctx: Context, table: IcebergTable, number: int, data: bytes) -> Program[None]:
-    path = f"{table.topic}/{table.path(number)}"
+def _put_metadata(ctx: Context, after: Tables, data: bytes) -> Program[None]:
+    path = after.path_of("iceberg")
 
     def look(outcome: PutOutcome) -> Program[bytes | None]:
         if outcome is PutOutcome.WRITTEN:
@@ -268,9 +340,9 @@ def _put_metadata(ctx: Context, table: IcebergTable, number: int, data: bytes) -
         return found
 
     found = yield from create(ctx, path, data, look, what="it")
-    # An own one may differ in the snapshots that are left out.
+    # Another publisher may have spelled the URL of the store differently, or left out other snapshots.
     if found != data:
-        _own(table, number, found, path)
+        yield from check_version(after, found)
 
 
 def _by_group(files: Mapping[str, PublishedFile]) -> dict[int, list[PublishedFile]]:

@@ -42,12 +42,13 @@ from pyiceberg.types import (
 )
 
 from txlog.core.evolution import last_field_id
+from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.core.records.publications import Publication, PublishedFile
+from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import count_rows
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptRecordError
-from txlog.publication.iceberg_names import FOLDER, IcebergTable
+from txlog.publication.iceberg_names import CUT_AT, DIGEST, FOLDER, IcebergTable
 from txlog.storage.parquet_deletes import FILE_PATH_ID
 
 ADDED, EXISTING, DELETED = ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED
@@ -178,13 +179,13 @@ def data_entry(
 
 
 def delete_entry(
-    table: IcebergTable, number: int, status: ManifestEntryStatus, file: PublishedFile, size: int
+    table: IcebergTable, number: int, status: ManifestEntryStatus, file: PublishedFile, path: str, size: int
 ) -> ManifestEntry:
     """Return the entry of the deletes of a file, which have `size` bytes. They have the sequence number of the file."""
     uri = table.uri(file.path).encode()
     deletes = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
-        file_path=table.uri(table.deletes(file.path, file.since)),
+        file_path=table.uri(path),
         file_format=FileFormat.PARQUET,
         partition=Record(),
         record_count=count_rows(file.removed),
@@ -218,9 +219,9 @@ def _bound(kind: PrimitiveType, value: Any, zero: float) -> bytes:
     return to_bytes(kind, zero if isinstance(kind, FloatType | DoubleType) and value == 0 else value)
 
 
-def manifest(table: IcebergTable, path: str, entries: Sequence[ManifestEntry], schema: Schema) -> bytes:
+def manifest(table: IcebergTable, entries: Sequence[ManifestEntry], schema: Schema) -> bytes:
     """Return a manifest. All its entries are of data files, or all are of deletes."""
-    has_deletes = entries[0].data_file.content is not DataFileContent.DATA
+    has_deletes = is_of_deletes(entries)
     meta = {
         "schema": schema.model_dump_json(),
         "schema-id": str(schema.schema_id),
@@ -229,7 +230,12 @@ def manifest(table: IcebergTable, path: str, entries: Sequence[ManifestEntry], s
         "format-version": "2",
         "content": "deletes" if has_deletes else "data",
     }
-    return _avro(table, path, "manifest_entry", _ENTRY, meta, entries)
+    return _avro(table, "manifest_entry", _ENTRY, meta, entries)
+
+
+def is_of_deletes(entries: Sequence[ManifestEntry]) -> bool:
+    """Return whether entries of a manifest are of rows that are left out of files."""
+    return entries[0].data_file.content is not DataFileContent.DATA
 
 
 def listed(table: IcebergTable, path: str, entries: Sequence[ManifestEntry], size: int, number: int) -> ManifestFile:
@@ -241,9 +247,7 @@ def listed(table: IcebergTable, path: str, entries: Sequence[ManifestEntry], siz
         manifest_path=table.uri(path),
         manifest_length=size,
         partition_spec_id=0,
-        content=ManifestContent.DATA
-        if entries[0].data_file.content is DataFileContent.DATA
-        else ManifestContent.DELETES,
+        content=ManifestContent.DELETES if is_of_deletes(entries) else ManifestContent.DATA,
         sequence_number=sequence_number,
         min_sequence_number=min(older, default=sequence_number),
         added_snapshot_id=table.snapshot_id(number),
@@ -257,9 +261,7 @@ def listed(table: IcebergTable, path: str, entries: Sequence[ManifestEntry], siz
     )
 
 
-def manifest_list(
-    table: IcebergTable, path: str, manifests: Sequence[ManifestFile], number: int, parent: int | None
-) -> bytes:
+def manifest_list(table: IcebergTable, manifests: Sequence[ManifestFile], number: int, parent: int | None) -> bytes:
     """Return the list of all manifests of publication `number`."""
     meta = {
         "snapshot-id": str(table.snapshot_id(number)),
@@ -267,7 +269,7 @@ def manifest_list(
         "sequence-number": str(table.sequence_number(number)),
         "format-version": "2",
     }
-    return _avro(table, path, "manifest_file", _LIST, meta, manifests)
+    return _avro(table, "manifest_file", _LIST, meta, manifests)
 
 
 def read_manifest_list(data: bytes, path: str) -> tuple[ManifestFile, ...]:
@@ -280,12 +282,10 @@ def read_manifest_list(data: bytes, path: str) -> tuple[ManifestFile, ...]:
         raise CorruptRecordError(f"{path}: it is not a list of Iceberg's manifests: {error}") from error
 
 
-def _avro(
-    table: IcebergTable, path: str, name: str, schema: Schema, meta: Mapping[str, str], records: Sequence[Any]
-) -> bytes:
-    sink = _Memory(path)
+def _avro(table: IcebergTable, name: str, schema: Schema, meta: Mapping[str, str], records: Sequence[Any]) -> bytes:
+    sink = _Memory(name)
     output = AvroOutputFile[Any](sink, schema, name, metadata={**meta, "avro.codec": "deflate"})  # type: ignore[arg-type]
-    output.sync_bytes = table.sync_marker(path)
+    output.sync_bytes = table.sync_marker(name)
     with output:
         if records:
             output.write_block(list(records))
@@ -319,13 +319,14 @@ class _Memory:
 def metadata(
     table: IcebergTable,
     before: Mapping[str, Any] | None,
-    publication: Publication,
+    tables: Tables,
     topic: TopicMetadata,
+    manifest_list: str,
     summary: Mapping[str, str],
     retention_ms: int,
 ) -> bytes:
     """Return the metadata file of a publication. `before` is that of the one before it, if the table has one."""
-    number = publication.number
+    publication, number = tables.newest, tables.number
     schema = columns(topic)
     older: Mapping[str, Any] = before or {"last-updated-ms": 0, "last-column-id": 0, "schemas": [], "snapshots": []}
     own = schema.model_dump(mode="json", by_alias=True)
@@ -337,13 +338,14 @@ def metadata(
         "parent-snapshot-id": older.get("current-snapshot-id"),
         "sequence-number": table.sequence_number(number),
         "timestamp-ms": now,
-        "manifest-list": table.uri(table.manifest_list(number)),
+        "manifest-list": table.uri(manifest_list),
         "summary": {
             **summary,
             "txlog.publication": str(number),
+            DIGEST: tables.digest,
             "txlog.topic_id": publication.topic_id,
             "txlog.cut": msgspec.json.encode(publication.partitions).decode(),
-            "txlog.cut_at": str(publication.cut_at),
+            CUT_AT: str(publication.cut_at),
         },
         "schema-id": schema.schema_id,
     }
@@ -354,7 +356,7 @@ def metadata(
     snapshots = [*kept, snapshot]
     value = {
         "format-version": 2,
-        "table-uuid": str(UUID(publication.topic_id)),
+        "table-uuid": str(UUID(table.table_id)),
         "location": table.location,
         "last-sequence-number": table.sequence_number(number),
         "last-updated-ms": now,

@@ -1,7 +1,8 @@
 """How are the objects of a topic's Iceberg table named, and which ids and numbers does it have?
 
-All of them follow from the topic and from a publication's number, so that two publishers write the same. Iceberg's
-libraries are not needed here.
+Numbers follow from the table and from a publication's number, so that two publishers write the same. Names of lists and
+of rows left out end in a digest of the content. So an object that is there already says the same: what another spelling of
+the store's URL, or a publication that was lost, has left has another name. Iceberg's libraries are not needed here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 FOLDER = "metadata/"
 """The folder of Iceberg's metadata in a topic's folder. It holds nothing else."""
 HINT = FOLDER + "version-hint.text"
-_MANIFEST = re.compile(r"m(\d+)-(\d+)-[0-9a-f]{16}(?:-deletes)?\.avro\Z", re.ASCII)
+DIGEST, CUT_AT = "txlog.digest", "txlog.cut_at"
+"""What a snapshot's summary says of its publication. Older programs did not write the digest."""
+_MANIFEST = re.compile(r"m(\d{1,19})-(\d{1,19})-[0-9a-f]{16}(?:-deletes)?\.avro\Z", re.ASCII)
+_MANIFEST_LIST = re.compile(r"metadata/snap-\d{1,19}(?:-[0-9a-f]{16})?\.avro\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,8 @@ class IcebergTable:
     """The published table of one topic. Paths are relative to the topic's folder."""
 
     topic: str
-    topic_id: str
+    table_id: str
+    """The table's UUID without its hyphens. Tables that older programs began have the id of the topic."""
     first: int
     """The publication that is version 0 of this table."""
     url: str
@@ -47,34 +52,40 @@ class IcebergTable:
         """Return the id of a publication's snapshot: positive, and as good as random."""
         return int.from_bytes(self._digest(f"snapshot {max(number, self.first)}")[:8]) >> 1 or 1
 
-    def manifest_list(self, number: int) -> str:
-        return f"{FOLDER}snap-{self.snapshot_id(number)}.avro"
+    def manifest_list(self, number: int, data: bytes) -> str:
+        return f"{FOLDER}snap-{self.snapshot_id(number)}-{_digest_of(data)}.avro"
 
-    def manifest(self, group: int, number: int) -> str:
-        """Return the path of the list of a group's files that publication `number` writes."""
-        return f"{FOLDER}m{group}-{number}-{self._seed}.avro"
+    def manifest(self, group: int, number: int, data: bytes, *, is_of_deletes: bool) -> str:
+        """Return the path of a list of a group that publication `number` writes: of files, or of rows left out of them."""
+        return f"{FOLDER}m{group}-{number}-{_digest_of(data)}{'-deletes' if is_of_deletes else ''}.avro"
 
-    def delete_manifest(self, group: int, number: int) -> str:
-        """Return the path of the list of the rows that are left out of a group's files."""
-        return f"{FOLDER}m{group}-{number}-{self._seed}-deletes.avro"
-
-    def deletes(self, file: str, number: int) -> str:
+    def deletes(self, number: int, data: bytes) -> str:
         """Return the path of the rows that publication `number` leaves out of a file."""
-        return f"{FOLDER}d{number}-{self._digest(f'deletes {file}').hex()[:32]}.parquet"
+        return f"{FOLDER}d{number}-{_digest_of(data, 32)}.parquet"
 
-    def sync_marker(self, path: str) -> bytes:
+    def sync_marker(self, text: str) -> bytes:
         """Return Avro's marker between blocks. It is random elsewhere."""
-        return self._digest(f"marker {path}")[:16]
-
-    @property
-    def _seed(self) -> str:
-        return self._digest("names").hex()[:16]
+        return self._digest(f"marker {text}")[:16]
 
     def _digest(self, text: str) -> bytes:
-        return hashlib.sha256(f"{self.topic_id} {self.first} {text}".encode()).digest()
+        return hashlib.sha256(f"{self.table_id} {self.first} {text}".encode()).digest()
+
+
+def new_table_id(topic_id: str, digest: str) -> str:
+    """Return the id of a table that begins with the publication of this digest. No other table of the topic has it."""
+    return hashlib.sha256(f"table {topic_id} {digest}".encode()).hexdigest()[:32]
+
+
+def is_manifest_list(path: str) -> bool:
+    """Return whether a path below the topic's folder is that of a list of manifests."""
+    return _MANIFEST_LIST.match(path) is not None
 
 
 def group_of(uri: str) -> int | None:
     """Return the group whose files, or whose rows left out, a manifest lists. None: it is not txlog's."""
     match = _MANIFEST.match(uri.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def _digest_of(data: bytes, digits: int = 16) -> str:
+    return hashlib.sha256(data).hexdigest()[:digits]

@@ -57,9 +57,10 @@ from txlog.protocol.publications import (
 )
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
-from txlog.publication.formats import check_writable, complete_version, first_version, write_version
+from txlog.publication.formats import check_writable, complete_version, first_version, is_written, write_version
 from txlog.publication.known import Known
 from txlog.publication.so_far import SoFar
+from txlog.storage.backends import canonical_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,8 +170,9 @@ class _Attempt:
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
-        check_writable(self._formats, topic, runtime.url)
-        roll_forward(runtime, chain, topic, self._formats, self._so_far)
+        check_writable(self._formats, topic, _url(runtime))
+        is_complete = look is not None and before is not None and look.tables.digest == before.digest
+        roll_forward(runtime, chain, topic, self._formats, self._so_far, is_complete=is_complete)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
@@ -438,11 +440,18 @@ class _Attempt:
 
 
 def roll_forward(
-    runtime: Runtime, chain: Chain, topic: TopicMetadata, formats: Sequence[FormatName], so_far: SoFar
+    runtime: Runtime,
+    chain: Chain,
+    topic: TopicMetadata,
+    formats: Sequence[FormatName],
+    so_far: SoFar,
+    *,
+    is_complete: bool = False,
 ) -> None:
     """Write the `formats` of the newest publications, if whoever created these has not done so.
 
-    A format that the topic does not have any more is left where it stands.
+    A format that the topic does not have any more is left where it stands. `is_complete`: this process has completed
+    the newest version before. Raises TableConflictError if the newest version that is there is another one.
     """
     if chain.newest is None:
         return
@@ -453,7 +462,7 @@ def roll_forward(
         if not late and (first := tables[0].number) > 0:
             earlier = runtime.run(read_publications(topic.topic, first_whole(first - 1), first - 1)).tables
             tables, late = [*earlier, *tables], len(earlier)
-    if late:
+    if late and not (is_complete and late == len(tables)):
         # A publisher that died in the middle of a version has left this one, or one that is written below.
         _complete(runtime, tables[late - 1], topic, formats)
     for at in range(late, len(tables)):
@@ -469,7 +478,7 @@ def _complete(runtime: Runtime, tables: Tables, topic: TopicMetadata, formats: S
 
 
 def _is_written(runtime: Runtime, tables: Tables, formats: Sequence[FormatName]) -> bool:
-    return all(runtime.store.get(tables.path_of(name)) is not None for name in _both(tables, formats))
+    return all(runtime.run(is_written(name, tables)) for name in _both(tables, formats))
 
 
 def _write(
@@ -488,8 +497,13 @@ def _write(
     retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
     for name in wanted:
         known = before if newest.number > newest.formats[name] else None
-        runtime.run(write_version(name, known, after, columns, url=runtime.url, retention_ms=retention_ms))
+        runtime.run(write_version(name, known, after, columns, url=_url(runtime), retention_ms=retention_ms))
         so_far.wrote(name)
+
+
+def _url(runtime: Runtime) -> str:
+    """Return how tables name the store: not as the caller spelled the URL."""
+    return canonical_url(runtime.where)
 
 
 def _both(tables: Tables, formats: Sequence[FormatName]) -> list[FormatName]:

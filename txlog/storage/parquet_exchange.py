@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,11 @@ from txlog.errors import InvalidRequestError
 def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
     """Return a writer of a file to `sink`. Its `close` writes the end of the file, and leaves `sink` open."""
     return pq.ParquetWriter(sink, schema, compression="zstd")
+
+
+def parquet_rows(data: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return some columns of the file in `data`. What it raises is pyarrow's."""
+    return pq.read_table(pa.BufferReader(data), columns=list(columns)).to_pylist()
 
 
 def parquet_schema(path: str) -> pa.Schema:

@@ -17,3 +17,9 @@ URLS = tuple(f"{backend.schemes[0]}://" for backend in BACKENDS)
 def backend_of(url: str) -> type[Backend] | None:
     """Return the backend of the store at `url`; None for a folder, for a store in memory, and for an unknown scheme."""
     return BY_SCHEME.get(url.partition("://")[0].lower())
+
+
+def canonical_url(url: str) -> str:
+    """Return the URL of a store with the one scheme that most engines know among those that mean the same place."""
+    backend = backend_of(url)
+    return url if backend is None else f"{backend.table_scheme}://{url.partition('://')[2]}"

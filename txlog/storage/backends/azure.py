@@ -13,6 +13,7 @@ class Azure(Backend):
     """Azure Blob Storage and Data Lake Storage."""
 
     schemes = ("abfs", "abfss", "az")
+    table_scheme = "abfss"
     package = "adlfs"
     extra = "azure"
     driver = "adlfs.spec.AzureBlobFileSystem"

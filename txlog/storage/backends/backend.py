@@ -42,6 +42,8 @@ class Backend(ABC):
 
     schemes: ClassVar[tuple[str, ...]]
     """Schemes of its URLs. The first one is also fsspec's name of the driver."""
+    table_scheme: ClassVar[str]
+    """The one scheme with which published tables name their files, whatever the store's URL has."""
     package: ClassVar[str]
     extra: ClassVar[str]
     """The extra of pyspark-txlog that installs the driver."""

@@ -15,6 +15,7 @@ class Gcs(Backend):
     """Google Cloud Storage."""
 
     schemes = ("gs", "gcs")
+    table_scheme = "gs"
     package = "gcsfs"
     extra = "gcs"
     driver = "gcsfs.core.GCSFileSystem"

@@ -14,6 +14,7 @@ class S3(Backend):
     """Amazon S3, and servers that speak its protocol."""
 
     schemes = ("s3", "s3a")
+    table_scheme = "s3"
     package = "s3fs"
     extra = "s3"
     driver = "s3fs.core.S3FileSystem"
