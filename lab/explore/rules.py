@@ -16,6 +16,7 @@ from lab.explore.alone import run_alone
 from lab.explore.client import Client, Note, Word, rows_of
 from lab.explore.keys import Compacted, is_tombstone, superseded, wrong_rows, wrong_runs
 from lab.explore.oracle import Truth, read_chain
+from lab.explore.past_oracle import wrong_past
 from lab.explore.published import published_words, wrong_tables
 from lab.explore.publisher import publish_alone, retention_of
 from lab.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
@@ -102,9 +103,14 @@ class Rules:
         owners: set[tuple[int, int]] = set()
         for client in clients:
             returned: set[Word] = set()
-            for note in client.notes:
+            for number, note in enumerate(client.notes):
                 if (wrong := self._note(store, note)) is not None:
                     return wrong
+                if note.kind == "looked back":
+                    earlier = tuple(each for each in client.notes[:number] if each.kind == note.kind)
+                    truths = {tp: self._truth(store, tp) for tp in self.partitions}
+                    if (wrong := self._looked(store, note) or wrong_past(truths, note, earlier)) is not None:
+                        return wrong
                 if note.kind == "committed":
                     returned |= set(note.words)
                 missing = returned - set(note.words) if note.kind == "looked" else set()

@@ -50,12 +50,13 @@ ENDINGS = {
     "small": {"owner: committed", "owner: failed"},
     "small list": {"slow: done", "takeover: ready", "vacuum: vacuumed"},
     "small deletion": {"owner: committed", "owner: failed"},
+    "looks back, compacted": {"looks: looked back", "looks: too old", "compactor: compacted"},
     "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
 
 
 # `make test` explores few of the scenarios beyond those of `lab/explore/scenarios.py`, `make test-exhaustive` all of them.
-SAMPLE = ("small", "small list", "small deletion", "small mixed")
+SAMPLE = ("small", "small list", "small deletion", "small mixed", "looks back", "looks back, merged")
 EXHAUSTIVE = {name for name in SCENARIOS if name not in scenarios.SCENARIOS and name not in SAMPLE}
 
 
