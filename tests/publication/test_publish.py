@@ -12,7 +12,7 @@ import pytest
 from tests.client.world import ORDERS, World, many, orders
 from tests.maintenance.crashes import prepared, strike_everywhere
 from tests.maintenance.test_crashes import history, merge
-from tests.publication.lives import publish
+from tests.publication.lives import Follower, publish
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
@@ -25,6 +25,8 @@ from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
+from txlog.publication.publish import Published
+from txlog.storage.parquet_file import OpenedFile
 from txlog.testing.clock import ManualClock
 from txlog.testing.failing_store import FailingStore
 
@@ -348,6 +350,60 @@ def test_a_renamed_column_rewrites_the_files_first() -> None:
         assert not isinstance(made, Exception)
         assert (made.files_added, made.files_removed, made.rows_added) == (1, 1, 0)
         assert not set(tables_of(store).files) & set(before.files)
+    world.close()
+
+
+@pytest.mark.parametrize("formats", ["delta", "iceberg,delta"])
+def test_an_open_transaction_does_not_stop_tables_whose_columns_were_renamed(formats: str) -> None:
+    """No merge may take a file above the LSO, so its rows are copied with the new names."""
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": formats, "segment.batches": "1"})
+    late = store.producer("late", staged=False)
+    late.init_transactions()
+    late.begin_transaction()
+    late.send("orders", orders(7))
+    late.flush()
+
+    def made() -> Published:
+        session = reading.read_session(world.open().runtime)
+        ((_, found),) = publish_topics(session, [world.open().runtime.topic("orders", 0)])
+        assert isinstance(found, Published)
+        assert found.must_rewrite == ()
+        return found
+
+    def send(name: str, *ids: int) -> None:
+        with world.open().producer() as producer:
+            producer.send("orders", [{"id": number, name: "x"} for number in ids]).result()
+        world.clock.advance_ms(10)
+
+    def names() -> set[str]:
+        found = set()
+        for path, file in tables_of(store).files.items():
+            opened = OpenedFile(world.memory, f"orders/{path}", file.bytes, None)
+            found |= {*opened.parquet.schema_arrow.names} - {"_offset", "_timestamp"}
+        return found
+
+    follower = Follower(world)
+    send("name", 1, 2)
+    made()
+    send("name", 3)
+    for new, number in (("title", 4), ("label", 5)):
+        world.open().alter_topic("orders", rename_columns={"name" if new == "title" else "title": new})
+        send(new, number)
+        made()
+        assert names() == {"id", new}
+        assert sorted(follower.rows(tables_of(store)).elements()) == [*range(1, number + 1)]
+        assert publish(store).publications == 0
+    late.commit_transaction()
+    world.clock.advance_ms(10)
+    made()
+    made()
+    assert names() == {"id", "label"}
+    assert sorted(follower.rows(tables_of(store)).elements()) == [1, 2, 3, 4, 5, 7]
+    follower.follow(store.runtime.run(read_chain("orders")).tables)
+    assert max(follower.seen.values()) == 1, "a reader that follows the tables sees each row once"
+    late.close()
     world.close()
 
 

@@ -9,7 +9,7 @@ follows the tables sees each row once, in a file that is new to him. This module
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -140,6 +140,8 @@ class Changes:
     added: tuple[PublishedFile, ...] = ()
     """Files whose rows are all new, and all in the tables from then on."""
     copies: tuple[Copy, ...] = ()
+    moved: tuple[Copy, ...] = ()
+    """Copies of rows that the tables have, in a file that must leave them. They replace it."""
 
 
 def fold(before: Tables | None, publication: Publication, digest: str) -> Tables:
@@ -297,11 +299,12 @@ def compare(
     before: Tables | None,
     partitions: Sequence[ShownPartition],
     offsets: Mapping[str, Sequence[int]],
+    misread: Collection[str] = (),
 ) -> Changes:
     """Return what must change in the tables so that they show `partitions`, which are all of the topic, in order.
 
-    `offsets` holds the offset of each row of the files that are unclear. Raises CorruptLogError if the cut lacks rows
-    that the tables have: it is then older than they are.
+    `offsets` holds the offset of each row of the files that are unclear. Files in `misread` leave the tables: their
+    rows are copied. Raises CorruptLogError if the cut lacks rows that the tables have: it is then older than they are.
     """
     listed = {} if before is None else before.files
     if before is not None:
@@ -319,19 +322,23 @@ def compare(
     copies_of: dict[str, list[PublishedFile]] = {}
     for file in held.values():
         copies_of.setdefault(file.source, []).append(file)
-    gone = {path for path, file in held.items() if (file.source or path) not in shown}
+    gone = {path for path, file in held.items() if (file.source or path) not in shown or path in misread}
     replaced: list[PublishedFile] = []
     added: list[PublishedFile] = []
     copies: list[Copy] = []
+    moved: list[Copy] = []
     for path, (each, intervals) in shown.items():
         old, new = _split(intervals, each, offsets.get(path, ()))
-        published, parts = held.get(path), copies_of.get(path, ())
+        published = held.get(path)
+        parts = [part for part in copies_of.get(path, ()) if part.path not in misread]
         every = (RowRun(0, each.file.rows),)
-        missing = minus(
-            old, joined(sorted((run for part in parts for run in part.source_rows), key=attrgetter("first_row")))
-        )
-        if published is not None:
-            removed = minus(every, minus(old, published.removed))
+        missing = minus(old, _rows_of(parts))
+        if path in misread:
+            if missing:
+                moved.append(_copy(each, missing))
+        elif published is not None:
+            lost = _rows_of(part for part in copies_of.get(path, ()) if part.path in misread)
+            removed = minus(every, minus(old, minus(published.removed, lost)))
             if removed != published.removed:
                 # The log start has moved into the file.
                 replaced.append(_published(each, removed))
@@ -345,15 +352,28 @@ def compare(
             if expired != part.removed:
                 replaced.append(msgspec.structs.replace(part, removed=expired))
         if new:
-            copies.append(
-                Copy(partition=each.partition, file=each.file, schema_id=each.schema_id, rows=new, batch=each.batch)
-            )
+            copies.append(_copy(each, new))
     if begins_again:
         gone = listed.keys() - {file.path for file in replaced}
-    return Changes(replaced=tuple(replaced), removed=tuple(sorted(gone)), added=tuple(added), copies=tuple(copies))
+    return Changes(
+        replaced=tuple(replaced),
+        removed=tuple(sorted(gone)),
+        added=tuple(added),
+        copies=tuple(copies),
+        moved=tuple(moved),
+    )
 
 
 # -- details ----------------------------------------------------------------------------------------------------------
+
+
+def _copy(shown: ShownFile, rows: tuple[RowRun, ...]) -> Copy:
+    return Copy(partition=shown.partition, file=shown.file, schema_id=shown.schema_id, rows=rows, batch=shown.batch)
+
+
+def _rows_of(copies: Iterable[PublishedFile]) -> tuple[RowRun, ...]:
+    """Return the rows of their source that are in copies."""
+    return joined(sorted((run for part in copies for run in part.source_rows), key=attrgetter("first_row")))
 
 
 def _published(shown: ShownFile, removed: tuple[RowRun, ...]) -> PublishedFile:

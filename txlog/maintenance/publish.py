@@ -76,7 +76,7 @@ def _publish(
     if not made.must_rewrite:
         return made
     _rewrite(session, made, workers, progress)
-    return publish_topic(session, topic, known)
+    return publish_topic(session, topic, known, copies=True)
 
 
 def _rewrite(session: Session, made: Published, workers: Workers | None, progress: Progress | None) -> None:

@@ -34,10 +34,13 @@ def _why(
 ) -> str | None:
     by_id = {field.id: field for field in written}
     names = {field.name.lower(): field for field in written}
+    exact = {field.name: field for field in written}
     for field in wanted:
         path = above + field.name
         found = by_id.get(field.id)
-        if by_name and (other := names.get(field.name.lower())) is not None and other.id != field.id:
+        # Readers of Iceberg go by ids. But pyiceberg goes by names in sealed files, because `_offset` has no id there.
+        name, known = (field.name.lower(), names) if by_name else (field.name, exact)
+        if (other := known.get(name)) is not None and other.id != field.id:
             return f"column {path!r} has the name of another one there"
         if found is None:
             if has_default(field, last_id):

@@ -6,7 +6,7 @@ Only this module needs pyiceberg, whose types and writers it uses.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 from uuid import UUID
@@ -109,11 +109,12 @@ def has_other_types(before: Mapping[str, Any], schema: Schema) -> bool:
     )
 
 
-def name_mapping(schemas: Iterable[Schema]) -> str:
+def name_mapping(schemas: Sequence[Schema]) -> str:
     """Return which ids the names of columns mean in files that lack ids: all names that each column has had.
 
-    pyiceberg finds columns by these names, all of them, in a file where one column has no id, as `_offset` in sealed
-    files. So a name that two columns have had is left out: such a file is then refused instead of read wrongly.
+    `schemas` are in order. pyiceberg finds columns by these names, all of them, in a file where one column has no id,
+    as `_offset` in sealed files. A name that two columns have had means the later one: no file of the table has the
+    earlier one (`txlog.publication.columns`).
     """
     own: list[dict[str, Any]] = [{"field-id": number, "names": [name]} for name, number in _UNPUBLISHED.items()]
     return json.dumps(_mapped([schema.fields for schema in schemas]) + own)
@@ -121,18 +122,30 @@ def name_mapping(schemas: Iterable[Schema]) -> str:
 
 def _mapped(versions: Iterable[Sequence[NestedField]]) -> list[dict[str, Any]]:
     fields: dict[int, dict[str, list[IcebergType]]] = {}
-    ids: dict[str, set[int]] = {}
+    newest: dict[str, int] = {}
     for version in versions:
         for field in version:
             fields.setdefault(field.field_id, {}).setdefault(field.name, []).append(field.field_type)
-            ids.setdefault(field.name, set()).add(field.field_id)
+            newest[field.name] = field.field_id
     made = []
     for number, types in fields.items():
-        names = [name for name in types if len(ids[name]) == 1]
+        names = [name for name in types if newest[name] == number]
         if names:
             nested = _mapped(_children(each) for listed in types.values() for each in listed)
             made.append({"field-id": number, "names": names, **({"fields": nested} if nested else {})})
     return made
+
+
+def _uses_a_name_again(schemas: Sequence[Schema]) -> bool:
+    """Return whether a name in the last of `schemas` was that of another column before."""
+
+    def placed(fields: Sequence[NestedField], above: int = 0) -> Iterator[tuple[tuple[int, str], int]]:
+        for field in fields:
+            yield (above, field.name), field.field_id
+            yield from placed(_children(field.field_type), field.field_id)
+
+    *older, newest = [dict(placed(schema.fields)) for schema in schemas]
+    return any(ids.get(place, number) != number for ids in older for place, number in newest.items())
 
 
 def _children(of: IcebergType) -> Sequence[NestedField]:
@@ -353,6 +366,10 @@ def metadata(
     # time would drop the snapshot that it replaces, and a reader that follows the table could not go on from there.
     replaced_ms = [*(each["timestamp-ms"] for each in older["snapshots"][1:]), now]
     kept = [each for each, at_ms in zip(older["snapshots"], replaced_ms, strict=False) if at_ms > now - retention_ms]
+    known = [Schema.model_validate(each) for each in schemas]
+    if before is not None and older["current-schema-id"] != schema.schema_id and _uses_a_name_again(known):
+        # In sealed files of older snapshots that name means another column.
+        kept = []
     snapshots = [*kept, snapshot]
     value = {
         "format-version": 2,
@@ -369,7 +386,7 @@ def metadata(
         "sort-orders": [{"order-id": 0, "fields": []}],
         "default-sort-order-id": 0,
         "properties": {
-            "schema.name-mapping.default": name_mapping(Schema.model_validate(each) for each in schemas),
+            "schema.name-mapping.default": name_mapping(known),
             "history.expire.max-snapshot-age-ms": str(retention_ms),
             # Files of the log belong to txlog. Spark's procedures that delete files refuse a table with this property.
             "gc.enabled": "false",

@@ -9,32 +9,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from txlog.client.reading import written_schemas
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
-from txlog.core import envelope, names
+from txlog.core import envelope
 from txlog.core.effects import Program
 from txlog.core.features import PUBLICATION
-from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.publication import (
     Changes,
     Copy,
-    OfBatch,
-    ShownFile,
     Tables,
     compare,
     is_compacted_ahead,
     unclear_files,
 )
 from txlog.core.records import DataFile, Publication, TopicMetadata
-from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition, RowRun
+from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition
 from txlog.core.row_runs import count_rows
 from txlog.errors import (
     CoordinatorContentionError,
@@ -57,13 +52,11 @@ from txlog.protocol.publications import (
 )
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import why_misread
+from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import check_writable, complete_version, first_version, is_written, write_version
 from txlog.publication.known import Known
 from txlog.publication.so_far import SoFar
 from txlog.storage.backends import canonical_url
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LOG = logging.getLogger(__name__)
 
@@ -103,10 +96,14 @@ def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]
     return runtime.settings.topic_config(topic).publish_formats  # type: ignore[return-value]
 
 
-def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = None) -> Published:
+def publish_topic(
+    session: Session, topic: TopicMetadata, known: Known | None = None, *, copies: bool = False
+) -> Published:
     """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
 
-    `known` keeps what was read from one call to the next, which then reads only what is new.
+    `known` keeps what was read from one call to the next, which then reads only what is new. `copies`: rows of files
+    that a format would misread are copied, because a merge has left these files: it does not take files with rows at or
+    behind the last stable offset.
 
     Raises InvalidRequestError for a topic that is not published, and UnsupportedStoreError in a store without the
     feature. Raises TableConflictError if another program wrote to a table, and CoordinatorContentionError if another
@@ -121,7 +118,7 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
         )
     runtime.ensure_writable()
     so_far = SoFar()
-    attempt = _Attempt(session, topic, Known() if known is None else known, so_far)
+    attempt = _Attempt(session, topic, Known() if known is None else known, so_far, copies)
     try:
         for _ in range(MAX_ROUNDS):
             try:
@@ -146,13 +143,14 @@ def publish_topic(session: Session, topic: TopicMetadata, known: Known | None = 
 class _Attempt:
     """From reading the chain to writing the formats. It runs again if another publisher was faster."""
 
-    def __init__(self, session: Session, topic: TopicMetadata, known: Known, so_far: SoFar) -> None:
+    def __init__(self, session: Session, topic: TopicMetadata, known: Known, so_far: SoFar, copies: bool) -> None:
         self._session = session
         self._runtime = session.runtime
         self._topic = topic
         self._formats: tuple[FormatName, ...] = ()
         self._known = known
         self._so_far = so_far
+        self._copies = copies
         self._newest: Tables | None = None
         """The tables after the newest publication that this attempt knows."""
         self._done = Counter[str]()
@@ -199,13 +197,14 @@ class _Attempt:
         ):
             # The cut lacks a partition to which its transactions may have written, or files have other columns.
             return None
-        unreadable = self._unreadable(before, shown)
-        if unreadable:
+        misread = self._misread(before, shown)
+        if misread and not self._copies:
+            sources = tuple({each.path: each for each in misread.values()}.values())
             return Published(
-                topic=topic.topic, number=before.number, publications=self._so_far.made, must_rewrite=unreadable
+                topic=topic.topic, number=before.number, publications=self._so_far.made, must_rewrite=sources
             )
-        unclear = unclear_files(before, shown.partitions)
-        changes = compare(before, shown.partitions, {each.file.path: self._offsets(each) for each in unclear})
+        offsets = {each.file.path: offsets_of(runtime, topic, each) for each in unclear_files(before, shown.partitions)}
+        changes = compare(before, shown.partitions, offsets, misread)
         if is_compacted_ahead(before, shown.partitions) and not is_new_look:
             # Until the replacement the tables have some keys twice, as the log had before the compaction. Then take
             # another cut, as below.
@@ -213,11 +212,12 @@ class _Attempt:
             return None
         has_new_rows = bool(changes.added or changes.copies)
         tables: Tables | None = before
-        if changes.replaced or changes.removed or is_new_look:
-            moved = Changes(replaced=changes.replaced, removed=changes.removed)
+        if changes.replaced or changes.removed or changes.moved or is_new_look:
+            replaced = (*changes.replaced, *self._copied(changes.moved, before))
+            moved = Changes(replaced=replaced, removed=changes.removed)
             tables = self._append(before, moved, "replace", before.newest.partitions, before.newest.cut_at)
             if tables is not None:
-                self._done["files_added"] += len(changes.replaced)
+                self._done["files_added"] += len(replaced)
                 self._done["files_removed"] += len(changes.removed)
             if has_new_rows:
                 # The cut is older than this publication, and vacuum goes by the age of the newest one. So take another
@@ -239,7 +239,7 @@ class _Attempt:
 
     def _add(self, before: Tables, shown: Shown, changes: Changes) -> Tables | None:
         """Create a publication with the new rows and the cut; None if another publisher was faster."""
-        copies = [self._copy(copy, before.number + 1) for copy in changes.copies]
+        copies = self._copied(changes.copies, before)
         files = (*changes.added, *copies)
         cuts = tuple(each.cut for each in shown.partitions)
         tables = self._append(before, Changes(added=files), "append", cuts, shown.cut_at)
@@ -302,8 +302,8 @@ class _Attempt:
         self._known.indexes.update(shown.indexes)
         return shown
 
-    def _unreadable(self, before: Tables, shown: Shown) -> tuple[Unreadable, ...]:
-        """Return the files that a format would misread. Of a copy it is the source: a merge of it replaces both."""
+    def _misread(self, before: Tables, shown: Shown) -> dict[str, Unreadable]:
+        """Return the files that a format would misread. What a merge must rewrite for a copy is its source."""
         topic = self._topic
         files: list[tuple[int, DataFile, int, str]] = [
             (each.partition, each.file, each.schema_id, each.file.path)
@@ -314,12 +314,11 @@ class _Attempt:
         held = before.files.values()
         files += [(each.partition, each, each.schema_id, each.source) for each in held if each.source in log]
         written = self._runtime.written_schemas(topic, {schema_id for _, _, schema_id, _ in files})
-        whys = {
-            (TopicPartition(topic.topic, partition), path): why
-            for partition, file, schema_id, path in files
+        return {
+            file.path: Unreadable(topic_partition=TopicPartition(topic.topic, partition), path=source, why=why)
+            for partition, file, schema_id, source in files
             if (why := why_misread(topic.schema, written[schema_id], file, self._formats)) is not None
         }
-        return tuple(Unreadable(topic_partition=tp, path=path, why=why) for (tp, path), why in whys.items())
 
     def _append(
         self, before: Tables | None, changes: Changes, operation: str, partitions: tuple[object, ...], cut_at: int
@@ -360,83 +359,12 @@ class _Attempt:
             log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
         return tables
 
+    def _copied(self, copies: Sequence[Copy], before: Tables) -> list[PublishedFile]:
+        return [write_copy(self._runtime, self._topic, copy, before.number + 1) for copy in copies]
+
     def _forget(self) -> None:
         topic = self._topic.topic
         self._session.forget([tp for tp in self._session.views if tp.topic == topic])
-
-    def _offsets(self, shown: ShownFile) -> Sequence[int]:
-        """Return the offset of each row of a file, as the rows lie in it."""
-        import numpy as np
-
-        from txlog.core.schema import OFFSET_COLUMN
-
-        every = (RowRun(0, shown.file.rows),)
-        batches = self._read(shown.partition, shown.file, shown.schema_id, shown.batch, every, columns=())
-        return np.concatenate([batch.column(OFFSET_COLUMN).to_numpy() for batch in batches])  # type: ignore[return-value]
-
-    def _copy(self, copy: Copy, number: int) -> PublishedFile:
-        """Write the rows of a copy to a new file, and return the file."""
-        from txlog.storage.parquet_writer import write_rows_file
-
-        runtime, topic = self._runtime, self._topic
-        file = write_rows_file(
-            runtime.store,
-            topic.topic,
-            names.published_copy_path(number, runtime.ids.new_id()),
-            self._read(copy.partition, copy.file, copy.schema_id, copy.batch, copy.rows, columns=None),
-            topic.schema,
-            compression=runtime.settings.row_config({}, topic).compression_type,
-            offset_column=True,
-        )
-        return PublishedFile(
-            path=file.path,
-            rows=file.rows,
-            bytes=file.bytes,
-            digest=file.digest,
-            footer_digest=file.footer_digest,
-            row_groups=file.row_groups,
-            statistics=file.statistics,
-            partition=copy.partition,
-            schema_id=topic.schema_id,
-            source=copy.file.path,
-            source_rows=copy.rows,
-            since=number,
-            group=number,
-        )
-
-    def _read(
-        self,
-        partition: int,
-        file: DataFile,
-        schema_id: int,
-        batch: OfBatch | None,
-        wanted: Sequence[RowRun],
-        columns: Sequence[str] | None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of a file with `_offset` and `_timestamp`, as they lie in it."""
-        from txlog.client import rows
-
-        topic = self._topic
-        piece = FilePiece(
-            topic_partition=TopicPartition(topic.topic, partition),
-            # Without the fields of an index: its rows may be sorted, and a reader would put them in the order of offsets.
-            file=DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__}),
-            schema_id=schema_id,
-            ranges=tuple(
-                RowRange(
-                    first_row=run.first_row,
-                    rows=run.end_row - run.first_row,
-                    base_offset=BY_COLUMN if batch is None else batch.base_offset + run.first_row,
-                    timestamp=BY_COLUMN if batch is None else batch.timestamp,
-                )
-                for run in wanted
-            ),
-            offset_column=batch is None,
-            start=0,
-            end=names.MAX_OFFSET,
-        )
-        written = written_schemas(self._runtime, topic, [piece])
-        return rows.read_pieces(self._runtime.store, [piece], topic.schema, columns, written=written)
 
 
 def roll_forward(
