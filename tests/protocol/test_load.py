@@ -17,7 +17,7 @@ from txlog.core.records import Boundary, Clean
 from txlog.core.snapshot_state import to_snapshot
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
 from txlog.protocol.append import append_log_start
-from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views, load, refresh
+from txlog.protocol.load import MAX_MS_BY_NAME, MAX_SLOTS_BY_NAME, gather_fresh_views, load, refresh
 from txlog.protocol.seal import seal
 from txlog.protocol.table import state_partition
 
@@ -220,12 +220,12 @@ def test_tailing_costs_one_get_more_than_there_are_new_records(new: int) -> None
     assert refreshed.listed_at == view.listed_at  # a GET never renews a view
 
 
-def test_a_reader_who_is_no_faster_than_the_writers_ends() -> None:
-    """New records arrive as fast as the reader reads. If it only followed names, it would never return the end of the log."""
+def test_a_process_that_is_no_faster_than_the_writers_ends() -> None:
+    """New records arrive as fast as it reads. If it only followed names, it would never return the end of the log."""
     cluster = filled(2, per_segment=100)
     process = Process(cluster)
     process.do(process.idempotent())
-    task = Task(cluster, refresh(context(), cluster.view(A), max_slots=MAX_SLOTS_BY_NAME))
+    task = Task(cluster, refresh(context(), cluster.view(A)))
     lists = 0
     for number in range(1000):
         if task.done:
@@ -236,6 +236,26 @@ def test_a_reader_who_is_no_faster_than_the_writers_ends() -> None:
         task.step()
     assert lists == 1
     assert task.result.state.next_offset >= 2 + MAX_SLOTS_BY_NAME
+
+
+def test_a_process_behind_a_slow_store_lists() -> None:
+    """A call has only so much time. By name it would use up that time before it has read 64 records."""
+    cluster = filled(2, per_segment=100)
+    view = cluster.view(A)
+    process = Process(cluster)
+    process.do(process.idempotent())
+    for number in range(MAX_SLOTS_BY_NAME):
+        process.do(process.send(A, f"n{number}"))
+    task = Task(cluster, refresh(context(), view))
+    by_name = lists = 0
+    while not task.done:
+        lists += isinstance(task.pending, List)
+        if isinstance(task.pending, Get) and not lists:
+            by_name += 1
+            cluster.pass_ms(MAX_MS_BY_NAME // 5)
+        task.step()
+    assert (lists, task.result.state.next_offset) == (1, 2 + MAX_SLOTS_BY_NAME)
+    assert by_name <= 8  # and the look at the end of the view
 
 
 @pytest.mark.parametrize(("age", "max_age", "lists"), [(0, None, 0), (1, None, 0), (0, 0, 1), (10, 10, 1), (9, 10, 0)])

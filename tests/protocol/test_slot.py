@@ -42,6 +42,7 @@ from txlog.errors import (
     StorageError,
 )
 from txlog.protocol import append, expiry
+from txlog.protocol.load import MAX_SLOTS_BY_NAME
 from txlog.protocol.table import state_partition
 
 change = msgspec.structs.replace
@@ -260,6 +261,18 @@ def test_of_writers_that_race_one_always_wins(cluster: Cluster) -> None:
         assert len(cluster.batches(A)) == before + 1
     assert rounds == 5
     assert sorted(cluster.read(A).values()) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_writer_far_behind_lists_and_does_not_follow_each_record(cluster: Cluster) -> None:
+    """It was idle while others wrote. By name it would never reach the end beside writers that are as fast (invariant 15)."""
+    idle, other = writer(cluster, ctx=rolling(10)), writer(cluster, ctx=rolling(10))
+    idle.do(idle.send(A, "first"))
+    for number in range(20 * MAX_SLOTS_BY_NAME):
+        other.do(other.send(A, f"n{number}"))
+        other.do(other.seal(A))
+    made = requests(cluster, idle.send(A, "second"), idle)
+    assert sum(each.startswith("List") for each in made) == 1
+    assert len(made) <= MAX_SLOTS_BY_NAME + 2 * 10 + 10
 
 
 def test_losing_for_ever_ends_in_contention(cluster: Cluster) -> None:

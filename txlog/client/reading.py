@@ -27,7 +27,7 @@ from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, TIMESTAMP_COLUMN
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.load import MAX_SLOTS_BY_NAME, get_view, load, refresh
+from txlog.protocol.load import get_view, load, refresh
 from txlog.protocol.read import ReadIndexes, ReadPlan, plan_read
 from txlog.protocol.snapshot import take_snapshot
 from txlog.storage.backends import backend_of
@@ -131,7 +131,7 @@ def plan_reads(
             start, end = ranges[tp]
             _, view = yield from get_view(ctx, {**views, **held}, tp)
             if cut is not None and view.state.next_offset < cut.ends[tp]:
-                view = yield from refresh(ctx, view, max_slots=MAX_SLOTS_BY_NAME)
+                view = yield from refresh(ctx, view)
             return (yield from plan_read(ctx, view, start, end, level, (indexes or {}).get(tp), cut))
 
         found = yield Gather(tuple(one(tp) for tp in ranges))

@@ -359,6 +359,7 @@ class Sender:
         outcomes: tuple[_Outcome, ...] = self._session.runtime.run(
             gathered(append(ctx, views, batch) for batch in batches)
         )
+        self._session.keep_learned(ctx)
         for outcome in outcomes:
             self._settle(outcome)
         appended = [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)]

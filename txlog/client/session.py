@@ -1,8 +1,8 @@
 """How does a client call the protocol: with which views, how many retries, and until when?
 
-A session holds one client's views in an immutable mapping, which is replaced by the result of a call. A failed call
-leaves it unchanged (a held view may be stale, but never wrong). Calls that may be repeated are retried with back-off
-until the call's time is up.
+A session holds one client's views in an immutable mapping, which is replaced by the result of a call. A call that fails
+leaves what it has read of the chain until then, so its repetition goes on from there and does not start over (a held
+view may be stale, but never wrong). Calls that may be repeated are retried with back-off until the call's time is up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txlog.core.effects import Program, gathered
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, prove, refresh
+from txlog.protocol.load import load, prove, refresh
 from txlog.protocol.transactions import EndResult, resolve
 from txlog.storage.forks import lock_for_forks
 
@@ -70,8 +70,8 @@ class Session:
         return self._views
 
     def context(self) -> Context:
-        """Return the context of one call."""
-        return self.runtime.context(self._config)
+        """Return the context of one call. A call that fails gives its `learned` to `keep_learned`."""
+        return replace(self.runtime.context(self._config), learned={})
 
     def call(
         self, what: str, program: Call[T], *, wait: bool = True, settles: bool = True, limit_ms: int | None = None
@@ -84,6 +84,7 @@ class Session:
         ctx = self.context()
 
         def attempt() -> Program[tuple[Views, Views, T]]:
+            self.keep_learned(ctx)
             before = self._views
             after, result = yield from program(ctx, before)
             return before, after, result
@@ -91,7 +92,11 @@ class Session:
         retry = self.retry
         if limit_ms is not None and limit_ms < retry.timeout_ms:
             retry = replace(retry, timeout_ms=limit_ms, setting="all that this call waits")
-        before, after, result = retry.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
+        try:
+            before, after, result = retry.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
+        except BaseException:
+            self.keep_learned(ctx)
+            raise
         self.keep(before, after)
         return result
 
@@ -114,6 +119,14 @@ class Session:
     def keep_view(self, view: PartitionView) -> None:
         """Keep one view."""
         self.keep({}, {view.topic_partition: view})
+
+    def keep_learned(self, ctx: Context) -> None:
+        """Keep what a call with this context has read until it failed.
+
+        A later record never makes an earlier one wrong, so these views hold although the call failed (R7, R20).
+        """
+        if ctx.learned:
+            self.keep({}, dict(ctx.learned))  # a copy: a helper thread of an interrupted call may still read
 
     def prove(self, partitions: Iterable[TopicPartition], what: str) -> None:
         """Raise StoreChangedError unless the log still holds what this client has seen of `partitions` (W47).
@@ -160,10 +173,12 @@ class Session:
                     pid: at_ms for pid, at_ms in self._looked_at_ms.items() if monotonic_ms - at_ms < OVERDUE_LOOK_MS
                 }
                 self._looked_at_ms[producer_id] = monotonic_ms
-            before = self._views
+            before, ctx = self._views, self.context()
             # Any error of the store: the work of this call is done, and must not look as if it had failed.
             with contextlib.suppress(TxlogError):
-                self.keep(before, self.runtime.run(resolve(self.context(), before, producer_id)))
+                self.keep(before, self.runtime.run(resolve(ctx, before, producer_id)))
+                continue
+            self.keep_learned(ctx)
 
     def forget(self, partitions: list[TopicPartition]) -> None:
         """Drop views that are not needed any more, and the rows of their tails."""
@@ -183,7 +198,7 @@ class Session:
             if view is None:
                 return load(ctx, tp)
             long_ms = LONG_TAIL_AGE_MS if _is_long(view) else max_age_ms
-            return refresh(ctx, view, min(max_age_ms, long_ms), MAX_SLOTS_BY_NAME)
+            return refresh(ctx, view, min(max_age_ms, long_ms))
 
         self._look(what, lambda ctx, views: [one(ctx, views.get(tp), tp) for tp in partitions])
         views = self._views

@@ -61,7 +61,7 @@ from txlog.protocol import history, table
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context, PartitionView, Views, with_views
 from txlog.protocol.groups import GroupDescription, groups_of
-from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, refresh
+from txlog.protocol.load import load, refresh
 from txlog.protocol.publications import newest_number, read_chain
 from txlog.protocol.read import ReadIndex, read_indexes
 from txlog.protocol.requests import names_in
@@ -221,7 +221,7 @@ class Looker:
                     # Without a proof that the chain still holds the end of the view (W47), because this process writes
                     # nothing. The proof would double the requests of each look.
                     now: ClockReading = yield ReadClocks()
-                    return (yield from refresh(ctx, replace(view, proven_at=now), limit_ms, MAX_SLOTS_BY_NAME))
+                    return (yield from refresh(ctx, replace(view, proven_at=now), limit_ms))
 
                 found = yield from gathered(_caught(one(tp)) for tp in some)  # noqa: B023  called at once
                 made = [each if isinstance(each, TxlogError) else _without_rows(each) for each in found]

@@ -26,8 +26,10 @@ from txlog.protocol.stores import check_store
 T = TypeVar("T")
 
 MAX_SLOTS_BY_NAME = 64
-"""New records that a reader follows by name, each with a GET after the other. A reader further behind makes a LIST:
+"""New records that a process follows by name, each with a GET after the other. A process further behind makes a LIST:
 then all GETs are one round, and the end is that of the LIST, however fast others append."""
+MAX_MS_BY_NAME = 10_000
+"""How long a process follows by name, where a store answers slowly. A call then still has time for the LIST."""
 
 
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
@@ -61,24 +63,20 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     )
 
 
-def refresh(
-    ctx: Context, view: PartitionView, max_age_ms: int | None = None, max_slots: int | None = None
-) -> Program[PartitionView]:
+def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) -> Program[PartitionView]:
     """Return `view` on the fresh tail: a request after this call began showed its end to be the log end.
 
     The next slots are read by name, one GET more than there are new records. Instead a LIST is made in two cases.
 
     * The view is older than a tenth of the grace (or than `max_age_ms`): only records found by name on a younger view
       count (R7).
-    * `max_slots` were read: a reader that is not faster than the writers would follow them forever.
-
-    Writers set no `max_slots`. They find their own record in what they passed by name, and a LIST may show it sealed.
+    * MAX_SLOTS_BY_NAME were read, or MAX_MS_BY_NAME are over: a process that is not faster than the writers would
+      follow them forever.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
-    now = yield ReadClocks()
-    slots_left = max_slots
-    while slots_left is None or slots_left > 0:
-        if view.age_ms(now) >= limit_ms:
+    began = now = yield ReadClocks()
+    for _ in range(MAX_SLOTS_BY_NAME):
+        if view.age_ms(now) >= limit_ms or now.ms_since(began) >= MAX_MS_BY_NAME:
             break
         following = read_slot(view.topic_partition, view.state.next_offset)
         if view.needs_proof(now):
@@ -95,8 +93,7 @@ def refresh(
             break
         if stored is None:
             return view
-        view = view.extended(stored)
-        slots_left = None if slots_left is None else slots_left - 1
+        view = ctx.learn(view.extended(stored))
     return (yield from reload(ctx, view))
 
 
@@ -110,7 +107,7 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     end = view.state.next_offset
     if loaded.state.next_offset < end or loaded.digest_at(end) not in (view.state.last_digest, None):
         raise (yield from _changed(ctx, view, loaded))
-    return loaded
+    return ctx.learn(loaded)
 
 
 def relisting(
@@ -163,27 +160,23 @@ def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Vi
     """
     view = views.get(tp)
     if view is None:
-        view = yield from load(ctx, tp)
+        view = ctx.learn((yield from load(ctx, tp)))
         views = with_view(views, view)
     return views, view
 
 
-def get_fresh_view(
-    ctx: Context, views: Views, tp: TopicPartition, max_slots: int | None = None
-) -> Program[tuple[Views, PartitionView]]:
-    """Return the view of `tp` on the fresh tail; `max_slots` as in `refresh`."""
+def get_fresh_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
+    """Return the view of `tp` on the fresh tail."""
     view = views.get(tp)
-    view = (yield from load(ctx, tp)) if view is None else (yield from refresh(ctx, view, max_slots=max_slots))
+    view = ctx.learn((yield from load(ctx, tp))) if view is None else (yield from refresh(ctx, view))
     return with_view(views, view), view
 
 
-def gather_fresh_views(
-    ctx: Context, views: Views, tps: list[TopicPartition], max_slots: int | None = None
-) -> Program[Views]:
-    """Return `views` with fresh views of `tps`, read in parallel; `max_slots` as in `refresh`."""
+def gather_fresh_views(ctx: Context, views: Views, tps: list[TopicPartition]) -> Program[Views]:
+    """Return `views` with fresh views of `tps`, read in parallel."""
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
-        _, view = yield from get_fresh_view(ctx, views, tp, max_slots)
+        _, view = yield from get_fresh_view(ctx, views, tp)
         return view
 
     found = yield Gather(tuple(one(tp) for tp in tps))

@@ -53,9 +53,10 @@ def seal(ctx: Context, view: PartitionView, leave: int = 0) -> Program[Partition
     if len(due) > 1 and view.topic_partition.topic == names.CONSUMER_OFFSETS_TOPIC:
         sealed = yield from _drop_sealed(view, due)
         if sealed is not None:
-            return sealed
+            return ctx.learn(sealed)
     for records in due:
-        view = yield from _seal_one(ctx, view, records)
+        # Learned at once: a call that is out of time here would seal the same segments again at each repetition.
+        view = ctx.learn((yield from _seal_one(ctx, view, records)))
     return view
 
 

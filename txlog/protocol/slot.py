@@ -122,10 +122,10 @@ def append_slot(
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
             elif holder.record.write_id == write_id:
-                return replace(view.extended(holder), listed_at=started_at), _appended(holder.record)
+                return ctx.learn(replace(view.extended(holder), listed_at=started_at)), _appended(holder.record)
             else:
                 # Another record has the slot (invariant 15). Usually the next one is free.
-                view, fresh = view.extended(holder), False
+                view, fresh = ctx.learn(view.extended(holder)), False
                 if race:
                     yield Sleep(min(2 ** (race - 1), MAX_RACE_PAUSE_MS, ctx.retry_backoff_max_ms), full_jitter=True)
                     view, fresh = (yield from refresh(ctx, view)), True

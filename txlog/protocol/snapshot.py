@@ -18,7 +18,7 @@ from txlog.core.records import TransactionMetadata
 from txlog.core.snapshots import SnapshotCut
 from txlog.core.transactions import PREPARED
 from txlog.protocol.context import Context, Views
-from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views
+from txlog.protocol.load import gather_fresh_views
 from txlog.protocol.staged_lists import partitions_of
 
 
@@ -27,7 +27,7 @@ def fold_table(ctx: Context, views: Views) -> Program[tuple[Views, list[Transact
     table = [
         TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)
     ]
-    views = yield from gather_fresh_views(ctx, views, table, MAX_SLOTS_BY_NAME)
+    views = yield from gather_fresh_views(ctx, views, table)
     rows = [row.value for tp in table for row in views[tp].state.transactions.values()]
     return views, rows, tuple(views[tp].state.next_offset for tp in table)
 
@@ -52,7 +52,7 @@ def take_snapshot(
         if not set(wanted).isdisjoint(tps)
     }
     views = yield from gather_fresh_views(
-        ctx, views, sorted({*wanted, *(tp for tps in touched.values() for tp in tps)}), MAX_SLOTS_BY_NAME
+        ctx, views, sorted({*wanted, *(tp for tps in touched.values() for tp in tps)})
     )
 
     def settled(txn: TransactionMetadata) -> int:

@@ -170,8 +170,12 @@ def end_transaction(
     outcome: Outcome = "commit" if commit else "abort"
     known = yield from with_fresh_knowledge(ctx, views, txn)
     decided = False
+    seen: TransactionMetadata | None = None
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
+        nonlocal seen
+        # Kept, because the next view may be of a LIST and show this record sealed.
+        seen = current if current is not None and _is_own_commit(current, txn) else seen
         judgement = judge_end(
             current,
             known,
@@ -204,7 +208,7 @@ def end_transaction(
                 views, ended = yield from end_transaction(ctx, views, txn, commit=False)
                 return views, EndResult(txn=ended.txn, skipped=True)
             elif isinstance(result, Refused):
-                won = _own_commit(views[state_partition(ctx, txn.transactional_id)], txn)
+                won = _own_commit(views[state_partition(ctx, txn.transactional_id)], txn, seen)
                 if won is not None:
                     return views, EndResult(txn=won, already_committed=not commit)
                 refused = result.error
@@ -453,18 +457,25 @@ def _marker_draft(
     )
 
 
-def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMetadata | None:
-    """Return the record that completed the commit of `txn`'s epoch, if the tail still shows its PREPARE_COMMIT.
+def _is_own_commit(value: TransactionMetadata, txn: TransactionMetadata) -> bool:
+    """Return whether `value` decided the commit of `txn`'s epoch."""
+    owner = (value.producer_id, value.last_epoch)
+    return value.state == "PREPARE_COMMIT" and owner == (txn.producer_id, txn.producer_epoch)
+
+
+def _own_commit(
+    view: PartitionView, txn: TransactionMetadata, seen: TransactionMetadata | None
+) -> TransactionMetadata | None:
+    """Return the record that completed the commit of `txn`'s epoch.
+
+    Its PREPARE_COMMIT is `seen`, which this call has met, or the tail still shows it.
 
     Only the owner of the epoch writes a PREPARE_COMMIT. The returned record registers no partition. This is the case of
     an earlier try of the same call that had won with an unknown outcome, after which the id moved on. The repeated call
     returns that commit, and the next call of this instance is fenced (W44).
     """
-    for value in _changes(view):
-        if value.state == "PREPARE_COMMIT" and (value.producer_id, value.last_epoch) == (
-            txn.producer_id,
-            txn.producer_epoch,
-        ):
+    for value in [seen] if seen is not None else _changes(view):
+        if _is_own_commit(value, txn):
             # The id has moved on, so the transaction was completed. The PREPARE record names partitions. An append that
             # took them for registered would write to a partition where no process ends the transaction.
             return _completed(value)
