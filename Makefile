@@ -163,7 +163,7 @@ bench-maintenance: ## Row P14: merge of many small commits
 bench-long-run: $(STAMP) ## Rows long-run and longest-run: 10,000 and 100,000 transactions with maintenance; fails if the store grows
 	$(BIN)/python -m benchmarks long-run longest-run --check $(ARGS)
 
-bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions and months of running, at n and at 4 n; fails if it grows too fast
+bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions, months of running and of what others wrote, at n and at 4 n; fails if it grows too fast
 	$(BIN)/python -m benchmarks growth --check $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from the tables in the code
