@@ -52,15 +52,17 @@ def main(
     kept = output / "bench.json"
     failed = [] if publish else run(without_result(chosen, kept, about) if rest else chosen, kept, about)
     results = report.load(kept)
-    mine = [measured for measured, _ in report.of_specs(results, chosen)]
-    text = "\n\n".join((report.conditions_text([about]), report.goals_table(mine), report.figures_table(mine)))
+    found = report.of_specs(results, chosen)
+    mine = [measured for measured, _ in found]
+    text = "\n\n".join((report.conditions_text(found), report.goals_table(mine), report.figures_table(mine)))
+    output.mkdir(parents=True, exist_ok=True)
     (output / PAGE.name).write_text(text + "\n", encoding="utf-8")
     print(text)
     if publish:
-        found = report.of_specs(results, specs)
+        every = report.of_specs(results, specs)
         plot = PAGE.with_suffix(".png")
-        plot_goals([measured for measured, _ in found], plot)
-        report.publish(PAGE, found, specs, plot)
+        plot_goals([measured for measured, _ in every], plot)
+        report.publish(PAGE, every, specs, plot)
     missed = [
         measured.spec.title
         for measured in mine

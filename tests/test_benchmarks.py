@@ -75,6 +75,34 @@ def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:
     assert "| P16 |" in report.figures_table(found)
 
 
+def test_the_program_ends_with_its_tables(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "P1",
+        "P3",
+        "--scale",
+        "0.001",
+        "--rounds",
+        "1",
+        "--output",
+        str(tmp_path),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=program.ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    conditions, goals, figures = ended.stdout.strip().split("\n\n")
+    assert conditions.startswith("- All results: ")
+    found = report.of_specs(report.load(tmp_path / "bench.json"), all_specs())
+    assert [(measured.spec.row, measured.spec.title) for measured, _ in found] == [
+        (spec.row, spec.title) for spec in program.choose(all_specs(), ["P1", "P3"])
+    ]
+    assert goals == report.goals_table([measured for measured, _ in found])
+    assert figures == report.figures_table([measured for measured, _ in found])
+    assert (tmp_path / program.PAGE.name).read_text() == ended.stdout
+
+
 def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
