@@ -20,6 +20,7 @@ from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
 from txlog.core.evolution import WrittenSchema, written_schema
+from txlog.core.features import STORE_FEATURES
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata, TransactionMetadata
 from txlog.errors import (
@@ -129,6 +130,7 @@ class Runtime:
         config = config or self._client
         return Context(
             constants=self.constants,
+            features=STORE_FEATURES if self._descriptor is None else self._descriptor.features,
             store=self._known_store(self._store_seen_at),
             roll=self._rolls,
             find_roll=self._find_roll,

@@ -126,6 +126,9 @@ class InlineRows:
     base_offset: int
     timestamp: int
     schema_id: int
+    is_deleted: bool = False
+    """Whether the rows are of a topic that was deleted before the newest of the rows were written. The file then has
+    rows without values in their place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import Program
+from txlog.core.features import PUBLICATION
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.core.retention import ACTIVE
@@ -126,6 +127,14 @@ def _publish(a_round: Round, step: Step) -> None:
         with step.attempt():
             if not topic.deleted and formats_of(a_round.runtime, topic):
                 due.append(topic)
+    if PUBLICATION not in a_round.runtime.require_store().features:
+        # Earlier programs accepted the setting in such a store.
+        for topic in due:
+            step.leave(
+                f"publish.formats has no effect: the store was made without the feature {PUBLICATION!r}",
+                TopicPartition(topic.topic, 0),
+            )
+        return
     for name, made in publish_topics(
         a_round.session, due, a_round.maintainer.workers, known=a_round.maintainer.published
     ):

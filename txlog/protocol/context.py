@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
+from txlog.core.features import STORE_FEATURES
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
 from txlog.core.records import StoreConstants, TransactionMetadata
@@ -48,6 +49,7 @@ class Context:
     """Constants of the store, and limits of waiting and retrying."""
 
     constants: StoreConstants = field(default_factory=StoreConstants)
+    features: Collection[str] = STORE_FEATURES
     roll: Mapping[str, RollPolicy] = field(default_factory=dict)
     """The roll policy of each user's topic, where known. It may be of an older configuration."""
     store: KnownStore | None = None

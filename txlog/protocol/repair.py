@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from txlog.core import chain, envelope, names
-from txlog.core.effects import Delete, Gather, Get, InlineRows, List, NewId, Program, WriteRows
+from txlog.core.effects import Delete, Gather, Get, List, Program
 from txlog.core.names import NumberedName, SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import Clean, DataFile, SegmentIndex, Snapshot, TxnIndex
@@ -28,7 +28,7 @@ from txlog.protocol.context import Context
 from txlog.protocol.load import present, read_clean
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.requests import get
-from txlog.protocol.topics import written_schemas
+from txlog.protocol.seal import write_inline
 
 _AT_ONCE = 16
 """Records that are fetched at once: one has up to 4 MiB."""
@@ -278,17 +278,7 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
         return _repair_of(tp, wrong, is_made=True)
     value = wrong.value
     if value is None:
-        unique = yield NewId()
-        own = SegmentName(wrong.segment.base_offset, wrong.segment.end_offset, 0, unique)
-        rows = tuple(
-            InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
-            for each in wrong.records
-            if each.record.payload_bytes
-        )
-        file: DataFile | None = None
-        if rows:
-            written = yield from written_schemas(tp.topic, {each.schema_id for each in rows})
-            file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows, written)
+        file = yield from write_inline(tp, wrong.segment, wrong.records)
         value = _index(tp, wrong.records, file, wrong.after.last_stable_offset)
     data = encode_readable(path, value)
     if wrong.value is not None:

@@ -17,7 +17,7 @@ from txlog.core import names, segments
 from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows, gathered
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
-from txlog.core.records import NO_PRODUCER_ID
+from txlog.core.records import NO_PRODUCER_ID, DataFile
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import replay
 from txlog.errors import TxlogError
@@ -121,6 +121,32 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition], producer
     return views
 
 
+def write_inline(tp: TopicPartition, name: SegmentName, stored: Sequence[StoredRecord]) -> Program[DataFile | None]:
+    """Write the inline rows of a segment to one Parquet file with a new name (W37). Return None if it has none."""
+    inline = [each for each in stored if each.record.payload_bytes]
+    if not inline:
+        return None
+    # A deletion begins a segment. Older programs appended it to the active one, so two topics may have rows here. The
+    # deleted one's columns do not fit into the file, and no reader needs its rows, which lie below the log start.
+    newest = max(each.record.schema_id for each in inline)
+    deletions = (each.record.deleted_version for each in stored)
+    deleted = max((version for version in deletions if version <= newest), default=0)
+    rows = tuple(
+        InlineRows(
+            each.payload,
+            each.record.base_offset,
+            each.record.timestamp,
+            each.record.schema_id,
+            is_deleted=each.record.schema_id < deleted,
+        )
+        for each in inline
+    )
+    own = SegmentName(name.base_offset, name.end_offset, 0, (yield NewId()))
+    written = yield from written_schemas(tp.topic, {each.schema_id for each in rows if not each.is_deleted})
+    file: DataFile = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows, written)
+    return file
+
+
 def _is_left(view: PartitionView, producer_id: int) -> bool:
     """Return whether the last finished segment is left to another process, whose record has just begun the active one.
 
@@ -164,20 +190,11 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     after = replay(view.base, stored)
     snapshot_path = tp.folder + names.snapshot_name(name.end_offset)
     snapshot = encode_readable(snapshot_path, to_snapshot(after), instead=_UNSEALED)
-    inline = [each for each in stored if each.record.payload_bytes]
-    file = None
-    if (inline or tp.topic == names.CONSUMER_OFFSETS_TOPIC) and (yield Get(tp.folder + name.index)) is not None:
+    has_rows = any(record.payload_bytes for record in records)
+    if (has_rows or tp.topic == names.CONSUMER_OFFSETS_TOPIC) and (yield Get(tp.folder + name.index)) is not None:
         # Another process was faster. Many writers may notice a finished segment, and only the first writes its rows.
         return trim_to(view, after, name)
-    if inline:
-        unique = yield NewId()
-        rows = tuple(
-            InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
-            for each in inline
-        )
-        own = SegmentName(name.base_offset, name.end_offset, 0, unique)
-        written = yield from written_schemas(tp.topic, {each.schema_id for each in rows})
-        file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows, written)
+    file = yield from write_inline(tp, name, stored)
     index, txn_index = segments.build_index(tp, records, stored[-1].digest, file)
     index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
     index_data = encode_readable(tp.folder + name.index, index, instead=_UNSEALED)

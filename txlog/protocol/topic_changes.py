@@ -19,6 +19,7 @@ from txlog.core import names
 from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
 from txlog.core.evolution import last_field_id
+from txlog.core.features import PUBLICATION
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
@@ -40,6 +41,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     TopicExistsError,
     TxlogError,
+    UnsupportedStoreError,
 )
 from txlog.protocol.context import Context
 from txlog.protocol.put import create, encode_readable
@@ -129,6 +131,7 @@ def create_topic(
             created_at=created_at,
             write_id=write_id,
         )
+        _check_publication(ctx, metadata)
         if (yield from put_version(ctx, metadata)):
             return metadata
     raise contention(topic, ctx)
@@ -166,6 +169,7 @@ def alter_topic(
         changed = _altered(current, config or {}, partitions, add_columns)
         if changed == current:
             return current
+        _check_publication(ctx, changed, current)
         yield from check_key_movement(current, changed, allow_key_movement)
         created_at = yield Now()
         write_id = yield NewId()
@@ -304,6 +308,20 @@ def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
 
     what = f"version {metadata.number} of topic {metadata.topic!r}"
     return (yield from create(ctx, path, data, look, what=what))
+
+
+def _check_publication(ctx: Context, topic: TopicMetadata, before: TopicMetadata | None = None) -> None:
+    """Raise UnsupportedStoreError if a change asks for a publication, and the store was made without that feature."""
+    wanted = topic.config.get("publish.formats")
+    if (
+        wanted
+        and PUBLICATION not in ctx.features
+        and (before is None or before.config.get("publish.formats") != wanted)
+    ):
+        raise UnsupportedStoreError(
+            f"topic {topic.topic!r}: publish.formats={wanted} needs the feature {PUBLICATION!r}, and the store was made without it. hint: copy the topic "
+            "to a new store"
+        )
 
 
 def _altered(

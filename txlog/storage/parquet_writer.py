@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from txlog.core.effects import WriteRows
 from txlog.core.records import DataFile, SchemaField
 from txlog.errors import UnsupportedStoreError
+from txlog.storage.arrow_cast import filled, no_values
 from txlog.storage.arrow_evolution import project
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, stored_fields, to_arrow
 from txlog.storage.inline_rows import read_ipc, select_fields, with_offsets_of
@@ -73,7 +74,8 @@ def write_rows_file(
 def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
     """Perform a WriteRows effect: write the rows of several batches to one file.
 
-    Their schemas may be different versions of the topic's. The file has the newest of them.
+    Their schemas may be different versions of the topic's. The file has the newest of them. Rows of a deleted topic have
+    no values in it.
     """
     where = f"inline rows of {effect.topic!r} for {effect.file_path!r}"
     tables = [read_ipc(rows.payload, where) for rows in effect.rows]
@@ -89,7 +91,10 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
             # Arrow takes as long for the call as for a thousand rows, and a batch is often smaller.
             joined = pa.concat_tables(tables[number] for number in run).combine_chunks()
             own = written.get(ids[run[0]])
-            selected = select_fields(joined, fields if own is None else own.fields, where)
+            if effect.rows[run[0]].is_deleted:
+                own, selected = None, _without_values(joined.num_rows, fields)
+            else:
+                selected = select_fields(joined, fields if own is None else own.fields, where)
             places = [(tables[n].num_rows, effect.rows[n].base_offset, effect.rows[n].timestamp) for n in run]
             for batch in with_offsets_of(selected, places).to_batches():
                 if own is None or own.fields == fields:
@@ -98,6 +103,12 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
                     yield from project(batch, own, fields)
 
     return write_rows_file(store, effect.topic, effect.file_path, batches(), fields, offset_column=True)
+
+
+def _without_values(rows: int, fields: Sequence[SchemaField]) -> pa.Table:
+    """Return rows of nulls. A column that does not allow nulls has any value of its type."""
+    columns = [filled(no_values(rows, field), field) for field in fields]
+    return pa.Table.from_arrays(columns, schema=to_arrow(fields))
 
 
 def _runs(tables: Sequence[pa.Table], ids: Sequence[int]) -> Iterator[range]:
