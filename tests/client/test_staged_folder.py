@@ -37,6 +37,17 @@ def test_what_was_left_is_committed_where_it_lies(world, store):
     assert world.read() == [1, 2, 3]
 
 
+def test_files_are_adopted_in_the_order_of_their_numbers(world, store):
+    """Spark numbers the tasks with 5 digits or more, and the files of a task with 3 or more."""
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    folder = staged_folder(txn.producer_id, txn.producer_epoch, "0123456789abcdef")
+    places = [(0, 999), (0, 1000), (0, 1001), (99_999, 0), (100_000, 0), (100_000, 101), (100_000, 1000)]
+    for number, (task, count) in reversed([*enumerate(places)]):
+        leave(store, folder, 0, f"part-{task:05}-1f6c0a9e-0000-4c1d-b77e-c1230000c999-c{count:03}.zstd", number)
+    txn.commit(read_staged_folder(store.runtime, store.runtime.topic("orders"), folder))
+    assert store.table("orders").to_arrow().column("id").to_pylist() == [*range(len(places))]
+
+
 def test_what_a_writer_that_is_done_cannot_have_left_is_refused(world, store):
     runtime, folder = store.runtime, "staged/1-0-0123456789abcdef/"
     topic = runtime.topic("orders")

@@ -47,6 +47,7 @@ PARALLEL_FOOTERS = 16
 """Footers that are read at once. Each costs one request and hardly any CPU time."""
 _HIDDEN = (".", "_")
 """First characters of the names that Hadoop and Spark skip: `_SUCCESS`, `.part-….crc`."""
+_NUMBER = re.compile(r"(\d+)", re.ASCII)
 _FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 
 
@@ -245,7 +246,7 @@ class _Settler:
 
 
 def read_staged_folder(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
-    """Return the rows below `folder` (`names.staged_folder`) by partition, files sorted by name.
+    """Return the rows below `folder` (`names.staged_folder`) by partition, files in the order of the numbers in their names.
 
     The result is empty if the folder is empty. From here on the rows survive a power cut. Raises:
 
@@ -286,7 +287,8 @@ def _listed(runtime: Runtime, topic: TopicMetadata, folder: str) -> list[tuple[i
             raise UnknownTopicOrPartitionError(
                 f"{topic.topic}/{folder}{inner}: topic {topic.topic!r} has {count_text(topic.partitions, 'partition')}, numbered 0 to {topic.partitions - 1}"
             )
-        for name in runtime.store.list(f"{topic.topic}/{folder}{inner}"):
+        # A store lists -c1000 before -c101, but the writer has filled these files in the order of their numbers.
+        for name in sorted(runtime.store.list(f"{topic.topic}/{folder}{inner}"), key=_by_number):
             path = f"{folder}{inner}{name}"
             if parse_rows_path(path) is not None:
                 found.append((partition, path))
@@ -295,6 +297,11 @@ def _listed(runtime: Runtime, topic: TopicMetadata, folder: str) -> list[tuple[i
                 # folder. If it is still there, rows may be in it.
                 raise _strange(f"{topic.topic}/{path}", "files <name>.parquet")
     return found
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Return the sort key of a name whose numbers count as numbers. Every second part of it is a number."""
+    return [(int(part), "") if number % 2 else (0, part) for number, part in enumerate(_NUMBER.split(name))]
 
 
 def _strange(path: str, expected: str) -> CorruptLogError:
