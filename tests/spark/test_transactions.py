@@ -451,6 +451,33 @@ def test_take_over(spark: SparkSession, log: Log, three: TxLog) -> None:
     assert log.ids() == []
 
 
+def test_take_over_takes_back_what_another_program_took(spark: SparkSession, log: Log, three: TxLog) -> None:
+    """Without it a program that was fenced stays fenced, also between its transactions, and the error says so."""
+    with TxLog(spark, log.url, {"fsync": False}) as other:
+        for number in range(3):
+            with three.transaction("clean", number):
+                pass
+        other.take_over("clean")
+        for number in range(3, 6):
+            with other.transaction("clean", number):
+                pass
+        ran = False
+        with pytest.raises(ProducerFencedError, match=r"'clean'.* took over"), three.transaction("clean", 6):
+            ran = True
+        assert not ran
+        with other.transaction("clean", 6):
+            pass
+        taken = three.take_over("clean")
+        assert taken.txn_version == 6
+        with pytest.raises(ProducerFencedError), other.transaction("clean", 7):
+            pass
+        with three.transaction("clean", 7):
+            pass
+        # Also from a TxLog that had the id before, and has not noticed its loss. A second call changes nothing.
+        epochs = [each.take_over("clean").producer_epoch for each in (three, other, three, three)]
+        assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2, epochs[0] + 2]
+
+
 def test_two_runs_of_one_stream_fence_each_other(spark: SparkSession, log: Log, three: TxLog, source: Source) -> None:
     source.add(5)
     query = three.table("orders").append_stream(

@@ -20,6 +20,7 @@ from txlog.client.session import Session
 from txlog.client.settings import call_layer
 from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer, ProducerConfig
+from txlog.core.owner_errors import check_owner, fenced_error
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
@@ -141,6 +142,15 @@ class StagedTransaction:
     @property
     def producer_epoch(self) -> int:
         return self.txn.producer_epoch
+
+    def look_again(self) -> TxlogError | None:
+        """Read the id's record again. Return why this instance may not go on, or None if it is still the newest one."""
+        txn = self.txn
+        current = look_up(self.session, txn.transactional_id)
+        wrong = check_owner(current, txn)
+        if wrong is None and current is not None and current.producer_epoch != txn.producer_epoch:
+            wrong = fenced_error(current, txn, "its next transaction")
+        return wrong
 
     @in_turn
     def commit(

@@ -33,13 +33,19 @@ from txlog.engine import (
     check_version,
     group_offsets,
     is_repeated,
-    look_up,
     txn_version,
 )
 from txlog.engine.arrow import ColumnNames
 from txlog.engine.offsets import Offsets, parse_offsets
 from txlog.engine.schemas import check_topic_name
-from txlog.errors import IllegalStateError, InvalidRequestError, StoreChangedError, TxlogError
+from txlog.errors import (
+    FencedError,
+    IllegalStateError,
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    StoreChangedError,
+    TxlogError,
+)
 from txlog.logs import log
 
 _LOG = logging.getLogger(__name__)
@@ -266,7 +272,7 @@ class Transactions:
                 # Also after an abort that did nothing. If nothing was attempted, the instance is unchanged. But after a
                 # failed attempt it may be fenced, or its outcome may be unknown.
                 if not ended:
-                    self._forget(transactional_id)
+                    self._forget(transactional_id, staged)
         finally:
             with self._lock:
                 self._busy.discard(transactional_id)
@@ -297,13 +303,22 @@ class Transactions:
     def take_over(
         self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
     ) -> TransactionMetadata:
-        """Make this TxLog the only instance of the id now, before its first transaction, and return the id's record."""
-        return self._instance(transactional_id, settings, check).txn
+        """Make this TxLog the only instance of the id now, and return the id's record."""
+        return self._instance(transactional_id, settings, check, take_over=True).txn
 
     def _instance(
-        self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
+        self,
+        transactional_id: str,
+        settings: Mapping[str, object],
+        check: Check | None = None,
+        *,
+        take_over: bool = False,
     ) -> StagedTransaction:
-        """Return this TxLog's instance of the id. `check` may refuse a new one before any other instance is fenced."""
+        """Return this TxLog's instance of the id. `check` may refuse a new one before any other instance is fenced.
+
+        If another program has taken the id over since, only `take_over` takes it back. Otherwise that program would be
+        fenced by one that does not know of it.
+        """
         with self._lock:
             known = self._instances.get(transactional_id)
         # The store may have been recreated, or restored to an older state, since this TxLog last looked (W47).
@@ -313,21 +328,26 @@ class Transactions:
             session = known[1].session
             try:
                 session.doubt()
-                look_up(session, transactional_id)
-            except StoreChangedError:
-                self._forget(transactional_id)
+                lost = known[1].look_again()
+                if lost is not None and not take_over:
+                    raise lost
+            except (StoreChangedError, FencedError, InvalidProducerEpochError):
+                self._forget(transactional_id, known[1])
                 raise
-            if check is not None:
-                check(known[1].txn)
-            return known[1]
+            if lost is None:
+                if check is not None:
+                    check(known[1].txn)
+                return known[1]
         staged = StagedTransaction.begin(self._runtime, transactional_id, config=settings, check=check)
         with self._lock:
             self._instances[transactional_id] = (dict(settings), staged)
         return staged
 
-    def _forget(self, transactional_id: str) -> None:
+    def _forget(self, transactional_id: str, staged: StagedTransaction) -> None:
         with self._lock:
-            self._instances.pop(transactional_id, None)
+            # Another thread may have taken the id over meanwhile.
+            if self._instances.get(transactional_id, ({}, None))[1] is staged:
+                del self._instances[transactional_id]
 
 
 class How(TypedDict):
