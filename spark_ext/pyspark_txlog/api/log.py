@@ -109,7 +109,8 @@ class TxLog:
         `version` numbers the id's transactions. If it is not above the last committed one, the transaction is detected
         as repeated at the start (`txn.repeated`), and its writes compute nothing. In `foreachBatch` use the batch's
         number as the version. Its scope is then the query's id, so that a query that lost its checkpoint is refused and
-        not skipped. Over Spark Connect, and in threads of your own, the query is not known: give the `scope` yourself.
+        not skipped. In threads of your own the query is not known: give the `scope` yourself. With
+        PYSPARK_PIN_THREAD=false, and in `foreachBatch` over Spark Connect, a version without a scope is an error.
         Without a transactional.id, here or in the producer's settings, a random id is used, and nothing is detected or
         fenced.
 

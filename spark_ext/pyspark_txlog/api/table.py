@@ -12,13 +12,20 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import schemas
 from pyspark_txlog.api.scan_options import scan_options
-from pyspark_txlog.api.transactions import How, check_write, query_id
+from pyspark_txlog.api.transactions import How, check_write
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.native.newest import newest
 from pyspark_txlog.native.scan import scan
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
 from pyspark_txlog.sink.checkpoint import Checkpoint
-from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.sink.micro_batch import (
+    MicroBatch,
+    add_hint,
+    check_scope,
+    check_without_offsets,
+    hides_query,
+    query_id,
+)
 from pyspark_txlog.sink.stream_writer import query_names
 from pyspark_txlog.source.predicate import quoted
 from txlog.engine import EndResult, Layer, TransactionMetadata, TxnVersion, call_layer, producer_session
@@ -123,6 +130,11 @@ class TopicTable:
                 f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) made in '
                 "the function"
             )
+        if not commit_source_offsets and hides_query(frame.sparkSession):
+            raise InvalidRequestError(
+                f"topic {self.name!r}: with PYSPARK_PIN_THREAD=false only the checkpoint tells append_stream() which query runs. hint: leave "
+                "commit_source_offsets on, or let Spark pin its threads"
+            )
         how = How(
             key=key,
             road=road,
@@ -151,7 +163,7 @@ class TopicTable:
                 check_scope(current, checkpoint.begun_query_id())
 
         def append_batch(batch: DataFrame, batch_id: int) -> None:
-            # Over Spark Connect the thread has no property with the id; the checkpoint contains the same id.
+            # A thread that is not pinned has no property with the id; the checkpoint contains the same id.
             query = query_id(batch.sparkSession) or (checkpoint.query_id() if checkpoint else "")
             version = TxnVersion(version=batch_id, scope=query)
             check_query = partial(check_scope, query_id=query)

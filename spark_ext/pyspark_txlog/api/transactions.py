@@ -18,7 +18,7 @@ from typing import TypeAlias, TypedDict
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
-from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY, MicroBatch
+from pyspark_txlog.sink.micro_batch import MicroBatch, hides_query, query_id
 from pyspark_txlog.sink.routing import TopicRoute, topic_for
 from txlog.engine import (
     ConsumerGroupMetadata,
@@ -389,13 +389,13 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
         return None
     if isinstance(version, TxnVersion) or scope is not None:
         return wanted if scope is None else txn_version(TxnVersion(version=wanted.version, scope=scope))
-    return TxnVersion(version=wanted.version, scope=query_id(spark) or "")
-
-
-def query_id(spark: SparkSession) -> str | None:
-    """Return the id of the streaming query in whose `foreachBatch` this thread works; None elsewhere, and over Spark Connect."""
-    context = getattr(spark, "_sc", None)
-    return None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+    query = query_id(spark)
+    if query is None and hides_query(spark):
+        raise InvalidRequestError(
+            f"version={wanted.version} without a scope: txlog cannot see whether a streaming query runs this code (PYSPARK_PIN_THREAD=false, or foreachBatch "
+            'over Spark Connect). hint: give scope=, in foreachBatch the id of the query, elsewhere ""'
+        )
+    return TxnVersion(version=wanted.version, scope=query or "")
 
 
 def _route(

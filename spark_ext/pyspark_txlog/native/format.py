@@ -22,6 +22,7 @@ checkpoint continues with either of the two. Only the tasks differ: `write_frame
       the option topic, any micro-batch trigger     native
       no option topic, a compacted topic            Python          as for save()
       another output mode, trigger, partitionBy     Python          Spark or the sink refuses it
+      unpinned threads, commitSourceOffsets=false   Python          the query's id is in its tasks only
       Spark Connect                                 Python          batches run in the server
     every call
       Spark itself cannot read the store            Python          it uses txlog's drivers and storageOptions
@@ -53,7 +54,7 @@ from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.native.write import write_frame
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
-from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY
+from pyspark_txlog.sink.micro_batch import hides_query, query_id
 from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.sink.routing import TopicRoute
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter, query_names
@@ -137,13 +138,17 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
     with closing(parsed.open()) as runtime:
         topic = _check_topic(runtime, parsed)
         _check_access(frame.sparkSession, runtime)
+    if not parsed[table.COMMIT_SOURCE_OFFSETS] and hides_query(frame.sparkSession):
+        raise NotNativeError(
+            "PYSPARK_PIN_THREAD=false hides the id of the query, and commitSourceOffsets=false does too"
+        )
     names = query_names()
     names.check(topic, frame.schema.names)
 
     def run(batch: DataFrame, number: int) -> None:
-        session: Any = batch.sparkSession
-        query_id = session._sc.getLocalProperty(QUERY_ID_PROPERTY)
-        TxlogStreamWriter.run(parsed, batch.schema, _writing(batch, number, names), query_id, number)
+        # None in a thread that is not pinned. Then the checkpoint has it.
+        own_id = query_id(batch.sparkSession)
+        TxlogStreamWriter.run(parsed, batch.schema, _writing(batch, number, names), own_id, number)
 
     return run
 

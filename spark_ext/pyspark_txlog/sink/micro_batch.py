@@ -7,9 +7,11 @@ is a transaction whose version is the batch number. The end offsets of its sourc
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark_txlog.messages import mismatch
 from pyspark_txlog.sink.checkpoint import Checkpoint
@@ -24,6 +26,9 @@ from pyspark_txlog.sink.committed_offsets import (
 from txlog.engine import GroupOffsets, Session, TopicPartition, TransactionMetadata
 from txlog.engine.offsets import committed_offsets
 from txlog.errors import CommitFailedError, GroupIdNotFoundError, InvalidRequestError, TxnVersionScopeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,6 +121,28 @@ class MicroBatch:
             previous_ends=checkpoint.planned(self.number - 1) if with_previous and self.number else {},
             noted_start=checkpoint.noted_start,
         )
+
+
+def query_id(spark: SparkSession) -> str | None:
+    """Return the id of the streaming query in whose `foreachBatch` this thread works.
+
+    None elsewhere, and where `hides_query`.
+    """
+    context = getattr(spark, "_sc", None)
+    return None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+
+
+def hides_query(spark: SparkSession) -> bool:
+    """Return whether code in `foreachBatch` cannot see its query: each call may reach another Java thread, or Spark
+    Connect's server runs the function in a process without Java."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        return spec is not None and spec.name.startswith("pyspark.sql.connect.streaming.worker")
+    # Imported here because py4j does not exist without a JVM.
+    from py4j.clientserver import ClientServer
+
+    return not isinstance(context._gateway, ClientServer)
 
 
 def task_of_batch(task: int, number: int) -> int:

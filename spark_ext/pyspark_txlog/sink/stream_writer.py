@@ -251,16 +251,22 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     @plain_errors
-    def run(cls, options: Options, schema: StructType, write: NativeWrite, query_id: str, batch_id: int) -> None:
+    def run(cls, options: Options, schema: StructType, write: NativeWrite, query_id: str | None, batch_id: int) -> None:
         """Do the whole micro-batch here, through one session: `begin`, `write` in place of Spark's tasks, `commit`.
+
+        `query_id` may be None if the checkpoint is read, which has it.
 
         Raises what the three raise. If the commit raises, after `abort`.
         """
         known = checkpoint_of(options).query_id() if options[table.COMMIT_SOURCE_OFFSETS] else None
         with _cached_session(options, known) as session:
             writer, txn = cls._begin_in(session, options, schema, known, _LAST.pop(session, None))
-            begun = StreamFiles(parts=(), txn=txn, query_id=query_id, store_id=writer._store_id)
-            repeated = is_repeated(txn, TxnVersion(version=batch_id, scope=query_id))
+            if (query := query_id or known) is None:
+                raise InvalidRequestError(
+                    f"micro-batch {batch_id}: neither Spark nor the checkpoint says of which query"
+                )
+            begun = StreamFiles(parts=(), txn=txn, query_id=query, store_id=writer._store_id)
+            repeated = is_repeated(txn, TxnVersion(version=batch_id, scope=begun.query_id))
             parts = () if repeated else write(session.runtime, options, txn, writer.topic)
             try:
                 last = writer._commit_in(session, begun, parts, batch_id)
