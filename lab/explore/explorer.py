@@ -366,7 +366,7 @@ def _say_answer(value: Any) -> str:
 
 
 def _shown(data: bytes) -> str:
-    line = data.split(b"\n", 1)[0].decode()
+    line = data.split(b"\n", 1)[0].decode(errors="replace")
     words = [part for part in line.replace("{", "").replace('"', "").split(",") if part.split(":")[0] in _TELLING]
     return f"({', '.join(words)})" if words else f"({len(data)} bytes)"
 

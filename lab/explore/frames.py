@@ -9,6 +9,7 @@ hashable one. It refuses unknown types, so a new kind of local can never be merg
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -168,6 +169,10 @@ def _iterator(value: Any, inside: tuple[int, ...]) -> Hashable:
     return (type(value), *[_canonical(each, inside) for each in value.__reduce__()[1:]])
 
 
+def _match(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("match", value.re.pattern, value.string, value.span())
+
+
 def _error(value: Any, inside: tuple[int, ...]) -> Hashable:
     return (type(value), str(value))
 
@@ -240,6 +245,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
     (range, _range),
     (np.ndarray, _array),
     (_ITERATORS, _iterator),
+    (re.Match, _match),
     (BaseException, _error),
 )
 _CONTAINERS = frozenset({_sequence, _mapping, _set, _dataclass, _fingerprint, _function, _method, _cell, _iterator})

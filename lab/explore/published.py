@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from lab.explore.keys import superseded
 from lab.explore.oracle import Truth
 from lab.explore.world import GHOST, WRITTEN_AT
 from txlog.core import envelope
@@ -33,13 +34,22 @@ class _Version:
 
 
 def wrong_tables(
-    topic: str, files: Mapping[str, bytes], truths: Mapping[TopicPartition, Truth], now_ms: int, retention_ms: int
+    topic: str,
+    files: Mapping[str, bytes],
+    truths: Mapping[TopicPartition, Truth],
+    now_ms: int,
+    retention_ms: int,
+    *,
+    is_compacted: bool = False,
 ) -> str | None:
-    """Return what is wrong with the published tables of a topic, whose objects are `files`."""
+    """Return what is wrong with the published tables of a topic, whose objects are `files`.
+
+    In a topic that `is_compacted` a table may lack a row that a later one of its key supersedes.
+    """
     try:
         versions = _versions(topic, files)
         return (
-            _wrong_rows(topic, versions, truths)
+            _wrong_rows(topic, versions, truths, is_compacted=is_compacted)
             or _wrong_delta(topic, files, versions)
             or _wrong_iceberg(topic, files, versions)
             or _missing(topic, files, versions, now_ms, retention_ms)
@@ -64,8 +74,7 @@ class _WrongError(Exception):
 def _versions(topic: str, files: Mapping[str, bytes]) -> list[_Version]:
     found: list[_Version] = []
     folder = f"{topic}/publication/"
-    for path in sorted(each for each in files if each.startswith(folder) and each.endswith(".json")):
-        data = files[path]
+    for path, data in _ever(files, folder).items():
         publication, _ = envelope.decode(data, Publication, path)
         if publication.number != len(found):
             raise _WrongError(f"publication {publication.number} follows {len(found)} others")
@@ -80,6 +89,12 @@ def _versions(topic: str, files: Mapping[str, bytes]) -> list[_Version]:
         version.words = [word for file in held.values() for word in _words(topic, files, file)]
         found.append(version)
     return found
+
+
+def _ever(files: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
+    """Return the JSON objects of a folder in their order, also those that were deleted."""
+    paths = {path.removeprefix(GHOST) for path in files if path.endswith(".json")}
+    return {path: files.get(path, files.get(GHOST + path, b"")) for path in sorted(paths) if path.startswith(folder)}
 
 
 def _words(topic: str, files: Mapping[str, bytes], file: PublishedFile) -> list[str]:
@@ -98,7 +113,9 @@ def _words(topic: str, files: Mapping[str, bytes], file: PublishedFile) -> list[
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _wrong_rows(topic: str, versions: list[_Version], truths: Mapping[TopicPartition, Truth]) -> str | None:
+def _wrong_rows(
+    topic: str, versions: list[_Version], truths: Mapping[TopicPartition, Truth], *, is_compacted: bool
+) -> str | None:
     committed = {
         word: (tp.partition, at)
         for tp, truth in truths.items()
@@ -122,6 +139,9 @@ def _wrong_rows(topic: str, versions: list[_Version], truths: Mapping[TopicParti
             if (at := committed[word])[1] < (cut := publication.partitions[at[0]]).end_offset
             and not any(run.first_offset <= at[1] < run.end_offset for run in cut.hidden)
         }
+        if is_compacted:
+            rows = {committed[word][1]: word for word in shown}
+            due = {word for word in due if word in shown or not superseded(word, committed[word][1], rows)}
         if due - shown or (shown & kept) - due:
             raise _WrongError(f"{where} shows {sorted(shown)}, and its cut holds {sorted(due)}")
         for letter in {word[0] for word in kept}:
@@ -129,6 +149,8 @@ def _wrong_rows(topic: str, versions: list[_Version], truths: Mapping[TopicParti
             if shown & whole and whole - shown:
                 raise _WrongError(f"{where} shows {sorted(shown & whole)} of {sorted(whole)}")
         earlier = set() if before is None else set(before.words)
+        if is_compacted:
+            earlier = {word for word in earlier if word in shown or not superseded(word, committed[word][1], rows)}
         if (earlier - shown) & kept:
             raise _WrongError(f"{where} lacks rows of the one before: {sorted((earlier - shown) & kept)}")
         if publication.operation == "replace":
@@ -143,6 +165,9 @@ def _wrong_rows(topic: str, versions: list[_Version], truths: Mapping[TopicParti
             continue
         # A reader that follows the table reads only the files that are new to it.
         for file in publication.added if before is not None else version.files.values():
+            # A whole publication repeats the files that were there.
+            if before is not None and publication.whole and before.files.get(file.path) == file:
+                continue
             if before is not None and (file.removed or file.path in before.files):
                 raise _WrongError(f"{where} appends {file.path}, of which readers have, or must leave out, rows")
         again = (shown - earlier) & brought
@@ -160,10 +185,10 @@ def _wrong_delta(topic: str, files: Mapping[str, bytes], versions: list[_Version
     live: dict[str, int] = {}
     first = 0
     folder = f"{topic}/_delta_log/"
-    for number, path in enumerate(sorted(each for each in files if each.startswith(folder))):
+    for number, (path, data) in enumerate(_ever(files, folder).items()):
         if path != f"{folder}{number:020d}.json":
             raise _WrongError(f"{path} is there, and version {number} is not")
-        actions = [json.loads(line) for line in files[path].splitlines()]
+        actions = [json.loads(line) for line in data.splitlines()]
         info = actions[0]["commitInfo"]
         first = int(info["operationParameters"]["txlog.publication"]) - number if not number else first
         if first + number >= len(versions):
@@ -220,7 +245,34 @@ def _missing(
         for path in version.files:
             if f"{topic}/{path}" not in files:
                 raise _WrongError(f"{what} names {path}, which is gone")
+        number = version.publication.number
+        whole = max(
+            each.publication.number
+            for each in versions[: number + 1]
+            if each.publication.whole or not each.publication.number
+        )
+        for needed in range(whole, number + 1):
+            if f"{topic}/publication/{needed:020d}.json" not in files:
+                raise _WrongError(f"{what} needs publication {needed}, which is gone")
+        first = version.publication.formats.get("delta")
+        if first is not None and f"{topic}/_delta_log/{number - first:020d}.json" in _ever(
+            files, f"{topic}/_delta_log/"
+        ):
+            _check_log(topic, files, number - first, what)
     return None
+
+
+def _check_log(topic: str, files: Mapping[str, bytes], version: int, what: str) -> None:
+    """Raise if a reader of that version of the Delta table finds no checkpoint, or not the versions behind it."""
+    folder = f"{topic}/_delta_log/"
+    checkpoints = [each for each in range(version + 1) if f"{folder}{each:020d}.checkpoint.parquet" in files]
+    begin = checkpoints[-1] if checkpoints else -1
+    for needed in range(begin + 1, version + 1):
+        if f"{folder}{needed:020d}.json" not in files:
+            raise _WrongError(f"{what} needs version {needed} of the Delta log, which is gone")
+    hint = files.get(f"{folder}_last_checkpoint")
+    if hint is not None and f"{folder}{json.loads(hint)['version']:020d}.checkpoint.parquet" not in files:
+        raise _WrongError(f"_last_checkpoint names version {json.loads(hint)['version']}, whose checkpoint is gone")
 
 
 def _readable(
@@ -242,7 +294,7 @@ def _readable(
             path = f"{topic}/_delta_log/{number:020d}.json"
             if name == "iceberg":
                 path = f"{topic}/metadata/v{number + 1}.metadata.json"
-            if path not in files:
+            if path not in files and GHOST + path not in files:
                 continue
             if replaced_ms is not None and now_ms - replaced_ms >= retention_ms:
                 break
@@ -251,4 +303,4 @@ def _readable(
 
 
 def _written_ms(files: Mapping[str, bytes], path: str) -> int:
-    return int(files.get(WRITTEN_AT + path, b"0"))
+    return int(files.get(WRITTEN_AT + path, files.get(GHOST + WRITTEN_AT + path, b"0")))

@@ -35,6 +35,7 @@ from txlog.protocol.publications import Shown
 from txlog.protocol.requests import get
 from txlog.protocol.topics import refresh_topic
 from txlog.protocol.vacuum_published import PublishRetention
+from txlog.publication.expired import expired_objects
 from txlog.publication.publish import publish_topic
 
 T = TypeVar("T")
@@ -94,7 +95,9 @@ def retention_of(topic: TopicMetadata) -> PublishRetention:
     """Return what `txlog vacuum` takes from the topic's settings."""
     config = _SETTINGS.topic_config(topic)
     return PublishRetention(
-        retention_ms=config.publish_retention_ms, is_ended=topic.deleted or not config.publish_formats
+        retention_ms=config.publish_retention_ms,
+        is_ended=topic.deleted or not config.publish_formats,
+        expired=expired_objects,
     )
 
 
@@ -241,7 +244,7 @@ class _Runtime(Replayed):
         self.ids = SimpleNamespace(new_id=lambda: door.run(_ask(NewId())))
 
     def run(self, program: Program[T]) -> T:
-        is_format = cast(Any, program).gi_code.co_name == "write_version"
+        is_format = cast(Any, program).gi_code.co_name in ("write_version", "complete_version")
         return self._door.run(recorded(program) if is_format else program)
 
     def topic(self, name: str, max_age_ms: int) -> TopicMetadata:

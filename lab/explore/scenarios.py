@@ -1229,7 +1229,7 @@ def _weather(size: Size) -> Scene:
     return scene
 
 
-def _published(scene: Scene, partitions: int = 1, **config: object) -> Client:
+def published_topic(scene: Scene, partitions: int = 1, **config: object) -> Client:
     """Create the published topic. Return a publisher of it."""
     config = {"publish_formats": "delta", **config}
     scene.before("t", scene.client(), make_published(A.topic, partitions, **config))
@@ -1237,7 +1237,7 @@ def _published(scene: Scene, partitions: int = 1, **config: object) -> Client:
     return scene.publisher
 
 
-def _is_topic(path: str) -> bool:
+def is_topic(path: str) -> bool:
     return "/topic." in path
 
 
@@ -1245,9 +1245,9 @@ def _publish_txn(size: Size) -> Scene:
     """Two transactions over both partitions end, one of them with rows in a commit record, while a publisher publishes."""
     full = size == "full"
     scene = Scene(
-        transactional_ids=("x", "y"), partitions=(A, B), settled=_is_topic, budget=Budget(lost=1 if full else 0)
+        transactional_ids=("x", "y"), partitions=(A, B), settled=is_topic, budget=Budget(lost=1 if full else 0)
     )
-    publisher = _published(scene, 2)
+    publisher = published_topic(scene, 2)
     scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p", in_file=True))
     x_words = (calls.send(A, "xa", in_file=True), calls.send(B, "xb", in_file=True))
     x = scene.before("x", scene.client("x"), calls.init(), *x_words)
@@ -1267,8 +1267,8 @@ def _two_publishers(size: Size) -> Scene:
     A file holds an aborted row, so other rows of it are copied.
     """
     full = size == "full"
-    scene = Scene(ctx=context(batches=3), partitions=(A,), settled=_is_topic, budget=Budget(lost=2 if full else 1))
-    publisher = _published(scene, publish_formats="delta,iceberg" if full else "delta")
+    scene = Scene(ctx=context(batches=3), partitions=(A,), settled=is_topic, budget=Budget(lost=2 if full else 1))
+    publisher = published_topic(scene, publish_formats="delta,iceberg" if full else "delta")
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     x = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "x"))
     scene.dies("first", publisher, publish(), "_delta_log")
@@ -1282,8 +1282,8 @@ def _two_publishers(size: Size) -> Scene:
 def _publish_merge(size: Size) -> Scene:
     """Published files are merged with new ones, while a publisher publishes twice."""
     budget = Budget(lost=1 if size == "full" else 0)
-    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=_is_topic, budget=budget)
-    publisher = _published(scene)
+    scene = Scene(ctx=context(batches=1), partitions=(A,), settled=is_topic, budget=budget)
+    publisher = published_topic(scene)
     plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "bc"))
     publisher = scene.before("first", publisher, publish())
     scene.before("q", plain, calls.send(A, "d"), calls.send(A, "e", in_file=True))
@@ -1292,13 +1292,18 @@ def _publish_merge(size: Size) -> Scene:
     return scene
 
 
-def _publish_scene(ticks: tuple[int, ...], retention_ms: int, words: str) -> tuple[Scene, Client, Client]:
+def publish_scene(
+    ticks: tuple[int, ...], retention_ms: int, words: Sequence[str], **changes: Any
+) -> tuple[Scene, Client, Client]:
     """Files were published long ago. Vacuum may delete everything of the topic that it finds dead."""
-    scene = Scene(
-        ctx=context(batches=1), deletable=_is_file, vacuumed=True, settled=_is_topic, past_ms=2 * GRACE_MS,
-        budget=Budget(ticks=ticks), recovers=False,
-    )  # fmt: skip
-    publisher = _published(scene, publish_retention_ms=retention_ms)
+    values: dict[str, Any] = {
+        "ctx": context(batches=1),
+        "deletable": _is_file,
+        "settled": is_topic,
+        "past_ms": 2 * GRACE_MS,
+    }
+    scene = Scene(**{**values, **changes}, vacuumed=True, budget=Budget(ticks=ticks), recovers=False)
+    publisher = published_topic(scene, publish_retention_ms=retention_ms)
     plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in words))
     # The rows of the active segment have a file, so no publisher ends it.
     plain = scene.before("p!", plain, calls.send(A, "z", in_file=True))
@@ -1312,7 +1317,7 @@ def _is_file(path: str) -> bool:
 def _publish_vacuum(size: Size) -> Scene:
     """Published files were merged. Readers read the version with them, while it is replaced and vacuum deletes files."""
     full = size == "full"
-    scene, _, publisher = _publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
+    scene, _, publisher = publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
     scene.before("m", scene.client(), merge(A))
     if not full:
         # It deletes the indexes, so that the next one would delete the files.
@@ -1326,7 +1331,7 @@ def _publish_vacuum(size: Size) -> Scene:
 def _publish_sleeps(size: Size) -> Scene:
     """A publisher sleeps while the files of its cut are merged, and deleted a grace later."""
     full = size == "full"
-    scene, plain, publisher = _publish_scene((GRACE_MS + 1,), 0, "b")
+    scene, plain, publisher = publish_scene((GRACE_MS + 1,), 0, "b")
     scene.before("q", plain, calls.send(A, "c"), calls.send(A, "y", in_file=True))
     scene.past_ms, scene.publishes = 0, full
     if not full:
@@ -1342,7 +1347,7 @@ def _publish_retention(size: Size) -> Scene:
     In full size the log start moves on at the same time.
     """
     full = size == "full"
-    scene, plain, publisher = _publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
+    scene, plain, publisher = publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
     scene.before("m", scene.client(), merge(A))
     publisher = scene.before("n", publisher, publish())
     scene.before("q", plain, calls.send(A, "y", in_file=True))

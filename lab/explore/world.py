@@ -170,7 +170,11 @@ class World:
                 # a writer that slept created it again: it was never part of the log
                 if GHOST + path in self.files(store):
                     return None, self.store_id(left)
-                return None, self.store_id(left | {self.object_id(GHOST + path, self.objects[number][1])})
+                gone = {self.object_id(GHOST + path, self.objects[number][1])}
+                if any(each in path for each in _TIMED_FOLDERS) and WRITTEN_AT + path in self.files(store):
+                    written = self.objects[self.files(store)[WRITTEN_AT + path]][1]
+                    gone.add(self.object_id(GHOST + WRITTEN_AT + path, written))
+                return None, self.store_id(left | gone)
             case WriteRows(topic, file_path, rows):
                 words = [
                     [inline.base_offset + n, word]

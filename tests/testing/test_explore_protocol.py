@@ -51,12 +51,25 @@ ENDINGS = {
     "small list": {"slow: done", "takeover: ready", "vacuum: vacuumed"},
     "small deletion": {"owner: committed", "owner: failed"},
     "looks back, compacted": {"looks: looked back", "looks: too old", "compactor: compacted"},
+    "publish deletes": {"publisher: published", "vacuum: vacuumed"},
+    "publish ends": {"publisher: published", "publisher: too old", "vacuum: vacuumed"},
+    "publish deleted": {"publisher: published", "publisher: too old"},
+    "publish compacted": {"publisher: published", "compactor: compacted"},
     "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
 
 
 # `make test` explores few of the scenarios beyond those of `lab/explore/scenarios.py`, `make test-exhaustive` all of them.
-SAMPLE = ("small", "small list", "small deletion", "small mixed", "looks back", "looks back, merged")
+SAMPLE = (
+    "small",
+    "small list",
+    "small deletion",
+    "small mixed",
+    "looks back",
+    "looks back, merged",
+    "publish deletes",
+    "publish, skewed",
+)
 EXHAUSTIVE = {name for name in SCENARIOS if name not in scenarios.SCENARIOS and name not in SAMPLE}
 
 
