@@ -26,6 +26,7 @@ from txlog.errors import (
     InvalidRequestError,
     TxlogTimeoutError,
 )
+from txlog.testing.clock import ManualClock
 
 SESSION_MS = 45_000
 FOUR = [tp("orders", number) for number in range(4)]
@@ -701,42 +702,92 @@ def a_record_from_ahead(world: World, ms: int) -> None:
     world.clock.step_wall_ms(-ms)
 
 
-def test_a_record_from_ahead_ends_a_session_and_the_next_look_joins_again(world):
-    """The session is judged by the time of the records: a member must not go on by its own clock, and commit in vain."""
+MINUTES_14 = 14 * 60_000
+
+
+def test_a_record_from_ahead_ends_no_session_and_a_killed_member_is_removed_in_time(world):
+    """Each record of the partition has the time of that record until the clocks have caught up (W11)."""
+    a, b = Member(world, "a"), Member(world, "b")
+    settle(a, b)
+    a_record_from_ahead(world, MINUTES_14)
+    a.consumer.commit({FOUR[0]: 0})
+    for _ in range(20):
+        world.clock.advance_ms(LOOK_MS)
+        for each in (a, b):
+            each.consumer.poll(0)
+            each.membership.tick()
+    assert (a.held, b.held) == ([0, 1], [2, 3])
+    assert ("lost", [0, 1]) not in a.told
+    assert ("lost", [2, 3]) not in b.told
+    b.membership._stop.set()
+    for _ in range((SESSION_MS + 10_000) // LOOK_MS):
+        world.clock.advance_ms(LOOK_MS)
+        a.consumer.poll(0)
+        a.membership.tick()
+    assert a.held == [0, 1, 2, 3]
+
+
+class Elsewhere(Member):
+    """A member whose clock is wrong: its wall clock differs from that of the world, and runs as fast."""
+
+    def __init__(self, world: World, name: str, ms: int) -> None:
+        self.wrong = ManualClock(now_ms=world.clock.now_ms() + ms)
+        super().__init__(World.of(world.memory, self.wrong), name)
+
+
+@pytest.mark.parametrize("wrong_ms", [-MINUTES_14, MINUTES_14])
+@pytest.mark.parametrize("killed", ["the wrong one", "a right one"])
+def test_a_wrong_clock_in_the_group_ends_no_session_and_hides_no_death(world, wrong_ms, killed):
+    right = [Member(world, "a"), Member(world, "b")]
+    settle(*right)
+    wrong = Elsewhere(world, "c", wrong_ms)
+    everybody = [*right, wrong]
+
+    def live(members, ms):
+        for _ in range(ms // LOOK_MS):
+            world.clock.advance_ms(LOOK_MS)
+            wrong.wrong.advance_ms(LOOK_MS)
+            for each in members:
+                each.consumer.poll(0)
+                each.membership.tick()
+
+    live(everybody, 120_000)
+    assert sorted(held for each in everybody for held in each.held) == [0, 1, 2, 3]
+    assert all(each.held for each in everybody)
+    dead = wrong if killed == "the wrong one" else right[0]
+    dead.membership._stop.set()
+    rest = [each for each in everybody if each is not dead]
+    live(rest, SESSION_MS + 10_000)
+    assert sorted(held for each in rest for held in each.held) == [0, 1, 2, 3]
+    assert not any(what == "lost" for each in everybody for what, _ in each.told)
+
+
+@pytest.mark.parametrize("wrong_ms", [-MINUTES_14, MINUTES_14])
+def test_a_join_with_a_wrong_clock_asks_the_store_how_old_a_heartbeat_is(world, wrong_ms):
     a = Member(world, "a")
-    a_record_from_ahead(world, SESSION_MS + 1_000)
+    world.clock.advance_ms(SESSION_MS - 5_000)
+    assert Elsewhere(world, "b", wrong_ms).held == [], "the session is not over"
+    assert "lost" not in [what for what, _ in a.told]
+
+
+@pytest.mark.parametrize("wrong_ms", [0, MINUTES_14])
+def test_a_join_long_after_a_death_waits_for_nothing(world, wrong_ms):
+    """Also if the dead member's heartbeats were sealed since."""
+    a = Member(world, "a")
+    for number in range(40 if wrong_ms else 1):
+        a.consumer.commit({FOUR[0]: number})
+    world.clock.advance_ms(SESSION_MS + 1_000)
+    assert Elsewhere(world, "b", wrong_ms).held == [0, 1, 2, 3]
+
+
+def test_a_member_that_slept_past_its_session_is_fenced_although_nobody_has_noticed(world):
+    a = Member(world, "a")
+    metadata = a.consumer.group_metadata()
+    world.clock.advance_ms(SESSION_MS + 1)
     with pytest.raises(CommitFailedError, match=r"session\.timeout\.ms"):
         a.consumer.commit({FOUR[0]: 0})
-    assert a.consumer.poll(0) is None
-    assert a.told == [("assign", [0, 1, 2, 3]), ("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])]
-    a.consumer.commit({FOUR[0]: 0})
-
-
-def test_a_heartbeat_that_was_refused_does_not_count(world):
-    """The last heartbeat is in the future, because the clock was ahead: that is no sign that the next one was written."""
-    world.clock.step_wall_ms(60_000)
-    a = Member(world, "a")
-    world.clock.step_wall_ms(-60_000)
-    a_record_from_ahead(world, 60_000 + SESSION_MS + 1_000)
-    alive_at = a.membership._alive_at
-    world.clock.advance_ms(15_000)
-    a.membership.tick()
-    assert a.membership._alive_at == alive_at
-    assert a.consumer.poll(0) is None
-    assert a.told[1:] == [("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])]
-    a.consumer.commit({FOUR[0]: 0})
-
-
-def test_a_sync_that_is_refused_is_no_sign_of_life(world):
-    a = Member(world, "a")
-    b = Member(world, "b")
-    a_record_from_ahead(world, SESSION_MS + 1_000)
-    world.clock.advance_ms(LOOK_MS)
-    assert a.consumer.poll(0) is None
-    assert a.told[-2:] == [("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])], (
-        "it joins again, and removes the other one"
-    )
-    assert b.consumer.poll(0) is None
-    settle(a, b)
-    assert sorted([*a.held, *b.held]) == [0, 1, 2, 3]
-    assert len(a.held) == 2
+    with world.open().producer("copy") as producer:
+        producer.begin_transaction()
+        with pytest.raises(CommitFailedError, match=r"session\.timeout\.ms"):
+            producer.send_offsets_to_transaction({FOUR[0]: 1}, metadata)
+        producer.abort_transaction()

@@ -58,6 +58,15 @@ class World:
         self.memory = MemoryObjectStore(clock=self.clock)
         self.counting = CountingStore(self.memory)
         self.processes: list[Store] = []
+        self.seed = 0
+
+    @classmethod
+    def of(cls, memory: MemoryObjectStore, clock: ManualClock) -> World:
+        """Return the same store as processes with another clock see it."""
+        made = cls()
+        made.clock, made.memory, made.counting = clock, memory, CountingStore(memory)
+        made.seed = clock.now_ms()
+        return made
 
     def open(self, object_store: ObjectStore | None = None, **config: Any) -> Store:
         """Open the store in another process, with its own ids and caches."""
@@ -66,7 +75,7 @@ class World:
             "memory://",
             config=settings,
             clock=self.clock,
-            ids=SeededIds(len(self.processes) + 1),
+            ids=SeededIds(self.seed + len(self.processes) + 1),
             object_store=object_store or self.counting,
         )
         self.processes.append(store)

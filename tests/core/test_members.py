@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from tests.core.partition_log import OFFSETS_TP, Log, offset_entry
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.groups import OffsetsCondition, check_commit
 from txlog.core.members import (
+    STOPPED,
+    beat_of,
     find_member,
     is_over,
     judge_heartbeat,
@@ -24,7 +27,7 @@ from txlog.core.members import (
     partitions_of,
 )
 from txlog.core.names import TopicPartition
-from txlog.core.records import Entry, GroupMember, GroupRow, GroupValue, HeartbeatEntry
+from txlog.core.records import Entry, GroupEntry, GroupMember, GroupRow, GroupValue, HeartbeatEntry
 from txlog.core.snapshot_state import check_snapshot, from_snapshot, to_snapshot
 from txlog.errors import CommitFailedError, CorruptRecordError, InvalidRequestError
 
@@ -113,6 +116,44 @@ class Group:
 
     def generations(self) -> list[int]:
         return [self.value.generation, *(each.generation for each in self.value.members)]
+
+
+def test_what_a_process_has_watched_ends_a_session_and_times_of_two_clocks_do_not() -> None:
+    group = Group()
+    for name in "ab":
+        group.join(name)
+    row, now_ms = group.row, group.log.now_ms + SESSION_MS + 1
+    assert row is not None
+    a, b = group.value.members
+    beat_ms = beat_of(row, "a")
+    for ahead_ms, over in ((0, False), (2 * MAX_CLOCK_ERROR_MS - 1, False), (2 * MAX_CLOCK_ERROR_MS + 1, True)):
+        assert is_over(row, a, now_ms + ahead_ms, {}) is over, "a difference that no error of two clocks can make"
+    assert is_over(row, a, 0, {"a": beat_ms})
+    assert is_over(row, a, 0, {"a": STOPPED})
+    assert not is_over(row, a, now_ms, {"a": beat_ms - 1}), "there is a newer heartbeat"
+    assert not is_over(row, b, now_ms, {"a": beat_ms})
+    assert judge_heartbeat(row, group="g", member_id="a", now_ms=now_ms) is None
+    assert judge_heartbeat(row, group="g", member_id="a", now_ms=now_ms, alive=True)
+    sync = {"group": "g", "member_id": "a", "held": [], "partitions": group.partitions}
+    assert judge_sync(row, now_ms=now_ms, **sync) is None
+    for quiet, left in (({}, ["a", "b"]), ({"b": beat_of(row, "b")}, ["a"])):
+        entries = judge_sync(row, now_ms=now_ms, quiet=quiet, **sync)
+        assert entries is not None
+        (value,) = [entry.value for entry in entries if isinstance(entry, GroupEntry)]
+        assert value is not None
+        assert [each.member_id for each in value.members] == left
+
+
+def test_each_heartbeat_is_newer_than_the_one_before_while_the_clock_stands_still() -> None:
+    group = Group()
+    group.join("a")
+    group.join("b")
+    for _ in range(3):
+        assert group.row is not None
+        before = {name: beat_of(group.row, name) for name in "ab"}
+        assert group.beat("a")
+        assert beat_of(group.row, "a") > before["a"]
+        assert beat_of(group.row, "b") == before["b"]
 
 
 def test_the_first_member_has_everything_at_once() -> None:

@@ -14,6 +14,7 @@ from typing import Self, overload
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
+from txlog.client.commits import Commits
 from txlog.client.fetcher import Fetcher, FollowedTopics, OneSchema
 from txlog.client.group_log import GroupLog
 from txlog.client.groups import (
@@ -23,21 +24,20 @@ from txlog.client.groups import (
     OffsetAndTimestamp,
     Offsets,
     check_offset,
-    offset_values,
     topic_partition,
 )
-from txlog.client.members import Listener, RebalanceListener, SharedMembership
+from txlog.client.members import SharedMembership
 from txlog.client.positions import committed_positions, find_positions, positions_at, reset_positions
+from txlog.client.rebalance import Listener, RebalanceListener
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
+from txlog.client.sessions import Watch
 from txlog.client.turns import Turns, close_after, in_turn
-from txlog.client.waiting import read_to_end
+from txlog.client.waiting import Rows, ToEnd
 from txlog.config import Layer
 from txlog.core.features import GROUP_MEMBERS
 from txlog.core.names import TopicPartition
-from txlog.core.records import OffsetValue
 from txlog.errors import (
-    CommitFailedError,
     IllegalStateError,
     OffsetOutOfRangeError,
     TxlogError,
@@ -70,14 +70,11 @@ class Consumer:
         self._group_log = GroupLog(self._who, config.group_id or "")
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records, config.fetch_max_wait_ms)
         self._followed = FollowedTopics(self._session, self._fetcher)
+        self._watch = Watch(runtime.clock)
         self._alone = GroupMembership(self._session, config.client_id)
         self._membership: GroupMembership | SharedMembership = self._alone
-        self._committed: dict[TopicPartition, int] = {}
-        """Committed offsets that this consumer knows. It does not commit the same offset again."""
-        self._handed: dict[TopicPartition, int] = {}
-        """Positions before the last poll. All rows below were returned earlier and have been processed."""
-        self._turns = Turns(self._who, "consumer", nested=True)
-        self._last_commit_ms = runtime.clock.monotonic_ms()
+        self._commits = Commits(self._session, config, self._fetcher)
+        self._turns = Turns(self._who, "consumer", nested=True, mend=self._mend)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -89,7 +86,7 @@ class Consumer:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # After an error the program may not have processed the rows of the last poll.
-        close_after(error, self._who, self.close if error is None else lambda: self._close(self._handed))
+        close_after(error, self._who, self.close if error is None else lambda: self._close(after_error=True))
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
@@ -127,7 +124,7 @@ class Consumer:
             return
         self._leave()
         self._followed.start(names, shared=True)
-        self._membership = shared = SharedMembership(self._session, self._config, group, self)
+        self._membership = shared = SharedMembership(self._session, self._config, group, self, self._watch)
         shared.join(names, partitions, listener)
 
     @in_turn
@@ -178,14 +175,12 @@ class Consumer:
     @in_turn
     def pause(self, *partitions: TopicPartition) -> None:
         """Stop reading these partitions until `resume`."""
-        for tp in self._assigned(partitions):
-            self._fetcher.pause(tp, True)
+        self._fetcher.pause(self._assigned(partitions), True)
 
     @in_turn
     def resume(self, *partitions: TopicPartition) -> None:
         """Read paused partitions again."""
-        for tp in self._assigned(partitions):
-            self._fetcher.pause(tp, False)
+        self._fetcher.pause(self._assigned(partitions), False)
 
     @in_turn
     def paused(self) -> tuple[TopicPartition, ...]:
@@ -194,7 +189,6 @@ class Consumer:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    @in_turn
     def poll(self, timeout_ms: int = 500) -> pa.RecordBatch | None:
         """Return the next rows of one partition, at most `max.poll.records`, or None if none come within `timeout_ms`.
 
@@ -207,14 +201,51 @@ class Consumer:
         rows of the other topics, and raise the error again instead of returning None. This ends when you subscribe or
         assign other topics, or when the topic is created again.
         """
+        batch = self._poll(timeout_ms)
+        try:
+            return batch
+        finally:
+            self._fetcher.taken = None  # the last line: before it the rows are not returned, and are read again
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield rows for ever, as they come."""
+
+        def take() -> pa.RecordBatch | None:
+            batch = None
+            while batch is None and not self._closed:
+                batch = self._poll(self._config.fetch_max_wait_ms)
+            return batch
+
+        return Rows(take, self._fetcher)
+
+    def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
+
+        With 0, a member of a group also waits until the others have given up what it gets, or their sessions are over.
+        All batches of a topic have the columns of its first batch. The next call returns columns that were added meanwhile.
+        """
+        schemas = OneSchema(self._runtime)
+        rows = ToEnd(self._poll, lambda: self.awaited, timeout_ms, self._who)
+
+        def take() -> pa.RecordBatch | None:
+            batch = rows.next()
+            return None if batch is None else schemas.align(batch)
+
+        return Rows(take, self._fetcher)
+
+    def _poll(self, timeout_ms: int) -> pa.RecordBatch | None:
+        with self._turns.take("poll"):
+            return self._take_rows(timeout_ms)
+
+    def _take_rows(self, timeout_ms: int) -> pa.RecordBatch | None:
+        """Return the next rows, which count as returned when `_fetcher.taken` is None."""
         self._check_open()
         if not self._fetcher.assigned and not self._membership.is_subscribed:
             raise IllegalStateError(f"{self._who}: poll() without subscribe() or assign(): nothing to read")
         clock = self._runtime.clock
         deadline_ms = clock.monotonic_ms() + timeout_ms
         self._membership.follow()
-        self._handed = self._fetcher.positions
-        self._auto_commit()
+        self._commits.begin_poll(self._membership)
         self._followed.take_added()
         self._followed.check_deleted()
         looked, resets = False, 0
@@ -225,9 +256,9 @@ class Consumer:
                 self._find_positions(wait=False)
             try:
                 batch = self._fetcher.next_batch()
-                if batch is not None:
+                if batch is not None and self._membership.may_return():
                     return batch
-                if self._fetcher.plan():
+                if batch is not None or self._fetcher.plan():
                     continue
             except OffsetOutOfRangeError as error:
                 resets += 1
@@ -244,22 +275,6 @@ class Consumer:
             self._followed.check_deleted()
             looked = True
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows for ever, as they come."""
-        while not self._closed:
-            batch = self.poll(self._config.fetch_max_wait_ms)
-            if batch is not None:
-                yield batch
-
-    def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
-
-        With 0, a member of a group also waits until the others have given up what it gets, or their sessions are over.
-        All batches of a topic have the columns of its first batch. The next call returns columns that were added meanwhile.
-        """
-        schemas = OneSchema(self._runtime, self._fetcher)
-        yield from map(schemas.align, read_to_end(self.poll, lambda: self.awaited, timeout_ms, self._who))
-
     # -- positions ----------------------------------------------------------------------------------------------------
 
     @in_turn
@@ -274,26 +289,23 @@ class Consumer:
         """Read on from `offset`. The next poll shows whether the log has it."""
         (tp,) = self._assigned([partition])
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        self._fetcher.seek(tp, check_offset(tp, at))
+        self._fetcher.seek({tp: check_offset(tp, at)})
 
     @in_turn
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the log start; without arguments, for all assigned partitions."""
-        for tp, offset in self.beginning_offsets(self._assigned(partitions)).items():
-            self._fetcher.seek(tp, offset)
+        self._fetcher.seek(self.beginning_offsets(self._assigned(partitions)))
 
     @in_turn
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Read on from the end for the isolation level; without arguments, for all assigned partitions."""
-        for tp, offset in self.end_offsets(self._assigned(partitions)).items():
-            self._fetcher.seek(tp, offset)
+        self._fetcher.seek(self.end_offsets(self._assigned(partitions)))
 
     @in_turn
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Read on from the group's committed offsets, for example after an aborted transaction that carried newer ones."""
         self._require_group("seek_to_committed")
-        for tp in self._assigned(partitions):
-            self._fetcher.seek(tp, None)
+        self._fetcher.seek(dict.fromkeys(self._assigned(partitions)))
 
     @in_turn
     def beginning_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
@@ -349,7 +361,7 @@ class Consumer:
         if offsets is None:
             self._find_positions()
             offsets = self._fetcher.positions
-        self._commit(offset_values(offsets))
+        self._commits.commit(self._membership, offsets)
 
     @in_turn
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -373,6 +385,8 @@ class Consumer:
             generation_id=self._membership.generation,
             member_id=self._membership.member_id,
             auto_commit=self._config.enable_auto_commit,
+            alive_at=self._membership.alive_at,
+            session_timeout_ms=self._config.session_timeout_ms,
         )
 
     def close(self) -> None:
@@ -382,13 +396,13 @@ class Consumer:
         again. A TxlogError of `on_revoke`, `on_lost` or of the leave is logged, too. Another
         error of a listener is raised, but the consumer is closed. In a forked child it does nothing.
         """
-        self._close(self._fetcher.positions)
+        self._close()
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         try:
-            self._commit_last(self._fetcher.positions, "stopped")
+            self._commits.end(self._membership, self._fetcher.positions, "stopped")
         finally:
             try:
                 self._membership.leave()
@@ -396,21 +410,16 @@ class Consumer:
                 # Also after an error: other members read the partitions soon.
                 self._assign([])
 
-    def _commit_last(self, positions: Mapping[TopicPartition, int], what: str) -> None:
-        try:
-            if self._commits_itself:
-                self._commit_positions(positions)
-        except CommitFailedError as error:
-            self._group_log.failed("positions_not_committed", f"{what} without committing its positions", error)
-
-    def _close(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _close(self, *, after_error: bool = False) -> None:
         if self._turns.is_elsewhere or self._closed:
             return
         with self._turns.take("close"):
             if self._closed:
                 return
             try:
-                self._commit_last(positions, "closed")
+                # Here, because the call began by taking back rows that an interrupted poll has not returned.
+                positions = self._commits.handed if after_error else self._fetcher.positions
+                self._commits.end(self._membership, positions, "closed")
             finally:
                 try:
                     self._membership.leave()
@@ -423,60 +432,36 @@ class Consumer:
 
     def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
         """Read exactly `partitions`, for the membership. `new` were added to their topics after the subscription."""
-        for tp in partitions.symmetric_difference(self._fetcher.assigned):
-            self._committed.pop(tp, None)
-            self._handed.pop(tp, None)
+        changed = partitions.symmetric_difference(self._fetcher.assigned)
+        if not changed:
+            return
+        self._commits.forget(changed)
+        self._followed.added |= new.difference(self._fetcher.assigned)
         self._fetcher.assign(partitions)
-        self._followed.added |= new
+
+    def _mend(self) -> None:
+        """Undo what an interrupted call has left half done, as the first thing of the next call."""
+        self._fetcher.mend()
+        self._membership.mend()
 
     def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit what was processed of `partitions`, for the membership, before another member reads them."""
-        if self._commits_itself:
-            positions = self._fetcher.positions
-            self._commit_positions({tp: positions[tp] for tp in partitions if tp in positions})
+        self._commits.give_up(self._membership, partitions)
 
     def _assign(self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = ()) -> None:
-        self._fetcher.assign(partitions)
-        for tp in self._fetcher.assigned:
-            self._fetcher.seek(tp, None)
-        self._committed, self._handed = {}, {}
+        self._commits.forget_all()
         self._followed.start(topics)
+        self._fetcher.start(partitions)
 
     def _find_positions(self, *, wait: bool = True) -> None:
         if self._fetcher.lost:
-            find_positions(self._session, self._fetcher, self._followed, self._config, self._committed, wait=wait)
+            find_positions(self._session, self._fetcher, self._followed, self._config, self._commits.known, wait=wait)
 
     def _look(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, PartitionView]:
         self._check_open()
         wanted = [topic_partition(tp) for tp in (self._fetcher.assigned if partitions is None else partitions)]
         lookup.check_exist(self._session, wanted)
         return self._session.fresh_views(wanted, "looking up offsets")
-
-    @property
-    def _commits_itself(self) -> bool:
-        return self.group_id is not None and self._config.enable_auto_commit
-
-    def _auto_commit(self) -> None:
-        now_ms = self._runtime.clock.monotonic_ms()
-        if not self._commits_itself or now_ms - self._last_commit_ms < self._config.auto_commit_interval_ms:
-            return
-        self._commit_positions(self._fetcher.positions)
-        self._last_commit_ms = now_ms
-
-    def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        changed = {tp: offset for tp, offset in positions.items() if self._committed.get(tp) != offset}
-        if changed:
-            self._commit(offset_values(changed))
-
-    def _commit(self, values: Mapping[TopicPartition, OffsetValue]) -> None:
-        if not values:
-            return
-        group = self._require_group("commit")
-        self._runtime.ensure_writable()
-        # The rows before these offsets must still exist.
-        self._session.prove(values, "looking whether the log still holds what was read")
-        self._membership.commit(group, values)
-        self._committed.update({tp: value.offset for tp, value in values.items()})
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return `partitions`, which must be assigned, or all assigned partitions if it is empty."""

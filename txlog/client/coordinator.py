@@ -130,9 +130,10 @@ class Coordinator:
         return all(self._send_group(sent, version) for sent in offsets)
 
     def _send_group(self, sent: GroupOffsets, version: TxnVersion | None) -> bool:
+        judged = None if sent.condition is None else sent.condition.judged(self.session.runtime.read_clocks())
         return self._take(
             f"sending offsets of group {sent.group!r}",
-            lambda ctx, views: send_offsets(ctx, views, self.txn, sent.group, sent.offsets, sent.condition, version),
+            lambda ctx, views: send_offsets(ctx, views, self.txn, sent.group, sent.offsets, judged, version),
         )
 
     def find_deleted(

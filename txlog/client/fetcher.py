@@ -9,7 +9,7 @@ seldom.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,9 +51,20 @@ class Fetcher:
         self._isolation = isolation
         self._max_rows = max_rows
         self._partitions: dict[TopicPartition, _Fetch] = {}
+        self._paused: frozenset[TopicPartition] = frozenset()
         self._skipped: frozenset[str] = frozenset()
         self._turn = 0
         self.pace = Pace(session.clock, max_wait_ms)
+        self.taken: Taken | None = None
+        """The rows that a poll took last, until it has returned them. The poll sets None in its very last line."""
+
+    def mend(self) -> None:
+        """Take back the rows of a poll that an interrupt or an error has ended: the next poll reads them again."""
+        if self.taken is not None:
+            # The generator of an interrupted read has ended, and looks like one at the end of its plan.
+            self.taken.fetch.batches = None
+            self.taken.fetch.position = self.taken.position
+            self.taken = None
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
@@ -72,20 +83,27 @@ class Fetcher:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly `partitions` from now on. Partitions that were assigned before keep their positions."""
-        wanted = sorted(set(partitions))
-        self._session.forget([tp for tp in self._partitions if tp not in wanted])
-        self._partitions = {tp: self._partitions.get(tp) or _Fetch() for tp in wanted}
-        self._turn = 0
+        self._set({tp: self._partitions.get(tp) or _Fetch() for tp in partitions})
+
+    def start(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly `partitions` from now on, from the group's offsets or where `auto.offset.reset` says."""
+        self._set({tp: _Fetch() for tp in partitions})
+
+    def _set(self, fetches: dict[TopicPartition, _Fetch]) -> None:
+        self._session.forget([tp for tp in self._partitions if tp not in fetches])
+        fetches = {tp: fetches[tp] for tp in sorted(fetches)}
+        # One line, here and below: an interrupt comes before all of the change or after all of it.
+        self._partitions, self._paused, self._turn = fetches, self._paused & fetches.keys(), 0
         self.pace.reset()
 
-    def seek(self, tp: TopicPartition, position: int | None) -> None:
-        """Read on from `position`. None: from the group's offset, or from `auto.offset.reset`."""
-        self._partitions[tp] = _Fetch(position, paused=self._partitions[tp].paused)
+    def seek(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """Read on from these positions. None: from the group's offset, or from `auto.offset.reset`."""
+        self._partitions = {**self._partitions, **{tp: _Fetch(at) for tp, at in positions.items()}}
         self.pace.reset()
 
-    def pause(self, tp: TopicPartition, paused: bool) -> None:
-        """Set whether the partition is paused."""
-        self._partitions[tp].paused = paused
+    def pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        """Set whether these partitions are paused."""
+        self._paused = self._paused.union(partitions) if paused else self._paused.difference(partitions)
         self.pace.reset()
 
     def skip(self, topics: Iterable[str]) -> None:
@@ -98,21 +116,24 @@ class Fetcher:
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
         """Return the paused partitions."""
-        return tuple(tp for tp, fetch in self._partitions.items() if fetch.paused)
+        return tuple(tp for tp in self._partitions if tp in self._paused)
 
     def next_batch(self) -> pa.RecordBatch | None:
-        """Return rows of reads that are planned already. The partitions take turns."""
-        fetches = list(self._partitions.values())
+        """Take rows of reads that are planned already. The partitions take turns. `mend` gives the rows back."""
+        self.mend()
+        fetches = list(self._partitions.items())
         for step in range(len(fetches)):
             number = (self._turn + step) % len(fetches)
-            fetch = fetches[number]
-            if fetch.paused or fetch.batches is None:
+            tp, fetch = fetches[number]
+            if tp in self._paused or fetch.batches is None:
                 continue
+            self.taken = Taken(fetch, fetch.position)
             batch = fetch.next()
             if batch is not None:
                 self._turn = number + 1
                 self.pace.reset()
                 return batch
+            self.taken = None
         return None
 
     def plan(self) -> bool:
@@ -157,7 +178,7 @@ class Fetcher:
         return found
 
     def _is_read(self, tp: TopicPartition) -> bool:
-        return not self._partitions[tp].paused and tp.topic not in self._skipped
+        return tp not in self._paused and tp.topic not in self._skipped
 
 
 @dataclass(slots=True)
@@ -165,7 +186,6 @@ class _Fetch:
     """The position of one partition, and its read."""
 
     position: int | None = None
-    paused: bool = False
     batches: Iterator[pa.RecordBatch] | None = None
     end: int = 0
     """Where the current read ends."""
@@ -194,12 +214,7 @@ class _Fetch:
         """
         assert self.batches is not None
         assert self.position is not None
-        try:
-            batch = next(self.batches, None)
-        except Exception:
-            # A generator that raised cannot go on. The next poll plans again from the same position.
-            self.batches = None
-            raise
+        batch = next(self.batches, None)
         if batch is None:
             self.batches = None
             self.position = max(self.position, self.end)
@@ -209,19 +224,27 @@ class _Fetch:
         return batch
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Rows that a poll has taken from a read, and not returned yet."""
+
+    fetch: _Fetch
+    position: int | None
+    """Where their partition stood before."""
+
+
 class OneSchema:
     """Gives all batches of a topic the same columns, although columns may be added while it is read."""
 
-    def __init__(self, runtime: Runtime, fetcher: Fetcher) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._fetcher = fetcher
         self._schemas: dict[str, tuple[pa.Schema, str | None]] = {}
         """topic -> the columns of its batches, and the id of the topic: another topic of this name has other columns."""
 
     def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of `batch` with the columns of the first batch of their topic.
 
-        Raises SchemaMismatchError if that is not possible. Then the next poll returns the rows again.
+        Raises SchemaMismatchError if that is not possible.
         """
         topic = batch.column(TOPIC_COLUMN)[0].as_py()
         known = self._runtime.known_topic(topic)
@@ -240,8 +263,6 @@ class OneSchema:
             found = None if at is None or topic_id != first_id else batch.column(at)
             is_lost = found is None and not column.nullable
             if is_changed or is_lost or (found is not None and found.type != column.type):
-                tp = TopicPartition(topic, batch.column(PARTITION_COLUMN)[0].as_py())
-                self._fetcher.seek(tp, batch.column(OFFSET_COLUMN)[0].as_py())
                 raise SchemaMismatchError(
                     f"topic {topic!r}: {_changed(schema, batch.schema)} while the topic was read, and the rows from here on do not have "
                     f"the columns of those before. hint: call iterate() again, it goes on with these rows"

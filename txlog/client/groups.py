@@ -15,6 +15,7 @@ import msgspec
 
 from txlog.client.group_log import GroupLog
 from txlog.client.session import Session, only_views
+from txlog.core.ages import ClockReading
 from txlog.core.groups import JOB_MARK, OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
 from txlog.core.records import GroupValue, OffsetValue
@@ -51,12 +52,20 @@ class ConsumerGroupMetadata:
     member_id: str = ""
     auto_commit: bool = field(default=False, repr=False)
     """Whether that consumer commits automatically, which contradicts offsets in a transaction."""
+    alive_at: ClockReading | None = field(default=None, repr=False, compare=False)
+    """When the consumer showed last that it lives (W54)."""
+    session_timeout_ms: int = field(default=0, repr=False, compare=False)
 
     def condition(self) -> OffsetsCondition | None:
         """Return the condition on the group when its offsets are written, or None for a plain group id."""
         if self.generation_id < 0:
             return None
-        return OffsetsCondition(generation=self.generation_id, member_id=self.member_id)
+        return OffsetsCondition(
+            generation=self.generation_id,
+            member_id=self.member_id,
+            alive_at=self.alive_at,
+            session_timeout_ms=self.session_timeout_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +175,9 @@ class GroupMembership:
     is_subscribed = False
     """Whether the members share partitions, so that this one may own none."""
 
+    alive_at = None
+    """A member without a session does not show that it lives."""
+
     awaited: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({})
     """The members that this one waits for."""
 
@@ -187,12 +199,15 @@ class GroupMembership:
 
     def join(self, group: str, topics: tuple[str, ...]) -> None:
         """Become the member of the group, which fences the member before. Log a warning if that is another consumer."""
-        own_id, member_id = self.member_id, f"{self._client_id or 'consumer'}-{self._session.runtime.ids.new_id()}"
+        self._group, own_id, member_id = (
+            group,
+            self.member_id,
+            f"{self._client_id or 'consumer'}-{self._session.runtime.ids.new_id()}",
+        )
         self._member, before = self._session.call(
             f"joining group {group!r}",
             lambda ctx, views: group_protocol.take_group(ctx, views, group, member_id, self._client_id, topics),
         )
-        self._group = group
         journal = GroupLog(self._session.who, group)
         if before is not None and before.member_id not in ("", own_id):
             journal.took_over(before.member_id, self.member_id, self.generation)
@@ -205,6 +220,13 @@ class GroupMembership:
 
     def follow(self) -> None:
         """Do nothing: a commit shows whether this is still the member."""
+
+    def mend(self) -> None:
+        """Do nothing: the consumer decides what it reads."""
+
+    def may_return(self) -> bool:
+        """Return True: a commit shows whether this is still the member."""
+        return True
 
     def leave(self) -> None:
         """Leave the group, if this is its member."""

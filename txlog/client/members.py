@@ -10,22 +10,23 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from txlog.client.group_log import GroupLog
 from txlog.client.groups import commit_offsets
 from txlog.client.heartbeats import Stop, beat
+from txlog.client.partition_counts import PartitionCounts
+from txlog.client.rebalance import News, RebalanceListener
 from txlog.client.session import Session
+from txlog.client.sessions import Watch
 from txlog.config import ConsumerConfig
 from txlog.core.ages import ClockReading
 from txlog.core.groups import OffsetsCondition, offsets_partition
-from txlog.core.members import find_member, is_over, needs_change, needs_sync, partitions_of
+from txlog.core.members import beat_of, find_member, needs_change, needs_sync, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
-from txlog.errors import CommitFailedError, StoreChangedError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import CommitFailedError, StoreChangedError, TxlogError
 from txlog.protocol import members as protocol
 from txlog.storage.forks import lock_for_forks
 from txlog.text import count_text
@@ -34,27 +35,13 @@ LOOK_MS = 5000
 """How often a poll looks at the group at most: a look is one or two requests."""
 MAX_SYNCS = 3
 """Syncs of one look. The next look goes on: members that join one after the other must not hold a poll for ever."""
-Listener: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceListener:
-    """What a program wants to know about its partitions.
-
-    Each function is called with them, in a call of the consumer: `subscribe`, `poll`, `close` and so on. As long as
-    `on_revoke` raises an error in `poll`, the rebalance waits for this member.
-    """
-
-    on_assign: Listener | None = None
-    on_revoke: Listener | None = None
-    on_lost: Listener | None = None
 
 
 class Reader(Protocol):
     """The consumer, as its membership sees it."""
 
     def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
-        """Read exactly `partitions`. `new` are those of them that were added to their topics after the subscription."""
+        """Read exactly `partitions`. `new` are those that were added to their topics after the subscription."""
 
     def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit, with `enable.auto.commit`, the rows of `partitions` that were processed."""
@@ -63,10 +50,11 @@ class Reader(Protocol):
 class SharedMembership:
     """Membership in at most one group at a time, whose members share the partitions.
 
-    The consumer's calls and the heartbeat thread use it. `_lock` guards what both change.
+    The consumer's calls and the heartbeat thread use it. `_lock` guards what both change. An interrupt may end a call at any
+    line. So `_reads` alone says what this member reads, and `mend` lets the consumer follow it.
     """
 
-    def __init__(self, session: Session, config: ConsumerConfig, group: str, reader: Reader) -> None:
+    def __init__(self, session: Session, config: ConsumerConfig, group: str, reader: Reader, watch: Watch) -> None:
         self._session = session
         self._journal = GroupLog(session.who, group)
         self._config = config
@@ -75,20 +63,23 @@ class SharedMembership:
         self._lock = lock_for_forks()
         self._topics: tuple[str, ...] = ()
         self._listener = RebalanceListener()
+        self._news = News()
+        self._watch = watch
+        self._joining: GroupMember | None = None
+        """A member that may be in the group, because its join has not returned."""
         self._member: GroupMember | None = None
         self._held: frozenset[TopicPartition] = frozenset()
         """What the member owns."""
         self._reads: frozenset[TopicPartition] = frozenset()
         """Those of `_held` that exist as far as this process knows. The consumer reads them."""
-        self._first_counts: Mapping[str, int] = {}
-        """The numbers of partitions when the consumer subscribed, or that the group knew then. Rows of later partitions
-        are all new."""
-        self._counts: Mapping[str, int] = {}
+        self._counts = PartitionCounts(session)
         self._looked_ms = self._polled_ms = 0
         self._alive_at = session.runtime.read_clocks()
         """A moment before the last record that shows that the member lives."""
+        self._seen_at = self._alive_at
+        """A moment before the last look."""
         self._beat_ms = -1
-        """The `timestamp` of that record, if a look has shown it."""
+        """The `timestamp` of the member's last heartbeat in that look."""
         self._gone = ""
         """Why the member must not read any more; empty while it may."""
         self._is_replaced = False
@@ -148,9 +139,14 @@ class SharedMembership:
         self, topics: tuple[str, ...], partitions: Collection[TopicPartition], listener: RebalanceListener
     ) -> None:
         """Become a member that subscribes to `topics`, which have these partitions."""
+        self._counts = PartitionCounts(self._session, partitions)
         self._topics, self._listener = topics, listener
-        self._first_counts = self._counts = Counter(tp.topic for tp in partitions)
         self._join()
+
+    def mend(self) -> None:
+        """Let the consumer read what this member reads, if an interrupt came between the two."""
+        if self._topics:
+            self._read()
 
     def listen(self, topics: tuple[str, ...], listener: RebalanceListener) -> bool:
         """Set the listener if this is a member that subscribes to these topics. Return whether it is."""
@@ -167,6 +163,7 @@ class SharedMembership:
         if not self.is_subscribed:
             return
         self._polled_ms = now_ms = self._session.clock.monotonic_ms()
+        self._tell_news()
         if self._member is None:
             self._join()
         elif not self._is_gone() and now_ms - self._looked_ms >= min(
@@ -175,10 +172,20 @@ class SharedMembership:
             row = self._look()
             self._looked_ms = now_ms
             self._take(row)
-        if self._is_gone():
-            self._lose()
-            if self.is_subscribed:
-                self._join()
+        if not self.may_return() and self.is_subscribed:
+            self._join()
+
+    def may_return(self) -> bool:
+        """Return whether rows may be returned now (W56). If not, report the loss, with the errors of `follow`."""
+        if not self.is_subscribed or not self._is_gone():
+            return True
+        self._lose()
+        return False
+
+    @property
+    def alive_at(self) -> ClockReading | None:
+        """A moment before the last record that shows that this member lives; None if it is none, or is gone (W54)."""
+        return self._alive_at if self._member is not None and not self._gone else None
 
     def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:
         """Commit offsets as this member, if it is one (W55). Raises CommitFailedError."""
@@ -189,7 +196,8 @@ class SharedMembership:
                 raise CommitFailedError(f"{self._session.who}: it is not a member of its group now. hint: {hint}")
             commit_offsets(self._session, group, values, None)
             return
-        condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
+        alive = not self._is_gone()
+        condition = OffsetsCondition(generation=member.generation, member_id=member.member_id, alive=alive)
         try:
             commit_offsets(self._session, group, values, condition)
         except CommitFailedError as error:
@@ -208,7 +216,7 @@ class SharedMembership:
         """
         if not self._topics:
             return
-        member = self._member
+        member = self._member or self._joining
         # A listener that calls `close` must not be called again.
         listener, self._listener = self._listener, RebalanceListener()
         try:
@@ -225,8 +233,9 @@ class SharedMembership:
 
     def _tell_end(self, listener: RebalanceListener) -> None:
         """Tell the listener which partitions this member gives up, or has lost (W56)."""
-        held, is_lost = tuple(sorted(self._reads)), self._is_gone()
+        held, is_lost = tuple(sorted(self._reads | self._news.lost)), self._is_gone() or bool(self._news.lost)
         tell = listener.on_lost if is_lost else listener.on_revoke
+        self._news = News()
         if is_lost:
             self._journal.lost(held, self._gone, is_told=tell is not None)
         if held and tell is not None:
@@ -234,11 +243,11 @@ class SharedMembership:
 
     def _drop(self, member: GroupMember | None) -> None:
         """End the membership in this process: nothing is read any more."""
+        left = member if member is not None and not member.instance_id else self._left
+        # In one line: an interrupted call has left the group later, or goes on as a member.
+        self._left, self._is_leaving, self._is_replaced, self._joining = left, True, False, None
         self._forget()
-        self._is_replaced, self._is_leaving = False, True
-        if member is not None and not member.instance_id:
-            self._left = member
-        self._reader._take_partitions(frozenset(), frozenset())
+        self._read()
 
     def _finish(self) -> None:
         """Tell the group that the member is gone, if that is due."""
@@ -253,7 +262,8 @@ class SharedMembership:
 
     def _join(self) -> None:
         config, began = self._config, self._session.runtime.read_clocks()
-        joining = GroupMember(
+        # A join that was interrupted, or whose outcome is unknown, is repeated with its id: the group may have it.
+        self._joining = joining = self._joining or GroupMember(
             member_id=f"{config.client_id or 'consumer'}-{self._session.runtime.ids.new_id()}",
             client_id=config.client_id,
             instance_id=config.group_instance_id or "",
@@ -262,44 +272,53 @@ class SharedMembership:
             session_timeout_ms=config.session_timeout_ms,
             generation=0,
         )
-        self._read_counts()
+        self._counts.read()
         if config.auto_offset_reset != "earliest":
-            self._find_first_counts()
+            # The join itself tells the group of them. It uses what this look has read, so the look costs little.
+            self._counts.begin_at(self._look())
         row = self._session.call(
             f"joining group {self._group!r}",
             lambda ctx, views: protocol.join(
-                ctx, views, self._group, joining, self._counts, beside_jobs=config.allow_mixed_groups
+                ctx,
+                views,
+                self._group,
+                joining,
+                self._counts.now,
+                beside_jobs=config.allow_mixed_groups,
+                quiet=self._watch.quiet,
             ),
             settles=False,
         )
-        with self._lock:
-            self._member, self._gone, self._is_replaced, self._beat_ms = joining, "", False, -1
-        self._wrote(joining.member_id, began)
+        self._watch.note(row)
         self._joined = row.entry.value.generation if row is not None and row.entry.value is not None else 0
         self._looked_ms = self._polled_ms = self._session.clock.monotonic_ms()
+        self._stop.set()
         self._stop = Stop()
-        self._journal.joined(joining.member_id, self._joined)
         # A daemon, so that a program that ends without close() does not hang: its session ends then.
         threading.Thread(
             target=beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
         ).start()
+        self._gone, self._is_replaced, self._alive_at, self._beat_ms = "", False, began, -1
+        with self._lock:
+            self._member, self._joining = joining, None
+        self._journal.joined(joining.member_id, self._joined)
         self._take(row)
 
-    def _find_first_counts(self) -> None:
-        """Look up which partitions the group does not know yet: they were added while it had members.
-
-        The join itself tells the group of them. It uses what this look has read, so the look costs little.
-        """
-        row = self._look()
-        known = row.entry.value.partitions if row is not None and row.entry.value is not None else {}
-        self._first_counts = {topic: min(n, known.get(topic, n)) for topic, n in self._first_counts.items()}
-
     def _look(self) -> GroupRow | None:
-        return self._session.call(
+        began = self._session.runtime.read_clocks()
+        row = self._session.call(
             f"looking at group {self._group!r}",
             lambda ctx, views: protocol.look(ctx, views, self._group),
             settles=False,
         )
+        self._watch.note(row)
+        beat_ms = beat_of(row, self.member_id) if row is not None else -1
+        if beat_ms > self._beat_ms >= 0:
+            # A heartbeat since the last look, perhaps in a record of a producer that sent offsets for this member.
+            with self._lock:
+                self._alive_at = max(self._alive_at, self._seen_at, key=lambda each: each.monotonic_ms or 0)
+        self._beat_ms, self._seen_at = beat_ms, began
+        return row
 
     def _take(self, row: GroupRow | None) -> None:
         """Take part in the generation that a look, or this member's own record, has shown (W52)."""
@@ -307,7 +326,7 @@ class SharedMembership:
             value, member = self._find(row)
             if row is None or value is None or member is None:
                 return
-            self._read_counts(partitions_of(member.assigned) | partitions_of(member.owned))
+            self._counts.read(partitions_of(member.assigned) | partitions_of(member.owned))
             given_up = self._held - partitions_of(member.assigned)
             if given_up:
                 revoked = tuple(sorted(given_up & self._reads))
@@ -319,10 +338,10 @@ class SharedMembership:
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = needs_sync(value, member, self._held | given) or needs_change(
-                row, self._counts, self._time_ms()
+                row, self._counts.now, self._time_ms(), member.member_id, self._watch.quiet
             )
             owned = partitions_of(member.owned)
-            if not is_behind and owned == self._held and not any(map(self._exists, owned - self._reads)):
+            if not is_behind and owned == self._held and not any(map(self._counts.has, owned - self._reads)):
                 return
             if is_behind:
                 row = self._sync(member.member_id)
@@ -331,20 +350,19 @@ class SharedMembership:
                     return
             owned = partitions_of(member.owned)
             if owned - self._reads:
-                before = self._reads
                 self._hold(owned)
-                added = tuple(sorted(self._reads - before))
-                self._journal.rebalanced("assigned", added, member.member_id, value.generation)
-                if added and self._listener.on_assign is not None:
-                    self._listener.on_assign(added)
+                self._tell_news()
 
     def _sync(self, member_id: str) -> GroupRow | None:
         began, held = self._session.runtime.read_clocks(), self._held
         row = self._session.call(
             f"sharing the partitions of group {self._group!r}",
-            lambda ctx, views: protocol.sync(ctx, views, self._group, member_id, held, self._counts),
+            lambda ctx, views: protocol.sync(
+                ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet
+            ),
             settles=False,
         )
+        self._watch.note(row)
         self._wrote(member_id, began)
         return row
 
@@ -352,42 +370,48 @@ class SharedMembership:
         """Return the group and this member in it, as `row` shows them; note if it is not in it any more."""
         value, instance_id = row.entry.value if row is not None else None, self._config.group_instance_id
         self._value, found = value, find_member(value, self.member_id)
-        if row is None or value is None or found is None or is_over(row, found, self._time_ms()):
-            self._gone = "its session is over" if found is not None else "it was removed from the group"
-            if found is None and value is not None and any(each.instance_id == instance_id for each in value.members):
-                self._gone = f"another consumer has its group.instance.id {instance_id!r}"
-                self._is_replaced = True
+        if row is None or found is None:
+            self._gone = "it was removed from the group"
+            if value is not None and instance_id and any(each.instance_id == instance_id for each in value.members):
+                why = f"another consumer has its group.instance.id {instance_id!r}"
+                self._gone, self._is_replaced = why, True
             return value, None
         with self._lock:
             self._member = found
-        beat_ms = next((each.timestamp for each in row.beats if each.member_id == found.member_id), -1)
-        if beat_ms > self._beat_ms >= 0:
-            # A producer has sent offsets for this member: that record was its heartbeat.
-            age_ms = max(self._session.clock.now_ms() - beat_ms, 0)
-            if age_ms < self._age_ms():
-                now = self._session.runtime.read_clocks()
-                self._alive_at = ClockReading(now.wall_ms - age_ms, self._session.clock.monotonic_ms() - age_ms)
-        self._beat_ms = beat_ms
         return value, found
 
     def _lose(self) -> None:
         """Report that the partitions are lost: another member may have read them since (W56)."""
-        held, why, on_lost = tuple(sorted(self._reads)), self._gone, self._listener.on_lost
-        if not self._is_replaced:
+        self._news.lost, why = self._news.lost | self._reads, self._gone
+        if self._is_replaced:
+            self._held = self._reads = frozenset()
+        else:
             self._forget()
-        self._held = self._reads = frozenset()
-        self._reader._take_partitions(frozenset(), frozenset())
-        self._journal.lost(held, why, is_told=on_lost is not None)
-        if held and on_lost is not None:
-            on_lost(held)
+        self._read()
+        self._journal.lost(tuple(sorted(self._news.lost)), why, is_told=self._listener.on_lost is not None)
+        self._news.tell_lost(lambda lost: self._tell_lost(lost, why))
         if self._is_replaced:
             # Joining again would replace the other consumer, which would then replace this one, and so on.
             raise self._replaced()
-        if held and on_lost is None:
+
+    def _tell_lost(self, lost: tuple[TopicPartition, ...], why: str) -> None:
+        if self._listener.on_lost is not None:
+            self._listener.on_lost(lost)
+        elif not self._is_replaced:
             raise CommitFailedError(
-                f"{self._session.who}: lost {count_text(len(held), 'partition')}, because {why}. Rows since the last commit are read "
+                f"{self._session.who}: lost {count_text(len(lost), 'partition')}, because {why}. Rows since the last commit are read "
                 "again. hint: the next poll() joins the group again; with on_lost, subscribe() calls that instead"
             )
+
+    def _tell_news(self) -> None:
+        """Tell the listener what is new, also what an interrupted call has not told it."""
+        self._news.tell_lost(lambda lost: self._tell_lost(lost, "its session is over"))
+        self._news.tell_added(self._tell_added)
+
+    def _tell_added(self, added: tuple[TopicPartition, ...]) -> None:
+        self._journal.rebalanced("assigned", added, self.member_id, self.generation)
+        if self._listener.on_assign is not None:
+            self._listener.on_assign(added)
 
     def _replaced(self) -> CommitFailedError:
         return CommitFailedError(
@@ -396,33 +420,23 @@ class SharedMembership:
         )
 
     def _hold(self, partitions: frozenset[TopicPartition]) -> None:
-        before = self._reads
-        self._held, self._reads = partitions, frozenset(tp for tp in partitions if tp in before or self._exists(tp))
-        new = (tp for tp in self._reads - before if tp.partition >= self._first_counts.get(tp.topic, tp.partition + 1))
-        self._reader._take_partitions(self._reads, frozenset(new))
+        reads = frozenset(tp for tp in partitions if tp in self._reads or self._counts.has(tp))
+        self._news.added = (self._news.added | (reads - self._reads)) & reads
+        self._held, self._reads = partitions, reads
+        self._read()
+
+    def _read(self) -> None:
+        """Let the consumer read `_reads`."""
+        reads = frozenset() if self._is_leaving else self._reads
+        self._reader._take_partitions(reads, frozenset(filter(self._counts.is_new, reads)))
 
     def _forget(self) -> None:
-        self._stop.set()
+        self._news.added = frozenset()
+        self._held = self._reads = frozenset()
+        self._watch.stop(self.member_id)
         with self._lock:
             self._member, self._gone = None, ""
-        self._held = self._reads = frozenset()
-
-    def _read_counts(self, needed: Collection[TopicPartition] = ()) -> None:
-        """Look up how many partitions the topics have, if `metadata.max.age.ms` is over or one of `needed` is not known.
-
-        Another member may have made a generation with partitions that this process has not seen yet.
-        """
-        runtime, counts = self._session.runtime, dict(self._counts)
-        for topic in self._topics:
-            # A poll finds a deleted topic in its log, and reports it.
-            with contextlib.suppress(UnknownTopicOrPartitionError):
-                counts[topic] = len(runtime.partitions(topic, self._session.metadata_max_age_ms))
-                if any(tp.topic == topic and tp.partition >= counts[topic] for tp in needed):
-                    counts[topic] = len(runtime.partitions(topic, 0))
-        self._counts = counts
-
-    def _exists(self, tp: TopicPartition) -> bool:
-        return tp.partition < self._counts.get(tp.topic, 0)
+        self._stop.set()
 
     def _is_gone(self) -> bool:
         member = self._member
@@ -465,14 +479,11 @@ class SharedMembership:
             return
         row = self._session.call(
             f"showing group {self._group!r} that a member lives",
-            lambda ctx, views: protocol.heartbeat(ctx, views, self._group, member.member_id),
+            lambda ctx, views: protocol.heartbeat(ctx, views, self._group, member.member_id, alive=True),
             settles=False,
             limit_ms=self._config.session_timeout_ms,
         )
-        value = row.entry.value if row is not None else None
-        found = find_member(value, member.member_id)
-        # A time alone does not show that the heartbeat was written: another clock may have been ahead (W54).
-        if row is not None and found is not None and not is_over(row, found, self._time_ms()):
+        if find_member(row.entry.value if row is not None else None, member.member_id) is not None:
             self._wrote(member.member_id, began)
         elif self.member_id == member.member_id:
             # The next poll looks, and finds out why.
@@ -481,6 +492,6 @@ class SharedMembership:
     def _leave(self, member: GroupMember) -> None:
         self._session.call(
             f"leaving group {self._group!r}",
-            lambda ctx, views: protocol.leave(ctx, views, self._group, member.member_id),
+            lambda ctx, views: protocol.leave(ctx, views, self._group, member.member_id, self._watch.quiet),
             settles=False,
         )

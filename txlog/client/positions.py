@@ -32,13 +32,12 @@ def find_positions(
         committed = lookup.committed_offsets(session, config.group_id, fetcher.lost, wait=wait)
     for tp, value in committed.items():
         if value is not None:
-            fetcher.seek(tp, value.offset)
+            fetcher.seek({tp: value.offset})
             known[tp] = value.offset
     found = lookup.first_positions(
         session, fetcher.lost, followed.added, config.auto_offset_reset, config.isolation_level
     )
-    for tp, offset in found.items():
-        fetcher.seek(tp, offset)
+    fetcher.seek(found)
     followed.added.clear()
 
 
@@ -52,8 +51,7 @@ def reset_positions(session: Session, fetcher: Fetcher, config: ConsumerConfig, 
     lost = fetcher.out_of_range()
     if lost and policy == "none":
         raise error
-    for tp, offset in lookup.edges(session, lost, policy, config.isolation_level).items():
-        fetcher.seek(tp, offset)
+    fetcher.seek(lookup.edges(session, lost, policy, config.isolation_level))
     return bool(lost)
 
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from txlog.errors import IllegalStateError
@@ -50,29 +52,49 @@ class Maker:
 class _Turn:
     call: str
     thread: threading.Thread
+    frame: FrameType
+    """The function that holds the turn. It has ended if it is no longer on the thread's stack."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has ended: a Ctrl-C can end it in the line that would have given the turn back."""
+        frame = sys._current_frames().get(self.thread.ident or 0) if self.thread.is_alive() else None
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is None
 
 
 class Turns(Maker):
     """Calls of one client that exclude each other.
 
     `lock` guards which thread has the turn, and is held only briefly. With `nested` a thread may make another call
-    inside its own.
+    inside its own. `mend` is called when a call begins that is not inside another one: it undoes what an interrupted call
+    has left half done.
     """
 
-    def __init__(self, who: str, kind: str, *, lock: threading.RLock | None = None, nested: bool = False) -> None:
+    def __init__(
+        self,
+        who: str,
+        kind: str,
+        *,
+        lock: threading.RLock | None = None,
+        nested: bool = False,
+        mend: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(who, kind)
         self._lock = threading.RLock() if lock is None else lock
         self._nested = nested
+        self._mend = mend
         self._turn: _Turn | None = None
 
     def is_free(self, *, nested: bool = False) -> bool:
         """Return whether no call runs; with `nested`, no call of another thread."""
-        turn = self._turn
+        turn = self._current()
         return turn is None or (nested and turn.thread is threading.current_thread())
 
     def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
         """Raise IllegalStateError unless `call` is allowed now; the calls in `beside` may run at the same time."""
-        turn = self._turn
+        turn = self._current()
         if turn is not None and turn.call not in beside and not self.is_free(nested=nested):
             raise IllegalStateError(
                 f"{self._who}: {call}() was called while {turn.call}() runs in thread {turn.thread.name!r}. "
@@ -86,18 +108,25 @@ class Turns(Maker):
         Raises IllegalStateError in a forked child, or if another call has the turn.
         """
         self.check()
-        mine, before = _Turn(call, threading.current_thread()), None
+        # Above this generator is contextlib, and above that the function with the `with` block.
+        mine, before = _Turn(call, threading.current_thread(), sys._getframe(2)), None
         try:
             with self._lock:
                 if wait is not None:
                     wait()
                 self.check_free(call, nested=nested or self._nested)
-                before, self._turn = self._turn, mine
+                before, self._turn = self._current(), mine
+            if before is None and self._mend is not None:
+                self._mend()
             yield
         finally:
             # No lock here: a Ctrl-C while this thread waits for a lock would keep the turn for ever.
             if self._turn is mine:
                 self._turn = before
+
+    def _current(self) -> _Turn | None:
+        turn = self._turn
+        return None if turn is None or turn.is_over else turn
 
 
 def close_after(error: BaseException | None, who: str, close: Callable[[], None]) -> None:

@@ -1,4 +1,7 @@
-"""Where does a read to the end of the log end while other members still own partitions of this consumer's share?"""
+"""How does a program iterate over rows, and where does a read to the end of the log end?
+
+Other members may still own partitions of this consumer's share.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pyarrow as pa
 
+from txlog.client.fetcher import Fetcher
 from txlog.core.names import TopicPartition
 from txlog.logs import log
 from txlog.text import count_text
@@ -16,31 +20,61 @@ _WAIT_MS = 500
 """How long one poll lasts while a member is awaited."""
 
 
-def read_to_end(
-    poll: Callable[[int], pa.RecordBatch | None],
-    awaited: Callable[[], Mapping[str, Collection[TopicPartition]]],
-    timeout_ms: int,
-    who: str,
-) -> Iterator[pa.RecordBatch]:
-    """Yield what `poll` returns until it returns nothing for `timeout_ms`; with 0, also until no member is awaited.
+class ToEnd:
+    """Polls until nothing came for `timeout_ms`; with 0, also until no member is awaited.
 
     A warning, which begins with `who`, names the members that are awaited.
     """
-    named: set[str] = set()
-    wait_ms = timeout_ms
-    while True:
-        batch = poll(wait_ms)
-        if batch is not None:
-            wait_ms = timeout_ms
-            yield batch
-            continue
-        found = awaited()
-        if found.keys() - named:
-            named |= found.keys()
-            log(_LOG, logging.WARNING, "group_waits", "%s: %s", who, awaited_text(found))
-        if timeout_ms or not found:
-            return
-        wait_ms = _WAIT_MS
+
+    def __init__(
+        self,
+        poll: Callable[[int], pa.RecordBatch | None],
+        awaited: Callable[[], Mapping[str, Collection[TopicPartition]]],
+        timeout_ms: int,
+        who: str,
+    ) -> None:
+        self._poll = poll
+        self._awaited = awaited
+        self._timeout_ms = self._wait_ms = timeout_ms
+        self._who = who
+        self._named: set[str] = set()
+
+    def next(self) -> pa.RecordBatch | None:
+        """Return the next rows; None at the end."""
+        while True:
+            batch = self._poll(self._wait_ms)
+            if batch is not None:
+                self._wait_ms = self._timeout_ms
+                return batch
+            found = self._awaited()
+            if found.keys() - self._named:
+                self._named |= found.keys()
+                log(_LOG, logging.WARNING, "group_waits", "%s: %s", self._who, awaited_text(found))
+            if self._timeout_ms or not found:
+                return None
+            self._wait_ms = _WAIT_MS
+
+
+class Rows(Iterator[pa.RecordBatch]):
+    """Iterates over what `take` returns until that is None, and tells the fetcher when rows leave it.
+
+    After an interrupt it can go on: a generator would look like one at its end.
+    """
+
+    def __init__(self, take: Callable[[], pa.RecordBatch | None], fetcher: Fetcher) -> None:
+        self._take = take
+        self._fetcher = fetcher
+        self._ended = False
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = None if self._ended else self._take()
+        if batch is None:
+            self._ended = True
+            raise StopIteration
+        try:
+            return batch
+        finally:
+            self._fetcher.taken = None  # the last line: before it the rows are not returned, and are read again
 
 
 def awaited_text(awaited: Mapping[str, Collection[TopicPartition]]) -> str:

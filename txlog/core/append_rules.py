@@ -13,7 +13,16 @@ from typing import TypeAlias
 import msgspec
 
 from txlog.core.names import TopicPartition
-from txlog.core.records import NO_OFFSET, NO_SEQUENCE, CommitRecord, DataFile, Entry, OffsetEntry, StagedPart
+from txlog.core.records import (
+    NO_OFFSET,
+    NO_SEQUENCE,
+    CommitRecord,
+    DataFile,
+    Entry,
+    HeartbeatEntry,
+    OffsetEntry,
+    StagedPart,
+)
 from txlog.core.state import PartitionState, lso_of
 from txlog.errors import (
     InvalidProducerEpochError,
@@ -142,7 +151,7 @@ def marker_is_there(state: PartitionState, producer_id: int, marker_epoch: int) 
 def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_id: str) -> CommitRecord:
     """Return the commit record of `draft` at the state's next offset (invariant 1).
 
-    Its timestamp is never below the last one (W11).
+    Its timestamp is never below the last one (W11), and above that of the last heartbeat of its member (W54).
     """
     return CommitRecord(
         base_offset=state.next_offset,
@@ -152,7 +161,7 @@ def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_
         producer_epoch=draft.producer_epoch,
         base_sequence=draft.base_sequence,
         transactional=draft.transactional,
-        timestamp=max(now_ms, state.last_timestamp),
+        timestamp=max(now_ms, state.last_timestamp, _after_beats(state, draft.entries)),
         segment_base=next_segment_base(state, draft.roll, now_ms),
         schema_id=draft.schema_id,
         files=draft.files,
@@ -290,3 +299,20 @@ def _joined(before: StagedPart, part: StagedPart) -> StagedPart:
     return msgspec.structs.replace(
         before, files=(*before.files, *part.files), entries=tuple(entries[key] for key in sorted(entries))
     )
+
+
+def _after_beats(state: PartitionState, entries: Iterable[Entry]) -> int:
+    """Return the lowest time that makes heartbeats among `entries` differ from the last ones of their members.
+
+    A clock that was ahead may have set the time of the partition. Without this, all heartbeats would have that time.
+    """
+    given = {(entry.group, entry.member_id) for entry in entries if isinstance(entry, HeartbeatEntry)}
+    rows = {group: state.groups.get(group) for group, _ in given}
+    beats = (
+        beat.timestamp + 1
+        for group, row in rows.items()
+        if row is not None
+        for beat in row.beats
+        if (group, beat.member_id) in given
+    )
+    return max(beats, default=-1)

@@ -7,8 +7,9 @@ The functions judge on the fold of a `__consumer_offsets` partition up to the sl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from txlog.core.ages import ClockReading
 from txlog.core.members import check_member, find_living
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
@@ -33,6 +34,16 @@ class OffsetsCondition:
     """Committed offset that each partition must still have; None: no offset was committed."""
     job: str = ""
     """Names a job that reads its partitions without membership. Then the group must have no live member (W57)."""
+    alive: bool = False
+    """Whether the member knows by its own clocks that its session is not over (W54)."""
+    alive_at: ClockReading | None = None
+    """When the member showed last that it lives, if this process knows."""
+    session_timeout_ms: int = 0
+
+    def judged(self, now: ClockReading) -> OffsetsCondition:
+        """Return the condition with `alive`, if this process knows when the member showed last that it lives."""
+        alive = self.alive_at is not None and now.ms_since(self.alive_at) <= self.session_timeout_ms
+        return replace(self, alive=self.alive or alive)
 
 
 def offsets_partition(group: str, partitions: int) -> TopicPartition:
@@ -170,7 +181,8 @@ def _check_generation(
     row = state.groups.get(group)
     value = row.entry.value if row is not None else None
     if value is not None and value.members:
-        return check_member(state, group, condition.member_id, condition.generation, partitions, now_ms)
+        member_id, alive = condition.member_id, condition.alive
+        return check_member(state, group, member_id, condition.generation, partitions, now_ms, alive=alive)
     if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
         return None
     found = (

@@ -8,14 +8,21 @@ partition has one owner at most, whatever the members know of each other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.assignors import ASSIGNORS, Subscriber
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupMember, GroupRow, GroupValue, HeartbeatEntry, Numbers
 from txlog.core.state import PartitionState
 from txlog.errors import CommitFailedError, InvalidRequestError
+
+Quiet: TypeAlias = Mapping[str, int]
+"""Members that a process has found silent for their session, each with the `timestamp` of its last heartbeat (W53)."""
+STOPPED = -2
+"""In a `Quiet`: the process was this member itself, and has stopped."""
 
 
 def find_member(value: GroupValue | None, member_id: str) -> GroupMember | None:
@@ -43,10 +50,24 @@ def owned_by_others(value: GroupValue, member_id: str) -> frozenset[TopicPartiti
     return frozenset().union(*(partitions_of(each.owned) for each in value.members if each.member_id != member_id))
 
 
-def is_over(row: GroupRow, member: GroupMember, now_ms: int) -> bool:
-    """Return whether the member's session is over at this time, which is that of a record."""
-    beats = (beat.timestamp for beat in row.beats if beat.member_id == member.member_id)
-    return now_ms - next(beats, 0) > member.session_timeout_ms
+def is_over(row: GroupRow, member: GroupMember, now_ms: int, quiet: Quiet | None = None) -> bool:
+    """Return whether the member's session is over at this time, which is that of a record (W53).
+
+    With `quiet`, times of two clocks end a session only if no error of these clocks can have made the difference. Without
+    it they are compared as they are: this is for a process that does not remove members.
+    """
+    beat_ms = beat_of(row, member.member_id)
+    age_ms = now_ms - max(beat_ms, 0)
+    if quiet is None:
+        return age_ms > member.session_timeout_ms
+    return (
+        quiet.get(member.member_id) in (beat_ms, STOPPED) or age_ms > member.session_timeout_ms + 2 * MAX_CLOCK_ERROR_MS
+    )
+
+
+def beat_of(row: GroupRow, member_id: str) -> int:
+    """Return the `timestamp` of the member's last heartbeat; -1 if there is none. Each heartbeat has a higher one (W54)."""
+    return next((beat.timestamp for beat in row.beats if beat.member_id == member_id), -1)
 
 
 def find_living(row: GroupRow | None, now_ms: int) -> GroupMember | None:
@@ -55,11 +76,16 @@ def find_living(row: GroupRow | None, now_ms: int) -> GroupMember | None:
     return next((each for each in value.members if row is not None and not is_over(row, each, now_ms)), None)
 
 
-def needs_change(row: GroupRow, partitions: Mapping[str, int], now_ms: int) -> bool:
-    """Return whether the group needs a new generation: a session is over, or a topic has more partitions (W53)."""
+def needs_change(
+    row: GroupRow, partitions: Mapping[str, int], now_ms: int, member_id: str = "", quiet: Quiet | None = None
+) -> bool:
+    """Return whether the group needs a new generation: a session is over, or a topic has more partitions (W53).
+
+    The member `member_id` asks, and knows by its own clocks that it lives.
+    """
     value = row.entry.value
     return value is not None and (
-        any(is_over(row, member, now_ms) for member in value.members)
+        any(is_over(row, each, now_ms, quiet) for each in value.members if each.member_id != member_id)
         or any(value.partitions.get(topic, 0) < count for topic, count in partitions.items())
     )
 
@@ -75,7 +101,13 @@ def needs_sync(value: GroupValue, member: GroupMember, held: Collection[TopicPar
 
 
 def judge_join(
-    row: GroupRow | None, *, group: str, joining: GroupMember, partitions: Mapping[str, int], now_ms: int
+    row: GroupRow | None,
+    *,
+    group: str,
+    joining: GroupMember,
+    partitions: Mapping[str, int],
+    now_ms: int,
+    quiet: Quiet | None = None,
 ) -> tuple[Entry, ...] | InvalidRequestError:
     """Return the entries with which a member joins (W51).
 
@@ -85,7 +117,7 @@ def judge_join(
     value = _value(row)
     before = next((each for each in value.members if _is_bearer(each, joining)), None)
     others = [each for each in value.members if each is not before]
-    living = [each for each in others if row is not None and not is_over(row, each, now_ms)]
+    living = [each for each in others if row is not None and not is_over(row, each, now_ms, quiet)]
     if before is not None and living == others and _is_same(before, joining) and not needs_more(value, partitions):
         heir = msgspec.structs.replace(
             joining, generation=before.generation, assigned=before.assigned, owned=before.owned
@@ -114,19 +146,21 @@ def judge_sync(
     held: Collection[TopicPartition],
     partitions: Mapping[str, int],
     now_ms: int,
+    quiet: Quiet | None = None,
 ) -> tuple[Entry, ...] | None:
     """Return the entries with which a member takes part in the group's generation; None if there is nothing to write.
 
     `held` is what the member still reads. The record takes everything else from it, and gives to it what is assigned to
-    it and free. If a session is over, or a topic has more partitions, the record also makes a new generation.
+    it and free. If a session is over, or a topic has more partitions, the record also makes a new generation. With `quiet`
+    the member knows by its own clocks that it lives itself.
     """
     value = _value(row)
     member = find_member(value, member_id)
-    if row is None or member is None or is_over(row, member, now_ms):
+    if row is None or member is None or (quiet is None and is_over(row, member, now_ms)):
         return None
     after = value
-    if needs_change(row, partitions, now_ms):
-        living = [each for each in value.members if not is_over(row, each, now_ms)]
+    if needs_change(row, partitions, now_ms, member_id, quiet):
+        living = [each for each in value.members if each is member or not is_over(row, each, now_ms, quiet)]
         after = _regenerate(value, living, partitions, now_ms)
     elif not needs_sync(value, member, held):
         return None
@@ -134,20 +168,27 @@ def judge_sync(
     return _entries(group, _grant(after, member_id, still), member_id)
 
 
-def judge_leave(row: GroupRow | None, *, group: str, member_id: str, now_ms: int) -> tuple[Entry, ...] | None:
+def judge_leave(
+    row: GroupRow | None, *, group: str, member_id: str, now_ms: int, quiet: Quiet | None = None
+) -> tuple[Entry, ...] | None:
     """Return the entries with which a member leaves; None if it is no member. The last one leaves the generation."""
     value = _value(row)
     if row is None or find_member(value, member_id) is None:
         return None
-    living = [each for each in value.members if each.member_id != member_id and not is_over(row, each, now_ms)]
+    living = [each for each in value.members if each.member_id != member_id and not is_over(row, each, now_ms, quiet)]
     after = _regenerate(value, living, {}, now_ms)
     return (GroupEntry(group=group, value=after),)
 
 
-def judge_heartbeat(row: GroupRow | None, *, group: str, member_id: str, now_ms: int) -> tuple[Entry, ...] | None:
-    """Return the entry that shows that a member lives; None if it was removed, or its session is over (W54)."""
+def judge_heartbeat(
+    row: GroupRow | None, *, group: str, member_id: str, now_ms: int, alive: bool = False
+) -> tuple[Entry, ...] | None:
+    """Return the entry that shows that a member lives; None if it was removed, or its session is over (W54).
+
+    `alive`: the member knows by its own clocks that its session is not over.
+    """
     member = find_member(_value(row), member_id)
-    if row is None or member is None or is_over(row, member, now_ms):
+    if row is None or member is None or (not alive and is_over(row, member, now_ms)):
         return None
     return (HeartbeatEntry(group=group, member_id=member_id),)
 
@@ -159,10 +200,13 @@ def check_member(
     generation: int,
     partitions: Iterable[TopicPartition],
     now_ms: int,
+    *,
+    alive: bool = False,
 ) -> CommitFailedError | None:
     """Return None if a member may commit offsets of these partitions, otherwise the error (W55).
 
-    It must own those whose topics the group shares: another member may have read them and left since.
+    It must own those whose topics the group shares: another member may have read them and left since. `alive`: the member
+    knows by its own clocks that its session is not over.
     """
     row = state.groups.get(group)
     value = _value(row)
@@ -172,7 +216,7 @@ def check_member(
         why = "the group does not have this member: it left, or its session was over, or another process has its group.instance.id"
     elif member.generation != generation:
         why = f"the member is in generation {member.generation} by now"
-    elif is_over(row, member, now_ms):
+    elif not alive and is_over(row, member, now_ms):
         why = f"it has shown no sign of life for its session.timeout.ms of {member.session_timeout_ms}"
     else:
         lacking = sorted({tp for tp in partitions if tp.topic in value.partitions} - partitions_of(member.owned))

@@ -10,15 +10,17 @@ from typing import TypeAlias
 
 from txlog.core import members as rules
 from txlog.core.append_rules import BatchDraft, next_record
-from txlog.core.effects import NewId, Program
+from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import find_job
-from txlog.core.names import TopicPartition
-from txlog.core.records import CommitRecord, Entry, GroupMember, GroupRow
+from txlog.core.members import Quiet, beat_of, is_over
+from txlog.core.names import TopicPartition, batch_name
+from txlog.core.records import CommitRecord, Entry, GroupMember, GroupRow, HeartbeatEntry
 from txlog.core.state import PartitionState
-from txlog.errors import InvalidRequestError, TxlogError
-from txlog.protocol.context import Context, Views, with_view
+from txlog.errors import InvalidRequestError, StorageError, StoreAccessError, TxlogError
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.groups import home_of
 from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.requests import many, modified, store_now
 from txlog.protocol.seal import seal_in_turn
 from txlog.protocol.slot import Stop, append_slot
 
@@ -34,13 +36,21 @@ def join(
     partitions: Mapping[str, int],
     *,
     beside_jobs: bool = False,
+    quiet: Quiet | None = None,
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Join a group, and return its row. Sessions that are over end. A bearer of the same `instance_id` is replaced.
 
     `partitions` are the numbers of partitions of the subscribed topics. Raises InvalidRequestError if no assignor is
     common to all members, or if a job commits offsets of the group and `beside_jobs` is false (W57). A call of unknown
     outcome is repeated with the same member id.
+
+    `quiet` are the members that this process has found silent. With it, the store's own clock decides about members whose
+    sessions seem to be over, and that this process has not watched long enough (W53).
     """
+    if quiet is not None:
+        views, row = yield from look(ctx, views, group)
+        if row is not None:
+            quiet = {**quiet, **(yield from _find_silent(views[home_of(ctx, group)], row))}
 
     def judge(state: PartitionState, now_ms: int) -> tuple[Entry, ...] | TxlogError:
         job = "" if beside_jobs else find_job(state, group)
@@ -50,7 +60,7 @@ def join(
                 "reads its partitions alone. hint: name another group.id, or set allow.mixed.groups=true"
             )
         row = state.groups.get(group)
-        return rules.judge_join(row, group=group, joining=joining, partitions=partitions, now_ms=now_ms)
+        return rules.judge_join(row, group=group, joining=joining, partitions=partitions, now_ms=now_ms, quiet=quiet)
 
     return (yield from _change(ctx, views, group, judge))
 
@@ -62,11 +72,13 @@ def sync(
     member_id: str,
     held: Collection[TopicPartition],
     partitions: Mapping[str, int],
+    quiet: Quiet | None = None,
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Take part in the group's generation as a member that still reads `held`. Return the group's row.
 
     The member reads no row of another partition any more (W52). It gets the partitions that are assigned to it and
-    free. If a session is over, or a topic has more partitions, a new generation is made first (W53).
+    free. If a session is over, or a topic has more partitions, a new generation is made first (W53). `quiet` are the
+    members that this one has found silent; with it, its own clocks say that it lives itself.
     """
     return (
         yield from _change(
@@ -80,34 +92,42 @@ def sync(
                 held=held,
                 partitions=partitions,
                 now_ms=now_ms,
+                quiet=quiet,
             ),
         )
     )
 
 
-def heartbeat(ctx: Context, views: Views, group: str, member_id: str) -> Program[tuple[Views, GroupRow | None]]:
-    """Show that a member lives, unless it was removed or its session is over (W54). Return the group's row."""
+def heartbeat(
+    ctx: Context, views: Views, group: str, member_id: str, *, alive: bool = False
+) -> Program[tuple[Views, GroupRow | None]]:
+    """Show that a member lives, unless it was removed or its session is over (W54). Return the group's row.
+
+    `alive`: its own clocks say that its session is not over.
+    """
     return (
         yield from _change(
             ctx,
             views,
             group,
             lambda state, now_ms: rules.judge_heartbeat(
-                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms
+                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms, alive=alive
             ),
         )
     )
 
 
-def leave(ctx: Context, views: Views, group: str, member_id: str) -> Program[tuple[Views, GroupRow | None]]:
-    """Leave a group: the others get the partitions of this member. Return the group's row."""
+def leave(
+    ctx: Context, views: Views, group: str, member_id: str, quiet: Quiet | None = None
+) -> Program[tuple[Views, GroupRow | None]]:
+    """Leave a group: the others get the partitions of this member. Return the group's row. `quiet` as in `sync`."""
     return (
         yield from _change(
             ctx,
             views,
             group,
             lambda state, now_ms: rules.judge_leave(
-                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms
+                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms, quiet=quiet
             ),
         )
     )
@@ -117,6 +137,39 @@ def look(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupRo
     """Return the group's row, read fresh."""
     views, view = yield from get_fresh_view(ctx, views, home_of(ctx, group))
     return views, view.state.groups.get(group)
+
+
+def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
+    """Return the members whose last heartbeat is older than their session by the store's clock.
+
+    Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for each
+    such member: the record of the heartbeat, or the last sealed segment if that is newer than the heartbeat.
+    """
+    now_ms = max((yield Now()), view.state.last_timestamp)
+    group, value = row.entry.group, row.entry.value
+    members = () if value is None else value.members
+    seem_over = [each for each in members if is_over(row, each, now_ms)]
+    if not seem_over:
+        return {}
+    tp = view.topic_partition
+    newest = tp.folder + view.walk[-1].index if view.walk else ""
+    paths = {each.member_id: newest for each in seem_over}
+    for stored in view.tail:
+        for entry in stored.record.entries:
+            if isinstance(entry, HeartbeatEntry) and entry.group == group and entry.member_id in paths:
+                paths[entry.member_id] = tp.folder + batch_name(stored.record.base_offset)
+    try:
+        times_ms = yield from many([modified(path) for path in paths.values()])
+        store_ms = yield from store_now()
+    except (StoreAccessError, StorageError):
+        return {}  # the members are watched instead
+    return {
+        each.member_id: beat_of(row, each.member_id)
+        for each, written_ms in zip(seem_over, times_ms, strict=True)
+        # Some stores cut their times to a second.
+        if written_ms is not None
+        and store_ms - written_ms - (0 if written_ms % 1000 else 999) > each.session_timeout_ms
+    }
 
 
 def _change(ctx: Context, views: Views, group: str, judge: Judge) -> Program[tuple[Views, GroupRow | None]]:

@@ -1,0 +1,63 @@
+"""What is a program told about its partitions, and what has it not been told yet?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txlog.core.names import TopicPartition
+
+Listener: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceListener:
+    """What a program wants to know about its partitions.
+
+    Each function is called with them, in a call of the consumer: `subscribe`, `poll`, `close` and so on. As long as
+    `on_revoke` raises an error in `poll`, the rebalance waits for this member. After an interrupt in the middle of a
+    rebalance, a function may be called again with the same partitions.
+    """
+
+    on_assign: Listener | None = None
+    on_revoke: Listener | None = None
+    on_lost: Listener | None = None
+
+
+class News:
+    """Partitions of which the listener has not been told. They stay until it was told, whatever interrupts the call.
+
+    An error that the listener itself raises ends that news: it was told.
+    """
+
+    def __init__(self) -> None:
+        self.added: frozenset[TopicPartition] = frozenset()
+        self.lost: frozenset[TopicPartition] = frozenset()
+
+    def tell_added(self, tell: Callable[[tuple[TopicPartition, ...]], None]) -> None:
+        """Tell of partitions that were assigned."""
+        told = self.added
+        try:
+            # First, because the listener may make a call that would tell it again.
+            self.added = frozenset()
+            if told:
+                tell(tuple(sorted(told)))
+        except Exception:
+            raise
+        except BaseException:
+            self.added |= told
+            raise
+
+    def tell_lost(self, tell: Callable[[tuple[TopicPartition, ...]], None]) -> None:
+        """Tell of partitions that were lost."""
+        told = self.lost
+        try:
+            self.lost = frozenset()
+            if told:
+                tell(tuple(sorted(told)))
+        except Exception:
+            raise
+        except BaseException:
+            self.lost |= told
+            raise
