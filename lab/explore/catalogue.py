@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lab.explore import mutants, past, publications, scenarios, small
+from lab.explore import columns, mutants, past, publications, scenarios, small
 from lab.explore.mutants import Mutant
 from lab.explore.scenarios import Scenario
 
-_SUBJECTS = (scenarios, small, past, publications)
+_SUBJECTS = (scenarios, small, past, publications, columns)
 
 SCENARIOS: dict[str, Scenario] = {
     name: scenario for subject in _SUBJECTS for name, scenario in subject.SCENARIOS.items()
 }
-MUTANTS: tuple[Mutant, ...] = (*mutants.MUTANTS, *small.MUTANTS, *past.MUTANTS, *publications.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (*mutants.MUTANTS, *small.MUTANTS, *past.MUTANTS, *publications.MUTANTS, *columns.MUTANTS)
 """Each broken rule, and the scenario that must notice it."""

@@ -19,6 +19,7 @@ from lab.explore.oracle import Truth, read_chain
 from lab.explore.past_oracle import wrong_past
 from lab.explore.published import published_words, wrong_tables
 from lab.explore.publisher import publish_alone, retention_of
+from lab.explore.version_oracle import wrong_change, wrong_versions
 from lab.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
 from txlog.core import envelope, names
 from txlog.core.append_rules import BatchDraft
@@ -240,6 +241,8 @@ class Rules:
                 return judged.wrong
             truths[tp] = judged.truth
         table = [row for tp, truth in truths.items() if tp.topic == TRANSACTION_STATE_TOPIC for row in truth.table]
+        if (wrong := wrong_versions(self._objects(store), truths)) is not None:
+            return wrong
         for rule in (_decisions, _markers, _atomic, _registered):
             if (wrong := rule(table, truths)) is not None:
                 return wrong
@@ -367,6 +370,8 @@ class Rules:
             return self._outcome(store, note)
         if note.kind == "looked":
             return self._looked(store, note)
+        if note.kind == "changed":
+            return wrong_change(self._objects(store), note)
         if note.kind in ("merged", "compacted"):
             return self._merged(store, note)
         if note.kind == "read":

@@ -55,6 +55,7 @@ ENDINGS = {
     "publish ends": {"publisher: published", "publisher: too old", "vacuum: vacuumed"},
     "publish deleted": {"publisher: published", "publisher: too old"},
     "publish compacted": {"publisher: published", "compactor: compacted"},
+    "columns": {"one: changed", "one: refused change", "two: changed", "two: refused change"},
     "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
 
