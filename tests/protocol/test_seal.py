@@ -6,6 +6,7 @@ A reader must not see a difference.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
 from txlog.errors import OutcomeUnknownError, StorageError
 from txlog.protocol.append import append_batch, append_log_start
+from txlog.protocol.context import PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.seal import finished_segments, seal, seal_quietly
 from txlog.protocol.table import state_partition
@@ -81,6 +83,18 @@ def unsealed() -> Cluster:
         if path.startswith(A.folder) and path.endswith((".index", ".txnindex", ".snapshot")):
             del cluster.objects[path]
     return cluster
+
+
+def test_a_call_that_is_out_of_time_keeps_what_it_has_sealed() -> None:
+    """Its repetition would otherwise seal the same segments again, and be out of time at the same place."""
+    cluster = unsealed()
+    view = cluster.view(A)
+    first, second, *_ = finished_segments(view)
+    learned: dict[TopicPartition, PartitionView] = {}
+    task = Task(cluster, seal(replace(ROLL, learned=learned), view))
+    task.run(lambda effect: isinstance(effect, PutIfAbsent) and f"/{second[0].record.base_offset:020}-" in effect.path)
+    assert learned[A].sealed_end == first[-1].record.end_offset
+    assert len(finished_segments(learned[A])) == len(finished_segments(view)) - 1
 
 
 def sealed_names(cluster: Cluster) -> list[SegmentName]:
