@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.lines.at_line import at_line, lines_of
 from txlog.errors import ClockSkewError, InvalidRequestError, StorageError, UnknownOptionError, UnsupportedStoreError
 from txlog.storage import open as opening
 from txlog.storage.local import LocalObjectStore
@@ -192,6 +193,53 @@ def test_clocks_that_differ_too_much(ahead_ms, words):
 def test_clocks_that_differ_a_little(ahead_ms):
     theirs = ManualClock()
     probe(fresh(theirs), ManualClock(now_ms=theirs.now_ms() + ahead_ms), SeededIds())
+
+
+def test_a_pause_anywhere_in_the_probe_is_not_the_clock_s_fault(monkeypatch):
+    """The time that the probe itself takes is not a difference of the clocks (W2)."""
+
+    def probing(clock):
+        monkeypatch.setattr(opening, "_PROBED", set())
+        monkeypatch.setattr(opening, "_PROVEN_OFFSETS", {})
+        probe(fresh(clock), clock, SeededIds())
+
+    lines = lines_of(lambda: probing(ManualClock()), times=3)
+    assert len(lines) > 40
+    for line in lines:
+        clock = ManualClock()
+        with at_line(line, lambda clock=clock: clock.advance_ms(20 * 60_000)):
+            probing(clock)
+
+
+@pytest.mark.parametrize("ahead_ms", [-16 * 60_000, 16 * 60_000])
+def test_a_pause_does_not_hide_a_wrong_clock(monkeypatch, ahead_ms):
+    """A clock that is 16 minutes behind looks right after a pause of 16 minutes."""
+    for line in lines_of(lambda: probe(fresh(), ManualClock(), SeededIds()), times=3):
+        monkeypatch.setattr(opening, "_PROBED", set())
+        theirs = ManualClock()
+        ours = ManualClock(now_ms=theirs.now_ms() + ahead_ms)
+
+        def pause(clocks=(theirs, ours)):
+            for clock in clocks:
+                clock.advance_ms(16 * 60_000)
+
+        with at_line(line, pause), pytest.raises(ClockSkewError):
+            probe(fresh(theirs), ours, SeededIds())
+
+
+def test_a_store_in_which_each_probe_takes_too_long_is_refused():
+    clock = ManualClock()
+
+    class Slow(MemoryObjectStore):
+        def put_if_absent(self, path, data):
+            outcome = super().put_if_absent(path, data)
+            clock.advance_ms(20 * 60_000)
+            return outcome
+
+    store = Slow("slow", clock)
+    with pytest.raises(ClockSkewError, match="1200 s ahead"):
+        probe(store, clock, SeededIds())
+    assert store.list("") == []
 
 
 def test_a_store_without_a_clock():
