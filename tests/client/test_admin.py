@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
+from txlog.cli.groups import _describe as show_group
+from txlog.cli.output import Output, OutputFormat
 from txlog.client.descriptions import OffsetReset
 from txlog.core.records import AbortedTxn
 from txlog.errors import (
@@ -19,6 +21,7 @@ from txlog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol.groups import send_offsets
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
 from txlog.testing.failing_store import Fault, SimulatedCrash
@@ -276,6 +279,31 @@ def test_groups_are_listed_with_their_lag(world, store):
     store.delete_topic("orders")
     (row,) = admin.describe_group("g").offsets
     assert (row.committed, row.lag, row.log_end_offset) == (4, None, None)
+
+
+def test_an_offset_that_a_transaction_removes_is_shown_as_pending(store, capsys):
+    """The format lets a transaction remove a committed offset, and another program may do so."""
+    admin = store.admin()
+    admin.reset_offsets("g", {ORDERS_0: 4})
+    with store.producer("loader", staged=False) as producer:
+        producer.begin_transaction()
+        producer.send("orders", orders(1), partition=0).result()
+        coordinator = producer._transactions._coordinator
+        removals = {ORDERS_0: None, tp("orders", 1): None}
+        coordinator._take("removing", lambda ctx, views: send_offsets(ctx, views, coordinator.txn, "g", removals))
+        (one, two) = admin.describe_group("g").offsets
+        assert (one.committed, one.pending, one.pending_removal) == (4, None, True)
+        assert (two.partition, two.committed, two.pending, two.pending_removal) == (1, None, None, True)
+        with pytest.raises(InvalidRequestError, match="has offsets in an undecided transaction"):
+            admin.delete_group("g")
+        show_group(Output(OutputFormat.TEXT), admin.describe_group("g"))
+        assert [line.split()[:4] for line in capsys.readouterr().out.splitlines() if "removal" in line] == [
+            ["orders", "0", "4", "removal"],
+            ["orders", "1", "-", "removal"],
+        ]
+        producer.commit_transaction()
+    with pytest.raises(GroupIdNotFoundError):
+        admin.describe_group("g")
 
 
 def test_offsets_of_a_group_are_reset(world, store):

@@ -144,7 +144,8 @@ def groups(store: Store) -> dict[str, Any]:
     return {
         each.group: {
             "offsets": {str(tp): msgspec.to_builtins(value) for tp, value in sorted(each.offsets.items())},
-            "pending": sorted(map(str, each.pending)),
+            # Without removals: the version that wrote these answers did not describe them.
+            "pending": sorted(str(tp) for tp, value in each.pending.items() if value is not None),
             "member": msgspec.to_builtins(each.member),
         }
         for each in found

@@ -271,7 +271,7 @@ def _describe(out: Output, found: GroupInfo) -> None:
                 each.topic,
                 each.partition,
                 each.committed,
-                each.pending,
+                "removal" if each.pending_removal else each.pending,
                 each.last_stable_offset,
                 each.log_end_offset,
                 each.lag,

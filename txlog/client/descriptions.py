@@ -249,6 +249,8 @@ class GroupOffset:
     """Offsets up to the last stable one that the group has not consumed yet, markers and aborted rows included."""
     lag_ms: int | None = None
     """How long the oldest of them has waited. Only `describe_group` looks it up."""
+    pending_removal: bool = False
+    """Whether a transaction that is not decided yet removes the committed offset. `pending` is None then."""
 
     @classmethod
     def of(
@@ -271,6 +273,7 @@ class GroupOffset:
             log_end_offset=view.state.next_offset if view is not None else None,
             lag=lag,
             lag_ms=0 if lag == 0 else lag_ms,
+            pending_removal=tp in group.pending and pending is None,
         )
 
 

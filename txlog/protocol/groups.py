@@ -61,7 +61,8 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     beats: dict[str, int] = {}
     """When each member of `member.members` showed last that it lives."""
     offsets: dict[TopicPartition, OffsetValue]
-    pending: dict[TopicPartition, OffsetValue]
+    pending: dict[TopicPartition, OffsetValue | None]
+    """None: an undecided transaction removes the offset."""
 
 
 @dataclass(slots=True)
@@ -478,14 +479,14 @@ def known_group(state: PartitionState, group: str) -> GroupDescription:
 def _describe_all(state: PartitionState, only: str | None = None) -> list[GroupDescription]:
     """Return every group of the partition by name, or only `only`, in one pass over the state."""
     committed: dict[str, dict[TopicPartition, OffsetValue]] = {}
-    pending: dict[str, dict[TopicPartition, OffsetValue]] = {}
-    for found, states in ((committed, (state.committed,)), (pending, tuple(state.pending.values()))):
-        for rows in states:
-            for (group, topic, partition), row in rows.items():
-                if only is None or group == only:
-                    its = found.setdefault(group, {})
-                    if row.entry.value is not None:
-                        its[TopicPartition(topic, partition)] = row.entry.value
+    pending: dict[str, dict[TopicPartition, OffsetValue | None]] = {}
+    for (group, topic, partition), row in state.committed.items():
+        if (only is None or group == only) and row.entry.value is not None:
+            committed.setdefault(group, {})[TopicPartition(topic, partition)] = row.entry.value
+    for rows in state.pending.values():
+        for (group, topic, partition), row in rows.items():
+            if only is None or group == only:
+                pending.setdefault(group, {})[TopicPartition(topic, partition)] = row.entry.value
     members = {group: row.entry.value for group, row in state.groups.items() if only is None or group == only}
     return [
         GroupDescription(
