@@ -15,7 +15,7 @@ from txlog.engine import KEYS
 from txlog.engine.offsets import OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.engine.schemas import check_topic_name
 from txlog.errors import InvalidRequestError, TxlogError, UnsupportedStoreError
-from txlog.text import nearest, parse_storage_value
+from txlog.text import nearest, parse_storage_value, shorten
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -41,13 +41,15 @@ def integer(minimum: int, at_most: str = "") -> Value[int]:
     """Return the integers from `minimum`; `at_most` is the upper bound that another option sets, as a phrase."""
     expected = f"an integer of at least {minimum}"
 
-    def read(text: str) -> int:
+    def parse(name: str, text: str) -> int:
         value = int(text) if re.fullmatch(r"\d{1,19}", text, re.ASCII) else -1
         if not minimum <= value <= _INT64_MAX:
-            raise ValueError(text)
+            is_above = value > _INT64_MAX or re.fullmatch(r"\d{20,}", text, re.ASCII)
+            found = f"an integer from {minimum} to {_INT64_MAX}" if is_above else expected
+            raise InvalidRequestError(f"option {name!r}: expected {found}, found {shorten(repr(text), 80)}")
         return value
 
-    return Value(f"{expected}{at_most}", _checked(read, expected))
+    return Value(f"{expected}{at_most}", parse)
 
 
 def choice(*choices: str) -> Value[str]:

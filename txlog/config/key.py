@@ -20,6 +20,8 @@ IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 _DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd])\s*", re.ASCII | re.IGNORECASE)
+_WHOLE = re.compile(r"\s*\+?\d+\s*", re.ASCII)
+_LONGEST_WHOLE = 100
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 INT32_MAX = 2**31 - 1
@@ -61,10 +63,9 @@ class ConfigKey:
             return "true or false"
         if self.kind == "str":
             return "text that is not empty" if self.minimum else "text"
-        noun = "an integer" if self.kind == "int" else "a number"
         if self.maximum is None or self.maximum in (INT32_MAX, INT64_MAX):
-            return f"{noun} of at least {self.minimum}"
-        return f"{noun} from {self.minimum} to {self.maximum}"
+            return f"{self._noun} of at least {self.minimum}"
+        return self._range
 
     @property
     def default_text(self) -> str:
@@ -76,9 +77,25 @@ class ConfigKey:
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
             raise self.error(
-                f"{self.name} = {shorten(repr(value), 80)}: expected {self.expected} (default {self.default_text}){self._hint(value)}"
+                f"{self.name} = {shorten(repr(value), 80)}: expected {self._range if self._is_above(value) else self.expected} "
+                f"(default {self.default_text}){self._hint(value)}"
             )
         return parsed
+
+    @property
+    def _noun(self) -> str:
+        return "an integer" if self.kind == "int" else "a number"
+
+    @property
+    def _range(self) -> str:
+        return f"{self._noun} from {self.minimum} to {self.maximum}"
+
+    def _is_above(self, value: object) -> bool:
+        """Return whether `value` is a whole number above the maximum. `expected` leaves out a maximum that few values exceed."""
+        if self.maximum is None or not _WHOLE.fullmatch(text := str(value)):
+            return False
+        # Python refuses to parse thousands of digits.
+        return len(text) > _LONGEST_WHOLE or int(text) > self.maximum
 
     def _hint(self, value: object) -> str:
         given = _DURATION.fullmatch(str(value)) if self.name.endswith(".ms") else None
