@@ -263,6 +263,8 @@ class TestCheckIndex:
             (lambda i: change(i, aborted_txns=9), "it announces 9 aborted transactions"),
             (file_at(4, offset_column=False), "in part|offset_column"),
             (file_at(0, offset_column=True), "`offset_column` of "),
+            (file_at(0, sorted_by=(1,)), "a file has `sorted_by`, which only files of a run have"),
+            (file_at(4, sorted_by=(1,)), "a file has `sorted_by`, which only files of a run have"),
             (entry_at(0, kind="abort"), "a batch of kind abort cannot have 5 rows"),
             (file_at(0, rows=3), "3 rows, and its row groups hold 2"),
             (file_at(0, rows=3, row_groups=(3,)), "in part"),

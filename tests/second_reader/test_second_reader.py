@@ -6,12 +6,16 @@ import ast
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import txlog
+from tests.fuzz.hostile import closed, opened
+from tests.second_reader import reader
 from tests.second_reader.compare import differences
 from tests.second_reader.worlds import make_store
 from txlog.core.names import SegmentObject, parse_partition_object
+from txlog.errors import CorruptRecordError
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = sorted(path.name for path in (ROOT / "tests" / "golden").glob("v*") if path.is_dir())
@@ -68,3 +72,21 @@ def test_the_random_worlds_have_what_a_reader_may_misread(tmp_path: Path) -> Non
         found.add(f"generation {parsed.segment.generation}" if isinstance(parsed, SegmentObject) else path.parent.name)
     assert found >= {"open", "log start", "offsets", "changed columns", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"}
     assert found >= {".clean", ".txnindex", ".boundary", "rows", "generation 0", "generation 1", "generation 2"}
+
+
+def test_both_readers_refuse_sorted_rows_outside_of_a_run(tmp_path: Path) -> None:
+    """`sorted_by` in generation 0 would change the order in which rows are read (R21, Index)."""
+    with txlog.open(str(tmp_path), config={"linger.ms": 0, "segment.batches": 1}) as store:
+        store.create_topic("t", pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+        with store.producer(inline_max_bytes=0) as producer:
+            for number in range(3):
+                producer.send("t", pa.table({"id": [number]}, store.topic("t").schema), partition=0).result()
+    assert differences(tmp_path) == []
+    index = sorted((tmp_path / "t" / "0").glob("*-0.index"))[0]
+    fields, _ = opened(index.read_bytes())
+    fields["files"][0]["sorted_by"] = [1]
+    index.write_bytes(closed(fields))
+    with pytest.raises(reader.Damaged, match="offset_column"):
+        reader.Store(str(tmp_path)).read("t", 0)
+    with txlog.open(str(tmp_path)) as store, pytest.raises(CorruptRecordError, match="`sorted_by`"):
+        store.table("t").to_arrow()

@@ -149,7 +149,11 @@ def test_write_options() -> None:
         ({"isolation.level": "serializable"}, InvalidConfigurationError, "isolation.level = .*expected one of read_"),
         ({"failOnDataLoss": "no"}, InvalidRequestError, "'failOnDataLoss': expected true or false, found 'no'"),
         ({"minPartitions": "0"}, InvalidRequestError, "'minPartitions': expected an integer of at least 1, found '0'"),
-        ({"minPartitions": "9" * 30}, InvalidRequestError, "'minPartitions': expected an integer from 1 to 9223372036854775807"),
+        (
+            {"minPartitions": "9" * 30},
+            InvalidRequestError,
+            "'minPartitions': expected an integer from 1 to 9223372036854775807",
+        ),
         ({"columns": "[1]"}, InvalidRequestError, "'columns': expected column names"),
         ({"columns": "a,,b"}, InvalidRequestError, "'columns': expected column names"),
         ({"startingOffsetsByTimestampStrategy": "x"}, InvalidRequestError, "expected one of error, latest"),

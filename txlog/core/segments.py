@@ -289,6 +289,8 @@ def _check_places(index: SegmentIndex, path: str) -> None:
         raise CorruptRecordError(
             f"{path}: `offset_column` of {odd[0]} is not what it is in generation {index.generation}"
         )
+    if not index.generation and any(file.sorted_by for file in index.files):
+        raise CorruptRecordError(f"{path}: a file has `sorted_by`, which only files of a run have, in generation 0")
     rows, inline_rows = 0, 0 if inline is None else before[inline]
     for number, entry in enumerate(index.entries):
         if not entry.records or entry.file is None:
