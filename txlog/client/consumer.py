@@ -199,7 +199,7 @@ class Consumer:
 
         UnknownTopicOrPartitionError is raised as soon as a poll finds that a topic was deleted. Later polls return the
         rows of the other topics, and raise the error again instead of returning None. This ends when you subscribe or
-        assign other topics, or when the topic is created again.
+        assign other topics, or when the topic is created again: then polls return its rows from the first one on.
         """
         batch = self._poll(timeout_ms)
         try:

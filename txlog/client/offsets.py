@@ -15,13 +15,13 @@ from typing import Literal, TypeAlias
 
 from txlog.client.groups import check_group, commit_offsets, marked
 from txlog.client.reading import MAX_RELISTS
+from txlog.client.removed import removed_offsets
 from txlog.client.runtime import check_partition
 from txlog.client.session import Session
 from txlog.config import DEFAULT_ISOLATION, IsolationLevel
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
-from txlog.core.record_checks import StoredRecord
 from txlog.core.records import OffsetValue
 from txlog.core.segments import floor_entry
 from txlog.errors import (
@@ -34,7 +34,7 @@ from txlog.errors import (
 )
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import fetch_offsets
-from txlog.protocol.load import get_view, read_slot
+from txlog.protocol.load import get_view
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -168,6 +168,12 @@ def resolve(
     if spec.kind in ("offsets", "timestamps"):
         check_cover(spec, wanted)
     views = session.fresh_views(wanted, f"looking up {spec.option}")
+
+    def in_log(tp: TopicPartition, offset: int) -> int:
+        # A reader that has read every row is below the log start of a topic that was created again.
+        removed = removed_offsets(session, views[tp], offset, isolation)
+        return offset if removed.offsets else max(offset, removed.log_start)
+
     if spec.kind in ("timestamp", "timestamps"):
         times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
         hits = offsets_for_times(session, times, isolation)
@@ -178,7 +184,7 @@ def resolve(
         committed = committed_offsets(session, check_group(group), wanted)
         given = {tp: value.offset for tp, value in committed.items() if value is not None}
         return {
-            tp: check_range(views[tp], given[tp], spec.option, clamp=clamp)
+            tp: check_range(views[tp], in_log(tp, given[tp]), spec.option, clamp=clamp)
             if tp in given
             else _missing(views[tp], isolation, spec, missing, group)
             for tp in wanted
@@ -187,7 +193,7 @@ def resolve(
     for tp in wanted:
         word = _WORDS.get(spec.offsets[tp]) if spec.kind == "offsets" else spec.kind
         found[tp] = (
-            check_range(views[tp], spec.offsets[tp], spec.option, clamp=clamp)
+            check_range(views[tp], in_log(tp, spec.offsets[tp]), spec.option, clamp=clamp)
             if word is None
             else edge(views[tp], word, isolation)
         )
@@ -315,25 +321,6 @@ def append_times(
 
     found = session.call("looking up times of records", program) if offsets else []
     return {tp: time for tp, time in zip(offsets, found, strict=True) if time is not None}
-
-
-def removed_offsets(session: Session, view: PartitionView, start: int) -> int:
-    """Return how many offsets from `start` to the log start may have held rows.
-
-    The record that empties a log lies below the log start that it sets. So a reader that had read everything lost
-    nothing.
-    """
-    tp, end = view.topic_partition, view.state.log_start_offset
-
-    def program(ctx: Context, views: Views) -> Program[tuple[Views, StoredRecord | None]]:
-        return views, (yield from read_slot(tp, end - 1))
-
-    while end > max(start, view.boundary):
-        stored = session.call("looking at what was removed", program)
-        if stored is None or stored.record.kind != "log_start":
-            break
-        end -= 1
-    return max(end - start, 0)
 
 
 def raise_committed(

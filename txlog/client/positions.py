@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from txlog.client import offsets as lookup
 from txlog.client.fetcher import Fetcher, FollowedTopics
 from txlog.client.groups import OffsetAndMetadata, OffsetAndTimestamp
+from txlog.client.removed import removed_offsets
 from txlog.client.session import Session
 from txlog.config import ConsumerConfig, IsolationLevel
 from txlog.core.names import TopicPartition
@@ -42,17 +43,27 @@ def find_positions(
 
 
 def reset_positions(session: Session, fetcher: Fetcher, config: ConsumerConfig, error: OffsetOutOfRangeError) -> bool:
-    """Apply `auto.offset.reset` to positions outside of the log. Raise `error` if it is "none".
+    """Apply `auto.offset.reset` to positions outside of the log that have lost rows. Raise `error` if it is "none".
 
-    Returns False if a new look shows that all positions are in range.
+    A position that has lost none moves to the log start, whatever the policy. So does one of a topic that was created
+    again, unless the policy is "none": all its rows are newer than the position. Returns False if a new look shows that
+    all positions are in range.
     """
     policy = config.auto_offset_reset
     fetcher.look()
-    lost = fetcher.out_of_range()
+    outside = fetcher.out_of_range()
+    begins, lost = {}, []
+    for tp in outside:
+        removed = removed_offsets(session, session.views[tp], fetcher.positions[tp], config.isolation_level)
+        is_below = fetcher.positions[tp] < removed.log_start
+        if is_below and (not removed.offsets or (removed.by_deletion and policy != "none")):
+            begins[tp] = removed.log_start
+        else:
+            lost.append(tp)
     if lost and policy == "none":
         raise error
-    fetcher.seek(lookup.edges(session, lost, policy, config.isolation_level))
-    return bool(lost)
+    fetcher.seek({**begins, **lookup.edges(session, lost, policy, config.isolation_level)})
+    return bool(outside)
 
 
 def committed_positions(

@@ -258,7 +258,10 @@ def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) ->
 
     This is the base offset of the active segment, or the record's own offset if that segment is full.
     """
-    if state.segment_batches == 0:
+    # A log that a deletion has emptied goes on in the segment of that record alone. So the index that has the first rows
+    # also shows later that the deletion set the log start.
+    is_emptied = state.segment_batches == 1 and state.next_offset == state.log_start_offset
+    if state.segment_batches == 0 or is_emptied:
         return state.segment_base
     full = (
         state.segment_batches >= policy.batches

@@ -16,9 +16,9 @@ from txlog.client.offsets import (
     parse_timestamp,
     parse_timestamps,
     raise_committed,
-    removed_offsets,
     resolve,
 )
+from txlog.client.removed import removed_offsets
 from txlog.core.names import MAX_OFFSET
 from txlog.protocol.groups import MAX_METADATA_LENGTH
 

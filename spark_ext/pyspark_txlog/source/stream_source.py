@@ -244,7 +244,7 @@ class StreamSource:
                 self._topic(tp.topic, 0)
                 end, is_loss, why = self._end(view), True, "the options of this query no longer name it"
             except UnknownTopicOrPartitionError:
-                end = begins[tp] + removed_offsets(self._session, view, begins[tp])
+                end = begins[tp] + self._removed(view, begins[tp])
                 is_loss, why = end > begins[tp], "its topic was deleted"
             unread = max(end - begins[tp], 0)
             if is_loss and self._read[table.FAIL_ON_DATA_LOSS]:
@@ -305,15 +305,15 @@ class StreamSource:
         most = self._read[table.MAX_OFFSETS_PER_TRIGGER]
         return at_most(starts, ends, most) if limited and most is not None else ends
 
+    def _removed(self, view: PartitionView, start: int) -> int:
+        return removed_offsets(self._session, view, start, self._read.isolation_level).offsets
+
     def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
         """Return how many removed offsets the batch up to `chosen` skips. Spark reads the progress before it plans the batch."""
         if self._read[table.FAIL_ON_DATA_LOSS]:
             return 0
         overtaken = [tp for tp, start in starts.items() if begins[tp] < min(start, chosen[tp])]
-        return sum(
-            min(removed_offsets(self._session, self._session.views[tp], begins[tp]), chosen[tp] - begins[tp])
-            for tp in overtaken
-        )
+        return sum(min(self._removed(self._session.views[tp], begins[tp]), chosen[tp] - begins[tp]) for tp in overtaken)
 
     def _report(
         self, chosen: Offsets, views: Mapping[TopicPartition, PartitionView], about_to_lose: int
@@ -343,7 +343,7 @@ class StreamSource:
             for tp, (start, end) in wanted.items():
                 view = self._session.views[tp]
                 log_start = view.state.log_start_offset
-                if removed := min(removed_offsets(self._session, view, start), end - start):
+                if removed := min(self._removed(view, start), end - start):
                     lost[tp] = removed
                 self._check_range(view, start, end, removed)
                 if log_start < end:
