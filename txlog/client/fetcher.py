@@ -139,7 +139,7 @@ class Fetcher:
     def plan(self) -> bool:
         """Plan a read of every partition that is known to have more rows. Return whether there was one.
 
-        Raises OffsetOutOfRangeError for a position outside of the log.
+        Raises OffsetOutOfRangeError for a position outside of the log, UnknownTopicOrPartitionError for a deleted topic.
         """
         ranges: dict[TopicPartition, tuple[int, int | None]] = {}
         for tp, fetch in self._partitions.items():
@@ -152,7 +152,12 @@ class Fetcher:
                 ranges[tp] = (fetch.position, fetch.end_of_plan(view))
         known = {tp: self._partitions[tp].indexes for tp in ranges}
         plans = plan_reads(self._session, ranges, self._isolation, known)
-        made = tasks(self._session.runtime, list(plans.values()), metadata_columns=COLUMNS)
+        try:
+            made = tasks(self._session.runtime, list(plans.values()), metadata_columns=COLUMNS)
+        except UnknownTopicOrPartitionError:
+            # The views are of a deleted topic of this name. The next poll looks at the log again.
+            self._session.forget(list(ranges))
+            raise
         for (tp, plan), task in zip(plans.items(), made, strict=True):
             fetch = self._partitions[tp]
             fetch.batches = read_task(task, self._session.runtime.store, max_rows=self._max_rows)

@@ -204,23 +204,35 @@ def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
     """
     runtime = session.runtime
 
-    def look() -> list[TopicPartition]:
-        return [tp for topic in topics for tp in runtime.partitions(topic, 0)]
+    def look() -> dict[str, TopicMetadata]:
+        return {topic: runtime.topic(topic, 0) for topic in topics}
 
-    partitions = look()
+    known = look()
     while True:
+        partitions = [TopicPartition(name, number) for name in known for number in range(known[name].partitions)]
         cut = session.call("taking a snapshot", lambda ctx, views: take_snapshot(ctx, views, partitions))  # noqa: B023
-        # A transaction in the cut may have written to a partition that was added after the look.
+        # A transaction in the cut may have written to a partition that was added after the look. A topic that was
+        # created again after it has other columns.
         now = look()
-        if now == partitions:
-            return cut
-        partitions = now
+        if all(
+            (now[name].partitions, now[name].topic_id) == (known[name].partitions, known[name].topic_id) for name in now
+        ):
+            return replace(cut, topic_ids={name: topic.topic_id for name, topic in now.items()})
+        known = now
 
 
 def topic_for(runtime: Runtime, plan: ReadPlan) -> TopicMetadata:
-    """Return the topic's metadata, at least as new as the schema of every piece. Raises as `topic_of_rows`."""
-    newest = max((piece.schema_id for piece in plan.pieces), default=0)
-    return topic_of_rows(runtime, plan.topic_partition, newest)
+    """Return the topic's metadata, at least as new as the schema of every piece.
+
+    Raises as `topic_of_rows`, and UnknownTopicOrPartitionError if the plan is of a deleted topic of this name. The check
+    costs one GET if the oldest rows have other columns than the topic has now, once in a process.
+    """
+    versions = [piece.schema_id for piece in plan.pieces]
+    topic = topic_of_rows(runtime, plan.topic_partition, max(versions, default=0))
+    if plan.cut is not None:
+        plan.cut.check_topic(topic)
+    runtime.written_schemas(topic, [min(versions)] if versions else ())
+    return topic
 
 
 def written_schemas(runtime: Runtime, topic: TopicMetadata, pieces: Iterable[Piece]) -> dict[int, WrittenSchema]:

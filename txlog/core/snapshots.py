@@ -15,8 +15,15 @@ import msgspec
 
 from txlog.core.ages import ClockReading
 from txlog.core.names import TopicPartition
-from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, IndexEntry, SegmentIndex, TransactionMetadata
-from txlog.errors import InvalidRequestError
+from txlog.core.records import (
+    FIRST_DRAWN_PRODUCER_ID,
+    CommitRecord,
+    IndexEntry,
+    SegmentIndex,
+    TopicMetadata,
+    TransactionMetadata,
+)
+from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,16 @@ class SnapshotCut:
     """The end of each partition of the table of transactions at t0."""
     taken_at: ClockReading
     """A moment before t0."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The ids of the topics that the cut was taken of, by name, as far as its taker knew them."""
+
+    def check_topic(self, topic: TopicMetadata) -> None:
+        """Raise UnknownTopicOrPartitionError if `topic` is another one of this name than the cut was taken of."""
+        if self.topic_ids.get(topic.topic, topic.topic_id) != topic.topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic.topic!r} was deleted and created again (version {topic.number}): this snapshot is of the deleted topic. "
+                "hint: take a new snapshot"
+            )
 
     def shows(self, producer_id: int, marker_epoch: int) -> bool:
         """Return whether a transaction is settled in this cut. If it is, only an abort in the log hides its rows."""

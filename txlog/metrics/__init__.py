@@ -59,6 +59,15 @@ _EXPORT_LOCK = threading.Lock()
 _active: Registry | None = None
 
 
+def _renew_locks() -> None:
+    global _LOCK, _EXPORT_LOCK
+    _LOCK, _EXPORT_LOCK = threading.Lock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 def enable() -> Registry:
     """Count from now on in this process, and return the registry. Further calls return the same one."""
     global _active  # noqa: PLW0603  one registry for a process

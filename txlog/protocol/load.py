@@ -111,17 +111,21 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def relisting(
-    ctx: Context, view: PartitionView, find: Callable[[PartitionView], Program[T]]
+    ctx: Context,
+    view: PartitionView,
+    find: Callable[[PartitionView], Program[T]],
+    again: type[CorruptLogError] = MissingObjectError,
 ) -> Program[tuple[PartitionView, T]]:
     """Return what `find` finds in `view`, with the view.
 
     If maintenance has deleted an object that the view names, list again and look in the newer view (R15). Raises
-    MissingObjectError for an object that stays missing: that is damage.
+    MissingObjectError for an object that stays missing: that is damage. A `find` that makes a LIST of its own gives
+    CorruptLogError as `again`, because its LIST may contradict an older view.
     """
     for _ in range(ctx.max_loads - 1):
         try:
             return view, (yield from find(view))
-        except MissingObjectError:
+        except again:
             view = yield from reload(ctx, view)
     return view, (yield from find(view))
 

@@ -16,7 +16,7 @@ from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Clean, CommitRecord, TransactionEntry, TransactionMetadata
 from txlog.core.state import PartitionState
 from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Folder, Kind, Why
-from txlog.errors import MissingObjectError
+from txlog.errors import CorruptLogError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, read_clean, read_slot, relisting
 from txlog.protocol.read import read_plain_index
@@ -49,8 +49,9 @@ def read_chain(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[
     Raises MissingObjectError for an object that stays missing.
     """
     views, view = yield from get_fresh_view(ctx, views, tp)
-    # Another vacuum may be faster, and a LIST may race with a writer.
-    view, content = yield from relisting(ctx, view, _content)
+    # Another vacuum may be faster, and a LIST may race with a writer. The LIST may also show clean-up above a log start
+    # that moved after the view was read, which looks like damage until the view is read again.
+    view, content = yield from relisting(ctx, view, _content, again=CorruptLogError)
     return with_view(views, view), content
 
 

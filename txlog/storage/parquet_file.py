@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
@@ -110,6 +109,7 @@ class OpenedFile:
         self.path = path
         self._reader = _RangeReader(store, path, size)
         self._expected_digest = None if expected is None else expected.digest
+        self._unread_file: Any = None
         self._hash: Any = None
         self._hashed = 0
         """How many bytes of the file are in `_hash`."""
@@ -162,10 +162,15 @@ class OpenedFile:
                     f"{self.path}: row group {group} has {found} in column {leaf}, and the schema says {expected}"
                 )
 
-    @cached_property
+    @property
     def _unread(self) -> Any:
-        # Without a small buffer Arrow would read the columns at once.
-        return pq.ParquetFile(self._source, metadata=self.parquet.metadata, buffer_size=1, pre_buffer=False)
+        # Not a cached_property: in Python 3.11 all its instances share one lock, which stays held in a forked child.
+        if self._unread_file is None:
+            # Without a small buffer Arrow would read the columns at once.
+            self._unread_file = pq.ParquetFile(
+                self._source, metadata=self.parquet.metadata, buffer_size=1, pre_buffer=False
+            )
+        return self._unread_file
 
     def _leaves(self, names: set[str] | None) -> list[int]:
         schema = self.parquet.schema_arrow

@@ -74,6 +74,7 @@ class Snapshot:
         if isinstance(columns, str):
             columns = table.COLUMNS.value.parse("columns", columns)
         metadata = self._runtime.topic(topic, 0)
+        self.cut.check_topic(metadata)
         schema = schemas.select({topic: metadata.schema}, columns)
         tasks = self._tasks(metadata, schema)
         # Check again after the indexes are read, because the process may have slept before it read them.

@@ -138,8 +138,11 @@ class TopicTable:
         return reader.__arrow_c_stream__(requested_schema)
 
     def topic(self) -> TopicMetadata:
-        """Return the topic's present metadata."""
-        return self._runtime.topic(self.name, 0)
+        """Return the topic's present metadata. Raises UnknownTopicOrPartitionError if a snapshot is of an earlier topic."""
+        topic = self._runtime.topic(self.name, 0)
+        if self._cut is not None:
+            self._cut.cut.check_topic(topic)
+        return topic
 
     @property
     def schema(self) -> pa.Schema:
@@ -299,6 +302,8 @@ class TopicTable:
         schema = columns_of(self._runtime, topic, columns)
         condition = _condition(topic, where)
         cut, isolation = self._level(isolation_level, as_of)
+        if cut is not None:
+            cut.cut.check_topic(topic)
         session = cut.session if cut is not None else self._session
         ranges = self._ranges(session, cut, start, end, isolation)
         plans = plan_reads(
