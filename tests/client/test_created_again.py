@@ -114,7 +114,12 @@ LIVES = [
     # A merge hides where the aborted rows were.
     (emptied_after_aborted_rows, nothing),
 ]
-UNPROVEN = [(again_twice, maintained), (again_after_markers, nothing), (again_after_markers, maintained)]
+UNPROVEN = [
+    (again_by_an_older_writer, maintained),
+    (again_twice, maintained),
+    (again_after_markers, nothing),
+    (again_after_markers, maintained),
+]
 """The log no longer shows that no row was lost. Without a policy the reader gets an error."""
 
 

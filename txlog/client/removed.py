@@ -75,7 +75,7 @@ def _look_below(view: PartitionView, start: int, isolation: IsolationLevel) -> P
         read = yield from read_index(view.topic_partition, first)
         by_deletion = by_deletion or _begins_at_deletion(view, read)
         # A compaction leaves out rows below the log start, so its run does not show whether there were any.
-        if read.index.compacted is msgspec.UNSET or by_deletion:
+        if read.index.compacted is msgspec.UNSET:
             end = _end_of_rows(read, end, isolation)
     return Removed(log_start=log_start, offsets=max(end - start, 0), by_deletion=by_deletion)
 
@@ -100,17 +100,17 @@ def _end_of_rows(read: ReadIndex, end: int, isolation: IsolationLevel) -> int:
 
 
 def _begins_at_deletion(view: PartitionView, read: ReadIndex) -> bool:
-    """Return whether the record before the log start is that of a deletion, which begins a segment.
+    """Return whether the record before the log start is that of a deletion, or may be.
 
-    A cleaned run no longer has its entry.
+    A cleaned run no longer shows it. Retention usually moves the log start to the end of a run, and a reader that begins
+    at the log start loses nothing.
     """
     base = view.state.log_start_offset - 1
     if not view.state.deleted_version or read.index.base_offset > base:
         return False
-    entry = next((each for each in read.index.entries if each.base_offset == base), None)
     if read.index.generation:
-        return read.index.base_offset == base and entry is None
-    return entry is not None and entry.kind == "log_start"
+        return True
+    return any(each.base_offset == base and each.kind == "log_start" for each in read.index.entries)
 
 
 _NONE: tuple[AbortedTxn, ...] = ()
