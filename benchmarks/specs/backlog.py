@@ -164,9 +164,16 @@ class Operation:
         batches = RollPolicy().batches
         bounds = ((self.topic, batches), (self.table, INTERNAL_ROLL.batches), (self.groups, INTERNAL_ROLL.batches))
         most = sum(MAX_SLOTS_BY_NAME + _LONGEST_TAIL * each + _BESIDE for looks, each in bounds if looks)
+        return most + self._for_segments(written)
+
+    def longest_ms(self, written: int) -> int:
+        """Return how long the call may take while the others write on, after they have written that often."""
+        return LONGEST_MS + REQUEST_MS * self._for_segments(written)
+
+    def _for_segments(self, written: int) -> int:
         # Each time adds two records to the topic, and one to each of the two other partitions.
-        new = 2 * written // batches + self.table * written // INTERNAL_ROLL.batches
-        return most + _OF_A_SEGMENT * new * self.segments
+        new = 2 * written // RollPolicy().batches + self.table * written // INTERNAL_ROLL.batches
+        return _OF_A_SEGMENT * new * self.segments
 
 
 _LONGEST_TAIL = 2
@@ -266,11 +273,10 @@ def _join(store: Store) -> Callable[[], object]:
 
 def _poll(store: Store) -> Callable[[], object]:
     consumer = store.consumer(TOPIC, auto_offset_reset="latest", max_poll_records=10)
-    ends = store.consumer(TOPIC)
 
     def call() -> None:
         consumer.poll(0)
-        consumer.seek(FIRST, ends.end_offsets()[FIRST])
+        consumer.seek(FIRST, consumer.end_offsets()[FIRST])
 
     return call
 
@@ -376,7 +382,7 @@ def _goals() -> Iterator[Goal]:
     for written in SIZES:
         for name, operation in OPERATIONS.items():
             yield Goal(of=f"{written:,}", figure=f"{name}, requests", at_most=operation.at_most(written))
-            yield Goal(of=f"{written:,}", figure=f"{name}, ms beside writers", at_most=LONGEST_MS)
+            yield Goal(of=f"{written:,}", figure=f"{name}, ms beside writers", at_most=operation.longest_ms(written))
 
 
 SPECS = (
