@@ -126,26 +126,30 @@ def _program_of(value: Any) -> Callable[..., Any]:
     return program
 
 
-def _commit_of_any_generation(state: Any, group: str, member_id: str, _: int, *rest: Any) -> Any:
+def _commit_of_any_generation(state: Any, group: str, member_id: str, _: int, *rest: Any, **more: Any) -> Any:
     member = members.find_member(state.groups[group].entry.value, member_id)
-    return None if member is None else CHECK_MEMBER(state, group, member_id, member.generation, *rest)
+    return None if member is None else CHECK_MEMBER(state, group, member_id, member.generation, *rest, **more)
 
 
 def _commit_for_any_partition(state: Any, group: str, condition: Any, _: Any, now_ms: int) -> Any:
     return CHECK_GENERATION(state, group, condition, (), now_ms)
 
 
-def _commit_of_nobodys(state: Any, group: str, member_id: str, generation: int, tps: Any, now_ms: int) -> Any:
+def _commit_of_nobodys(
+    state: Any, group: str, member_id: str, generation: int, tps: Any, *rest: Any, **more: Any
+) -> Any:
     others = members.owned_by_others(state.groups[group].entry.value, member_id)
-    return CHECK_MEMBER(state, group, member_id, generation, others.intersection(tps), now_ms)
+    return CHECK_MEMBER(state, group, member_id, generation, others.intersection(tps), *rest, **more)
 
 
-def _commit_of_the_dead(state: Any, group: str, member_id: str, generation: int, tps: Any, _: int) -> Any:
-    return CHECK_MEMBER(state, group, member_id, generation, tps, 0)
+def _commit_of_the_dead(
+    state: Any, group: str, member_id: str, generation: int, tps: Any, now_ms: int, **_: Any
+) -> Any:
+    return CHECK_MEMBER(state, group, member_id, generation, tps, now_ms, alive=True)
 
 
-def _beat_of_the_dead(row: Any, *, group: str, member_id: str, now_ms: int) -> Any:
-    return JUDGE_HEARTBEAT(row, group=group, member_id=member_id, now_ms=0)
+def _beat_of_the_dead(row: Any, *, group: str, member_id: str, now_ms: int, **_: Any) -> Any:
+    return JUDGE_HEARTBEAT(row, group=group, member_id=member_id, now_ms=now_ms, alive=True)
 
 
 def _sync_of_the_dead(row: Any, *, member_id: str, now_ms: int, **more: Any) -> Any:
@@ -188,7 +192,7 @@ def _regenerate_in_place(value: Any, *given: Any) -> Any:
     return msgspec.structs.replace(after, generation=max(value.generation, 1))
 
 
-def _is_over_soon(row: Any, member: Any, now_ms: int) -> bool:
+def _is_over_soon(row: Any, member: Any, now_ms: int, quiet: Any = None) -> bool:
     return now_ms >= 0
 
 

@@ -7,11 +7,13 @@ bytecodes of the main thread, so "before a line" is where a handler can raise. `
 
 from __future__ import annotations
 
+import dis
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import txlog
@@ -30,13 +32,30 @@ class Line(NamedTuple):
         return f"{self.file}:{self.number}" + (f" (time {self.nth})" if self.nth > 1 else "")
 
 
+@functools.cache
+def ends_of_blocks(code: CodeType) -> frozenset[int]:
+    """Return where the code leaves `with` blocks without an error: it goes back to the line of the `with`.
+
+    No signal handler runs between the end of the block and `__exit__`, so no interrupt keeps a lock there.
+    """
+    steps = list(dis.get_instructions(code))
+    ends = [
+        at
+        for at in range(len(steps) - 2)
+        if all(step.opname == "LOAD_CONST" and step.argval is None for step in steps[at : at + 3])
+    ]
+    # A `return` in the block first puts its value below `__exit__`.
+    returns = [at - 1 for at in ends if at and steps[at - 1].opname == "SWAP"]
+    return frozenset(steps[at].offset for at in (*ends, *returns))
+
+
 @contextmanager
 def before_each_line(act: Callable[[Line], None]) -> Iterator[None]:
     """Call `act` before each line of txlog that this thread runs in the block; what `act` raises is raised at that line."""
     times: dict[tuple[str, int], int] = {}
 
     def on_line(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
+        if event == "line" and frame.f_lasti not in ends_of_blocks(frame.f_code):
             file, number = frame.f_code.co_filename, frame.f_lineno
             times[file, number] = nth = times.get((file, number), 0) + 1
             act(Line(file[len(ROOT) + 1 :], number, nth))
@@ -66,6 +85,17 @@ def lines_of(call: Callable[[], object], *, times: int = 1) -> list[Line]:
     with before_each_line(note):
         call()
     return [*found, *(line for line in last.values() if line not in found)]
+
+
+@contextmanager
+def not_counted() -> Iterator[None]:
+    """Leave out the lines that a test itself runs inside a call."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 @contextmanager

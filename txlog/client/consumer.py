@@ -202,10 +202,8 @@ class Consumer:
         assign other topics, or when the topic is created again: then polls return its rows from the first one on.
         """
         batch = self._poll(timeout_ms)
-        try:
-            return batch
-        finally:
-            self._fetcher.taken = None  # the last line: before it the rows are not returned, and are read again
+        # One line: before it the rows are not returned, and the next call takes them back.
+        self._fetcher.taken = None; return batch  # fmt: skip # noqa: E702
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield rows for ever, as they come."""

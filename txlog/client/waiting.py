@@ -71,10 +71,8 @@ class Rows(Iterator[pa.RecordBatch]):
         if batch is None:
             self._ended = True
             raise StopIteration
-        try:
-            return batch
-        finally:
-            self._fetcher.taken = None  # the last line: before it the rows are not returned, and are read again
+        # One line: before it the rows are not returned, and the next call takes them back.
+        self._fetcher.taken = None; return batch  # fmt: skip # noqa: E702
 
 
 def awaited_text(awaited: Mapping[str, Collection[TopicPartition]]) -> str:
