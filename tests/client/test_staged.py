@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, orders, tp
-from txlog.client.groups import GroupOffsets
+from txlog.client.groups import GroupOffsets, group_offsets
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
@@ -45,6 +45,22 @@ def test_commit_and_the_next_transaction_of_the_same_instance(world, store):
         assert txn.commit(parts, version=number).skipped is False
     assert txn.commit(staged(store, txn, 99), version=2).skipped is True
     assert world.read() == [0, 10, 1, 11, 2, 12]
+
+
+def test_a_job_beside_members_goes_on_without_an_init(world, store):
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("orders", orders(number), partition=0)
+            producer.flush()
+    member = world.open(auto_offset_reset="earliest").consumer("orders", group_id="g", allow_mixed_groups=True)
+    member.poll(0)
+    runtime, last, orders_0 = world.open().runtime, None, tp("orders", 0)
+    for number in range(3):
+        txn = StagedTransaction.begin(runtime, "nightly", last=last, allow_mixed_groups=True)
+        sent = group_offsets({orders_0: number + 1}, "g", {orders_0: number or None}, who="nightly")
+        last = txn.commit(offsets=[sent], version=number).txn
+    assert member.committed(orders_0)[orders_0].offset == 3
+    member.close()
 
 
 def test_an_instance_goes_on_without_an_init_unless_another_one_came(world, store):

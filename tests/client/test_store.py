@@ -779,3 +779,23 @@ def test_a_topics_folder_is_not_a_store(tmp_path):
         made.create_topic("sales")
     with pytest.raises(NotAStoreError, match=r"is a topic's folder inside of a store. hint: open the folder above it"):
         txlog.open(tmp_path / "s" / "sales")
+
+
+@pytest.mark.parametrize("inner", ["consumer", "store"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_rows_that_an_error_left_unprocessed_are_not_committed(world, store, inner, error):
+    with store.producer() as producer:
+        producer.send("orders", orders(1, 2, 3), partition=0)
+
+    def process() -> None:
+        with world.open(auto_offset_reset="earliest") as opened, contextlib.ExitStack() as stack:
+            consumer = opened.consumer("orders", group_id="g")
+            if inner == "consumer":
+                stack.enter_context(consumer)
+            assert consumer.poll(0) is not None
+            raise error
+
+    with pytest.raises(error):
+        process()
+    with world.open(auto_offset_reset="earliest") as again, again.consumer("orders", group_id="g") as consumer:
+        assert [row["id"] for row in rows_of(consumer)] == [1, 2, 3]

@@ -88,7 +88,7 @@ class StagedTransaction:
         if check is not None:
             check(current)
         if current is not None and last is not None and _identity(current) == _identity(last):
-            return cls(Coordinator(session, current), drawn=drawn)
+            return cls(Coordinator(session, current), drawn=drawn, beside_members=parsed.allow_mixed_groups)
         coordinator = Coordinator.init(
             session,
             name,

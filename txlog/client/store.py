@@ -134,6 +134,9 @@ class Store:
         self.runtime = runtime
         self._clients: weakref.WeakSet[_Closable] = weakref.WeakSet()
         self._closed = False
+        """Whether no more calls are allowed."""
+        self._all_closed = False
+        """Whether `close` has been through everything. An interrupt may end it before."""
 
     def __repr__(self) -> str:
         return f"Store({self.runtime.where!r})"
@@ -145,7 +148,11 @@ class Store:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        close_after(error, repr(self), self.close)
+        # After an error a client closes as at the end of its own `with`: a consumer commits only rows that were processed.
+        def close(client: _Closable) -> None:
+            client.__exit__(kind, error, traceback)
+
+        close_after(error, repr(self), self.close if error is None else lambda: self._close(close))
 
     @property
     def url(self) -> str:
@@ -407,22 +414,24 @@ class Store:
         """Close everything that was made from this store, and abort open transactions; idempotent.
 
         It closes as much as possible, and then raises the first error: for example IllegalStateError for a consumer
-        that another thread is using. In a forked child it does nothing.
+        that another thread is using. In a forked child it does nothing. After an interrupt, call it again.
         """
+        self._close(lambda client: client.close())
+
+    def _close(self, close: Callable[[_Closable], None]) -> None:
         if self._maker.is_elsewhere:
             return
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-            clients = list(self._clients)
+            clients = [] if self._all_closed else list(self._clients)
         first: Exception | None = None
         for client in clients:
             try:
-                client.close()
+                close(client)
             except Exception as error:
                 first = first or error
         self.runtime.close()
+        self._all_closed = True
         if first is not None:
             raise first
 
@@ -443,6 +452,7 @@ class Store:
 
 class _Closable(Protocol):
     def close(self) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
 
 def _check_serves(found: TopicMetadata, asked: Sequence[SchemaField], former: Callable[[str], str]) -> None:
