@@ -111,6 +111,10 @@ class Client:
     """The member of the group that it joined."""
     held: frozenset[TopicPartition] = frozenset()
     """What the member reads, in a group whose members share partitions."""
+    alive_at: ClockReading | None = None
+    """When the member began the last record that shows that it lives."""
+    watched: tuple[tuple[str, int, int], ...] = ()
+    """(member, its last heartbeat, when this process saw it first by its monotonic clock)."""
     started: int | None = None
     """The offset that the job started from."""
     tries: int = 2

@@ -17,34 +17,48 @@ class Group:
     generation: int = 0
     members: dict[str, GroupMember] = field(default_factory=dict)
     beats: dict[str, int] = field(default_factory=dict)
+    stamps: dict[str, int] = field(default_factory=dict)
+    """The timestamp of each member's last heartbeat."""
 
     def is_over(self, name: str, now_ms: int) -> bool:
         """Return whether the session of a member is over."""
         return now_ms - self.beats[name] > self.members[name].session_timeout_ms
 
 
-def wrong(groups: dict[str, Group], record: CommitRecord) -> str | None:
-    """Return what a record does against the rules, and take it into `groups`."""
+def wrong(groups: dict[str, Group], record: CommitRecord, written_ms: int | None = None) -> str | None:
+    """Return what a record does against the rules, and take it into `groups`.
+
+    `written_ms` is the true time of the record. Without it all clocks are right, and processes know no other times than
+    those of records. With it, a member alone knows whether its own session is over, and no record shows that.
+    """
+    now_ms = record.timestamp if written_ms is None else written_ms
     beats = {(entry.group, entry.member_id) for entry in record.entries if isinstance(entry, HeartbeatEntry)}
     found = None
     for entry in record.entries:
         if isinstance(entry, OffsetEntry):
-            found = found or _wrong_commit(groups.get(entry.group, Group()), entry, record.timestamp)
+            found = found or _wrong_commit(
+                groups.get(entry.group, Group()), entry, now_ms, knows_itself=written_ms is not None
+            )
         elif isinstance(entry, GroupEntry):
             new = {each.member_id: each for each in entry.value.members} if entry.value is not None else {}
             group = groups.setdefault(entry.group, Group())
             if new or group.members:
                 by = next((name for at, name in beats if at == entry.group), None)
-                found = found or _wrong_change(group, new, by, entry, record.timestamp)
+                found = found or _wrong_change(group, new, by, entry, now_ms, knows_itself=written_ms is not None)
             group.members = new
             group.generation = entry.value.generation if entry.value is not None else 0
         elif isinstance(entry, HeartbeatEntry):
             group = groups.get(entry.group, Group())
             name = entry.member_id
             if name in group.members:
-                if name in group.beats and group.is_over(name, record.timestamp):
+                if written_ms is None and name in group.beats and group.is_over(name, now_ms):
                     found = found or f"a heartbeat of member {name}, whose session is over"
-                group.beats[name] = record.timestamp
+                if record.timestamp <= group.stamps.get(name, -1):
+                    found = (
+                        found
+                        or f"a heartbeat of member {name} at {record.timestamp}, and it had one at {group.stamps[name]}"
+                    )
+                group.beats[name], group.stamps[name] = now_ms, record.timestamp
     return found
 
 
@@ -57,7 +71,7 @@ def _owned(members: dict[str, GroupMember]) -> dict[tuple[str, int], list[str]]:
     return owners
 
 
-def _wrong_commit(group: Group, entry: OffsetEntry, now_ms: int) -> str | None:
+def _wrong_commit(group: Group, entry: OffsetEntry, now_ms: int, *, knows_itself: bool) -> str | None:
     said = entry.value.metadata.split() if entry.value is not None else []
     if said == ["outsider"]:
         living = [name for name in group.members if not group.is_over(name, now_ms)]
@@ -69,14 +83,14 @@ def _wrong_commit(group: Group, entry: OffsetEntry, now_ms: int) -> str | None:
         return f"a commit of {name}, which is no member"
     if group.members[name].generation != generation:
         return f"a commit of {name} in generation {generation}, which has seen {group.members[name].generation}"
-    if group.is_over(name, now_ms):
+    if not knows_itself and group.is_over(name, now_ms):
         return f"a commit of {name}, whose session is over"
     owners = _owned(group.members).get((entry.topic, entry.partition), [])
     return f"a commit of {name} for a partition of {owners or 'nobody'}" if name not in owners else None
 
 
 def _wrong_change(
-    group: Group, new: dict[str, GroupMember], by: str | None, entry: GroupEntry, now_ms: int
+    group: Group, new: dict[str, GroupMember], by: str | None, entry: GroupEntry, now_ms: int, *, knows_itself: bool
 ) -> str | None:
     before, after = _owned(group.members), _owned(new)
     heirs = {
@@ -110,6 +124,6 @@ def _wrong_change(
     changed = bool(removed) or any(name not in group.members for name in new if name not in heirs.values())
     if changed and new and generation != group.generation + 1:
         return f"generation {generation} follows {group.generation}"
-    if by is not None and by in group.members and group.is_over(by, now_ms):
+    if not knows_itself and by is not None and by in group.members and group.is_over(by, now_ms):
         return f"a sync of {by}, whose session is over"
     return None

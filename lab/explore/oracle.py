@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from lab.explore import group_oracle
-from lab.explore.world import GHOST, decoded_once
+from lab.explore.world import GHOST, WRITTEN_AT, decoded_once
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import StoredRecord
@@ -108,7 +108,8 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
                 if isinstance(entry, GroupEntry) and entry.value
             }
         )
-        if (wrong := group_oracle.wrong(members, record)) is not None:
+        written = files.get(WRITTEN_AT + tp.folder + names.batch_name(record.base_offset))
+        if (wrong := group_oracle.wrong(members, record, None if written is None else int(written))) is not None:
             truth.wrong = f"12 offsets: {tp}: {wrong} at {record.base_offset}"
         for _, entry in rows:
             # The metadata of a member's commit contains its generation.

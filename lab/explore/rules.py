@@ -127,7 +127,7 @@ class Rules:
     def change(self, before: int, after: int, clients: Sequence[Client]) -> str | None:
         """Return the fault of one step, whatever state it leads to."""
         for tp in self._all(after):
-            old, new = self.world.folder(before, tp.folder), self.world.folder(after, tp.folder)
+            old, new = self._folder(before, tp), self._folder(after, tp)
             if old == new:
                 continue
             if (old, new) not in self._changes:
@@ -260,11 +260,16 @@ class Rules:
                 found.add(TopicPartition(parts[0], int(parts[1])))
         return sorted(found)
 
+    def _folder(self, store: int, tp: TopicPartition) -> frozenset[int]:
+        """Return the objects of a partition. Sessions are judged by the times at which records were written, if known."""
+        found = self.world.folder(store, tp.folder)
+        return found | self.world.times(store, tp.folder) if tp.topic == CONSUMER_OFFSETS_TOPIC else found
+
     def _truth(self, store: int, tp: TopicPartition) -> Truth:
         return self._judge(store, tp).truth
 
     def _judge(self, store: int, tp: TopicPartition) -> _Partition:
-        key = (tp, self.world.folder(store, tp.folder))
+        key = (tp, self._folder(store, tp))
         found = self._partitions.get(key)
         if found is None:
             found = self._partitions[key] = self._judge_partition(tp, key[1])

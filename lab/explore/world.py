@@ -109,6 +109,10 @@ class World:
         ghosts = GHOST + prefix
         return frozenset(n for path, n in self.files(store).items() if path.startswith((prefix, ghosts)))
 
+    def times(self, store: int, prefix: str) -> frozenset[int]:
+        """Return the times at which the objects below a folder were written, as objects."""
+        return frozenset(n for path, n in self.files(store).items() if path.startswith(WRITTEN_AT + prefix))
+
     def key(self, value: Any) -> int:
         """Return a key for a (hashable) value. Equal values have equal keys."""
         return self._keys.setdefault(value, len(self._keys))

@@ -56,6 +56,9 @@ ENDINGS = {
     "publish deleted": {"publisher: published", "publisher: too old"},
     "publish compacted": {"publisher: published", "compactor: compacted"},
     "columns": {"one: changed", "one: refused change", "two: changed", "two: refused change"},
+    "stranger": {"one: done", "two: done", "stranger: done"},
+    "stranger, dead member": {"two: owns all", "two: lost"},
+    "member sleeps, skewed": {"one: done", "one: failed", "one: gone", "two: done"},
     "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
 
