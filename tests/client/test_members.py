@@ -791,3 +791,22 @@ def test_a_member_that_slept_past_its_session_is_fenced_although_nobody_has_noti
         with pytest.raises(CommitFailedError, match=r"session\.timeout\.ms"):
             producer.send_offsets_to_transaction({FOUR[0]: 1}, metadata)
         producer.abort_transaction()
+
+
+def test_a_poll_that_slept_past_its_session_while_it_read_joins_again_first(world, monkeypatch):
+    send(world, 1)
+    a = Member(world, "a")
+    take = a.consumer._fetcher.next_batch
+
+    def slowly():
+        batch = take()
+        if batch is not None:
+            monkeypatch.undo()
+            world.clock.advance_ms(SESSION_MS + 1)
+        return batch
+
+    monkeypatch.setattr(a.consumer._fetcher, "next_batch", slowly)
+    assert sorted(a.poll()) == [10, 11, 12, 13]
+    assert a.told[1:] == [("lost", [0, 1, 2, 3]), ("assign", [0, 1, 2, 3])], (
+        "it has joined again before it returned them"
+    )
