@@ -30,7 +30,6 @@ ENGINES = {
 KNOWN = {
     # docs/publish.md has these, too. If an engine learns to read them, this test fails.
     ("pyiceberg", "every_type"): r'93 rows; missing 1: .*"deep": null.* too many 1: .*"deep": \[\]',
-    ("pyiceberg", "reused"): "ValueError: Could not find field with name: name",
 }
 """What an engine cannot read, and how it differs then."""
 

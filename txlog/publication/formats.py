@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from txlog.core.effects import Get, List, Program
 from txlog.core.publication import Tables
-from txlog.core.records import TopicMetadata
+from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import FormatName
 from txlog.errors import TableConflictError
 
@@ -28,14 +28,23 @@ def check_writable(formats: Iterable[FormatName], topic: TopicMetadata, url: str
 
 
 def write_version(
-    name: FormatName, before: Tables | None, after: Tables, topic: TopicMetadata, *, url: str, retention_ms: int
+    name: FormatName,
+    before: Tables | None,
+    after: Tables,
+    topic: TopicMetadata,
+    *,
+    url: str,
+    retention_ms: int,
+    written: Sequence[Sequence[SchemaField]] = (),
 ) -> Program[None]:
     """Write what a format needs for its next version. It may be repeated, by several processes at once.
 
-    `before` are the tables one publication earlier; None: this is the first version of the format. Raises
+    `before` are the tables one publication earlier; None: this is the first version of the format. `written` are the
+    columns of the files, as they were when each was written. Raises
     InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
     """
-    yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms)
+    more = {"written": written} if name == "iceberg" else {}
+    yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms, **more)
 
 
 def is_written(name: FormatName, tables: Tables) -> Program[bool]:

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, gathered
+from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size, gathered
 from txlog.core.publication import Tables
-from txlog.core.records import TopicMetadata
+from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import count_rows
 from txlog.errors import InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create, put_pure
-from txlog.publication.foreign import foreign, json_object, whole_number
+from txlog.publication.foreign import foreign, json_object
 from txlog.publication.formats import table_conflict
 from txlog.publication.iceberg_names import (
     CUT_AT,
     DIGEST,
+    FOLDER,
     HINT,
     IcebergTable,
     group_of,
@@ -59,13 +60,14 @@ def write_version(
     url: str,
     *,
     retention_ms: int,
+    written: Sequence[Sequence[SchemaField]] = (),
     ctx: Context | None = None,
 ) -> Program[None]:
     """Write the version of the Iceberg table that publication `after.number` makes.
 
     `before` is the state one publication earlier, whose version is written already. Without it the table gets a new
     history, which begins with this version and has all files. `topic` is the version that the publication names, and
-    `url` that of the store. Snapshots that were replaced `retention_ms` before this publication are left out.
+    `url` that of the store. `written` are the columns of the files, as they were when each was written. Snapshots that were replaced `retention_ms` before this publication are left out.
 
     Raises InvalidRequestError without pyiceberg, TableConflictError if another program has written to the table, and
     otherwise as txlog.protocol.put.create.
@@ -92,10 +94,10 @@ def write_version(
     lines: list[Any] = []
     for group in sorted({*live, number} if writer.gone else live):
         members = live.get(group, [])
-        written = [line for line in known.manifests if group_of(line.manifest_path) == group] if known else []
-        if not written or members != old.get(group) or is_wider or not keeps_lists:
-            written = yield from writer.write_group(group, members)
-        lines += written
+        listed = [line for line in known.manifests if group_of(line.manifest_path) == group] if known else []
+        if not listed or members != old.get(group) or is_wider or not keeps_lists:
+            listed = yield from writer.write_group(group, members)
+        lines += listed
 
     parent = None if known is None else known.metadata["current-snapshot-id"]
     data = library.manifest_list(table, lines, number, parent)
@@ -104,7 +106,7 @@ def write_version(
     previous = None if known is None else known.metadata
     with foreign(lambda: _conflict(after if before is None else before)):
         data = library.metadata(
-            table, previous, after, topic, path, writer.summary(publication.operation), retention_ms
+            table, previous, after, topic, written, path, writer.summary(publication.operation), retention_ms
         )
     yield from _put_metadata(ctx, after, data)
     yield from put_hint(after)
@@ -133,8 +135,14 @@ def put_hint(tables: Tables) -> Program[None]:
     newest = tables.newest
     path, version = f"{newest.topic}/{HINT}", tables.version_of("iceberg") + 1
     found: bytes | None = yield Get(path)
-    if found is not None and found.isdigit() and (whole_number(int(found[:20])) or 0) >= version:
+    hinted = int(found[:20]) if found is not None and found.isdigit() else 0
+    if hinted == version:
         return
+    if hinted > version:
+        # A publisher was faster, unless the store is an incomplete copy that lacks the version.
+        size = yield Size(f"{newest.topic}/{FOLDER}v{hinted}.metadata.json")
+        if size is not None:
+            return
     if found is not None:
         yield Delete(path)
     yield PutIfAbsent(path, str(version).encode())

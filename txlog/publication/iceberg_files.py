@@ -64,6 +64,7 @@ _SCALARS = {
     "timestamp_ntz": "timestamp",
 }
 """Types that have another name in Iceberg."""
+NAME_MAPPING = "schema.name-mapping.default"
 _UNPUBLISHED = {OFFSET_COLUMN: 2_147_000_001, TIMESTAMP_COLUMN: 2_147_000_002}
 """Ids for columns of files that have none, and are no columns of the table."""
 NO_WRITERS = "txlog.is.the.only.writer.of.this.Table"
@@ -77,7 +78,11 @@ _LIST = MANIFEST_LIST_FILE_SCHEMAS[2]
 
 def columns(topic: TopicMetadata) -> Schema:
     """Return the topic's columns as Iceberg's, with the same ids. The schema's id is the topic's version that made it."""
-    value = {"type": "struct", "fields": [_field(field) for field in topic.schema], "schema-id": topic.schema_id}
+    return _schema(topic.schema, topic.schema_id)
+
+
+def _schema(fields: Sequence[SchemaField], number: int) -> Schema:
+    value = {"type": "struct", "fields": [_field(field) for field in fields], "schema-id": number}
     return Schema.model_validate(value)
 
 
@@ -136,16 +141,16 @@ def _mapped(versions: Iterable[Sequence[NestedField]]) -> list[dict[str, Any]]:
     return made
 
 
-def _uses_a_name_again(schemas: Sequence[Schema]) -> bool:
-    """Return whether a name in the last of `schemas` was that of another column before."""
+def _contradict(before: str | None, mapping: str) -> bool:
+    """Return whether two mappings of names give one name to two columns."""
 
-    def placed(fields: Sequence[NestedField], above: int = 0) -> Iterator[tuple[tuple[int, str], int]]:
+    def placed(fields: Any, above: int = 0) -> Iterator[tuple[tuple[int, str], int]]:
         for field in fields:
-            yield (above, field.name), field.field_id
-            yield from placed(_children(field.field_type), field.field_id)
+            yield from (((above, name), field["field-id"]) for name in field["names"])
+            yield from placed(field.get("fields", ()), field["field-id"])
 
-    *older, newest = [dict(placed(schema.fields)) for schema in schemas]
-    return any(ids.get(place, number) != number for ids in older for place, number in newest.items())
+    older = {} if before is None else dict(placed(json.loads(before)))
+    return any(older.get(place, number) != number for place, number in placed(json.loads(mapping)))
 
 
 def _children(of: IcebergType) -> Sequence[NestedField]:
@@ -334,11 +339,15 @@ def metadata(
     before: Mapping[str, Any] | None,
     tables: Tables,
     topic: TopicMetadata,
+    written: Sequence[Sequence[SchemaField]],
     manifest_list: str,
     summary: Mapping[str, str],
     retention_ms: int,
 ) -> bytes:
-    """Return the metadata file of a publication. `before` is that of the one before it, if the table has one."""
+    """Return the metadata file of a publication. `before` is that of the one before it, if the table has one.
+
+    `written` are the columns of its files, as they were when each was written.
+    """
     publication, number = tables.newest, tables.number
     schema = columns(topic)
     older: Mapping[str, Any] = before or {"last-updated-ms": 0, "last-column-id": 0, "schemas": [], "snapshots": []}
@@ -366,9 +375,10 @@ def metadata(
     # time would drop the snapshot that it replaces, and a reader that follows the table could not go on from there.
     replaced_ms = [*(each["timestamp-ms"] for each in older["snapshots"][1:]), now]
     kept = [each for each, at_ms in zip(older["snapshots"], replaced_ms, strict=False) if at_ms > now - retention_ms]
-    known = [Schema.model_validate(each) for each in schemas]
-    if before is not None and older["current-schema-id"] != schema.schema_id and _uses_a_name_again(known):
-        # In sealed files of older snapshots that name means another column.
+    *earlier, newest = (Schema.model_validate(each) for each in schemas)
+    mapping = name_mapping([*earlier, *(_schema(fields, 0) for fields in written), newest])
+    if before is not None and _contradict(before["properties"].get(NAME_MAPPING), mapping):
+        # In sealed files of older snapshots a name means another column.
         kept = []
     snapshots = [*kept, snapshot]
     value = {
@@ -386,7 +396,7 @@ def metadata(
         "sort-orders": [{"order-id": 0, "fields": []}],
         "default-sort-order-id": 0,
         "properties": {
-            "schema.name-mapping.default": name_mapping(known),
+            NAME_MAPPING: mapping,
             "history.expire.max-snapshot-age-ms": str(retention_ms),
             # Files of the log belong to txlog. Spark's procedures that delete files refuse a table with this property.
             "gc.enabled": "false",

@@ -28,7 +28,7 @@ from txlog.core.publication import (
     is_compacted_ahead,
     unclear_files,
 )
-from txlog.core.records import DataFile, Publication, TopicMetadata
+from txlog.core.records import DataFile, Publication, SchemaField, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition
 from txlog.core.row_runs import count_rows
 from txlog.errors import (
@@ -51,7 +51,7 @@ from txlog.protocol.publications import (
     take_shown,
 )
 from txlog.protocol.topics import earlier_version
-from txlog.publication.columns import why_misread
+from txlog.publication.columns import named_columns, why_misread
 from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import check_writable, complete_version, first_version, is_written, write_version
 from txlog.publication.known import Known
@@ -314,10 +314,11 @@ class _Attempt:
         held = before.files.values()
         files += [(each.partition, each, each.schema_id, each.source) for each in held if each.source in log]
         written = self._runtime.written_schemas(topic, {schema_id for _, _, schema_id, _ in files})
+        named = named_columns([*(written[number].fields for number in sorted(written)), topic.schema])
         return {
             file.path: Unreadable(topic_partition=TopicPartition(topic.topic, partition), path=source, why=why)
             for partition, file, schema_id, source in files
-            if (why := why_misread(topic.schema, written[schema_id], file, self._formats)) is not None
+            if (why := why_misread(topic.schema, written[schema_id], file, self._formats, named)) is not None
         }
 
     def _append(
@@ -425,8 +426,21 @@ def _write(
     retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
     for name in wanted:
         known = before if newest.number > newest.formats[name] else None
-        runtime.run(write_version(name, known, after, columns, url=_url(runtime), retention_ms=retention_ms))
+        written = _written(runtime, after, columns) if name == "iceberg" else ()
+        program = write_version(
+            name, known, after, columns, url=_url(runtime), retention_ms=retention_ms, written=written
+        )
+        runtime.run(program)
         so_far.wrote(name)
+
+
+def _written(runtime: Runtime, tables: Tables, topic: TopicMetadata) -> list[Sequence[SchemaField]]:
+    """Return the columns of the files of a publication, in order. `topic` is the version that it names.
+
+    A later version may be of a topic that was created again.
+    """
+    found = runtime.written_schemas(topic, {file.schema_id for file in tables.files.values()})
+    return [found[number].fields for number in sorted(found)]
 
 
 def _url(runtime: Runtime) -> str:
