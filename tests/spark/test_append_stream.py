@@ -12,15 +12,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog import TxLog, committed_source_offsets, install, uninstall
-from pyspark_txlog.api import transactions
 from tests.spark.conftest import Log, dotted
-from txlog.client.coordinator import look_up
 from txlog.client.runtime import Runtime
-from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.core.names import TopicPartition
-from txlog.core.records import TransactionMetadata
-from txlog.errors import InvalidRequestError, TxnVersionScopeError, UnsupportedStoreError
+from txlog.errors import InvalidRequestError, TxlogError, TxnVersionScopeError, UnsupportedStoreError
 
 pytestmark = pytest.mark.spark
 
@@ -103,16 +99,16 @@ def test_small_micro_batches_rotate_and_look_at_the_id_once(
     looks: list[str] = []
     inits: list[str | None] = []
 
-    def look(session: Session, name: str) -> TransactionMetadata | None:
-        looks.append(name)
-        return look_up(session, name)
+    def look(instance: StagedTransaction) -> TxlogError | None:
+        looks.append(instance.txn.transactional_id)
+        return looked(instance)
 
     def begin(runtime: Runtime, name: str | None, **options: Any) -> StagedTransaction:
         inits.append(name)
         return began(runtime, name, **options)
 
-    began = StagedTransaction.begin
-    monkeypatch.setattr(transactions, "look_up", look)
+    looked, began = StagedTransaction.look_again, StagedTransaction.begin
+    monkeypatch.setattr(StagedTransaction, "look_again", look)
     monkeypatch.setattr(StagedTransaction, "begin", begin)
     log.create("spread", partitions=3)
     frame = orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40)
