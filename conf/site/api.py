@@ -38,7 +38,7 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "txlog.OffsetAndMetadata",
             "txlog.client.groups.OffsetAndTimestamp",
             "txlog.client.groups.Offsets",
-            "txlog.client.members.Listener",
+            "txlog.client.rebalance.Listener",
         ),
     ),
     "tables": (

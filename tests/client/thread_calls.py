@@ -353,6 +353,7 @@ def _handle() -> dict[str, Prepare]:
         "transactional_id": entry(lambda s, h: h.transactional_id),
         "producer_id": entry(lambda s, h: h.producer_id),
         "producer_epoch": entry(lambda s, h: h.producer_epoch),
+        "look_again": entry(lambda s, h: h.look_again()),
         "commit": entry(lambda s, h: s.commit_parts()),
         "abort": entry(lambda s, h: h.abort()),
         "forget": entry(lambda s, h: h.forget()),

@@ -143,6 +143,7 @@ class StagedTransaction:
     def producer_epoch(self) -> int:
         return self.txn.producer_epoch
 
+    @in_turn
     def look_again(self) -> TxlogError | None:
         """Read the id's record again. Return why this instance may not go on, or None if it is still the newest one."""
         txn = self.txn

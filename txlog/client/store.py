@@ -30,13 +30,7 @@ from txlog.core.effects import Program
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.core.schema import describe as describe_type
-from txlog.errors import (
-    CorruptLogError,
-    IllegalStateError,
-    InvalidRequestError,
-    SchemaMismatchError,
-    TopicExistsError,
-)
+from txlog.errors import CorruptLogError, IllegalStateError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import nearest_schema, to_arrow, to_fields
@@ -134,9 +128,6 @@ class Store:
         self.runtime = runtime
         self._clients: weakref.WeakSet[_Closable] = weakref.WeakSet()
         self._closed = False
-        """Whether no more calls are allowed."""
-        self._all_closed = False
-        """Whether `close` has been through everything. An interrupt may end it before."""
 
     def __repr__(self) -> str:
         return f"Store({self.runtime.where!r})"
@@ -148,11 +139,8 @@ class Store:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # After an error a client closes as at the end of its own `with`: a consumer commits only rows that were processed.
-        def close(client: _Closable) -> None:
-            client.__exit__(kind, error, traceback)
-
-        close_after(error, repr(self), self.close if error is None else lambda: self._close(close))
+        # After an error each client closes as at the end of its own `with`: a consumer commits only processed rows.
+        close_after(error, repr(self), lambda: self._close(lambda client: client.__exit__(kind, error, traceback)))
 
     @property
     def url(self) -> str:
@@ -422,8 +410,7 @@ class Store:
         if self._maker.is_elsewhere:
             return
         with self._lock:
-            self._closed = True
-            clients = [] if self._all_closed else list(self._clients)
+            self._closed, clients = True, list(self._clients)
         first: Exception | None = None
         for client in clients:
             try:
@@ -431,7 +418,7 @@ class Store:
             except Exception as error:
                 first = first or error
         self.runtime.close()
-        self._all_closed = True
+        self._clients.clear()  # an interrupt before this line leaves them to the next call
         if first is not None:
             raise first
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import CO_GENERATOR
 from types import FrameType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -53,15 +54,19 @@ class _Turn:
     call: str
     thread: threading.Thread
     frame: FrameType
-    """The function that holds the turn. It has ended if it is no longer on the thread's stack."""
+    """The function that holds the turn. It must not be a generator: a suspended one could be cleared."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the call has ended: a Ctrl-C can end it in the line that would have given the turn back."""
-        frame = sys._current_frames().get(self.thread.ident or 0) if self.thread.is_alive() else None
-        while frame is not None and frame is not self.frame:
-            frame = frame.f_back
-        return frame is None
+        """Whether the call has ended: a Ctrl-C can end it in the line that would have given the turn back.
+
+        If it has ended, the variables of its frame are forgotten.
+        """
+        try:
+            self.frame.clear()
+        except RuntimeError:  # it runs, in this thread or in another one
+            return False
+        return True
 
 
 class Turns(Maker):
@@ -108,8 +113,7 @@ class Turns(Maker):
         Raises IllegalStateError in a forked child, or if another call has the turn.
         """
         self.check()
-        # Above this generator is contextlib, and above that the function with the `with` block.
-        mine, before = _Turn(call, threading.current_thread(), sys._getframe(2)), None
+        mine, before = _Turn(call, threading.current_thread(), _holder(sys._getframe(1))), None
         try:
             with self._lock:
                 if wait is not None:
@@ -127,6 +131,17 @@ class Turns(Maker):
     def _current(self) -> _Turn | None:
         turn = self._turn
         return None if turn is None or turn.is_over else turn
+
+
+def _holder(frame: FrameType | None) -> FrameType:
+    """Return the function whose `with` block holds the turn.
+
+    Context managers on the way are generators, which leave the stack while the block runs. contextlib calls them.
+    """
+    while frame is not None and (frame.f_code.co_flags & CO_GENERATOR or frame.f_globals["__name__"] == "contextlib"):
+        frame = frame.f_back
+    assert frame is not None
+    return frame
 
 
 def close_after(error: BaseException | None, who: str, close: Callable[[], None]) -> None:
