@@ -22,9 +22,9 @@ from txlog.client.admin import Admin
 from txlog.client.batches import SendFuture
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
+from txlog.client.scope import TransactionScope
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
-from txlog.client.transaction_manager import TransactionScope
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows
 from txlog.errors import TxlogError

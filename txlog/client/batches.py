@@ -7,17 +7,19 @@ and bookkeeping only. `txlog.client.sender` decides when to send.
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from types import FrameType
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from txlog import metrics
 from txlog.client.retry import RetryLog
+from txlog.client.turns import has_ended
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
@@ -119,34 +121,43 @@ def tell(future: Future[RecordMetadata], on_delivery: OnDelivery) -> None:
 
 
 class Send:
-    """One call of `send`. Its future waits for the rows in all partitions; without any it has its result at once."""
+    """One call of `send`. Its future waits for the rows in all partitions."""
 
-    def __init__(self, topic: str, parts: int, send_now: Callable[[], None], asked: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        parts: int,
+        send_now: Callable[[], None],
+        asked: Callable[[], None],
+        frame: FrameType | None = None,
+    ) -> None:
+        self.frame = frame
+        """The call, until it returns: no row is sent before. If it has ended before that, none will be."""
         self.future = SendFuture(send_now, asked)
         # Rows that may be in the log cannot be cancelled.
         self.future.set_running_or_notify_cancel()
         self._topic = topic
-        self._lock = threading.Lock()
         self._missing = parts
-        self._over = False
         self._parts: dict[int, RecordMetadata] = {}
-        if not parts:
-            self.future.set_result(self._joined())
 
-    def done(self, part: RecordMetadata) -> None:
-        """Take note that the rows of one partition are in the log. To say it twice is no mistake."""
-        with self._lock:
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether an interrupt has ended the call before it could return."""
+        frame = self.frame
+        # Looked at again, because the call may have returned meanwhile.
+        return frame is not None and has_ended(frame) and self.frame is not None
+
+    def done(self, part: RecordMetadata | None = None) -> None:
+        """Take note that the rows of one partition are in the log; None: there are no rows. To say it twice is no mistake."""
+        if part is not None:
             self._parts[part.partition] = part
-            last = len(self._parts) == self._missing and not self._over
-            self._over |= last
-        if last:
-            self.future.set_result(self._joined())
+        if len(self._parts) == self._missing:
+            with contextlib.suppress(InvalidStateError):  # it has its result
+                self.future.set_result(self._joined())
 
     def failed(self, error: BaseException) -> None:
-        """Take note that rows of one partition are not in the log, or that this is unknown."""
-        with self._lock:
-            first, self._over = not self._over, True
-        if first:
+        """Take note that rows of one partition are not in the log, or that this is unknown. To say it twice is no mistake."""
+        with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
 
     def _joined(self) -> RecordMetadata:
@@ -161,6 +172,12 @@ class Send:
             timestamp=max((part.timestamp for part in parts), default=NO_TIMESTAMP),
             parts=parts,
         )
+
+
+class _Share(NamedTuple):
+    send: Send
+    rows: Rows
+    bytes: int
 
 
 class Batch:
@@ -186,9 +203,8 @@ class Batch:
         self.retry_log: RetryLog | None = None
         self.draft: BatchDraft | None = None
         self.placed_at = ClockReading(0, 0)
-        self._parts: list[Rows] = []
-        self._shares: list[tuple[Send, int]] = []
-        """The sends that the batch has rows of, each with the number of these rows."""
+        self._shares: list[_Share] = []
+        """The sends that the batch has rows of."""
 
     @property
     def memory(self) -> int:
@@ -201,20 +217,27 @@ class Batch:
 
     def add(self, part: Rows, send: Send, size: int) -> None:
         """Add rows of one send, and their size in bytes."""
-        self._parts.append(part)
-        self._shares.append((send, part.num_rows))
+        self._shares.append(_Share(send, part, size))
         self.rows += part.num_rows
         self.bytes += size
 
+    def drop(self, sends: Collection[Send]) -> bool:
+        """Remove the rows of these sends. Return whether rows are left."""
+        self._shares = [share for share in self._shares if share.send not in sends]
+        self.rows = sum(share.rows.num_rows for share in self._shares)
+        self.bytes = sum(share.bytes for share in self._shares)
+        return bool(self._shares)
+
     def table(self) -> pa.Table:
         """Return all rows, in the order of the sends."""
-        return joined_table(self._parts)
+        return joined_table([share.rows for share in self._shares])
 
     def done(self, base_offset: int, timestamp: int) -> None:
         """Take note that the batch is in the log, from `base_offset` on."""
         at = base_offset
         topic, partition = self.tp
-        for send, rows in self._shares:
+        for send, part, _ in self._shares:
+            rows = part.num_rows
             send.done(
                 RecordMetadata(topic=topic, partition=partition, base_offset=at, records=rows, timestamp=timestamp)
             )
@@ -232,8 +255,8 @@ class Batch:
 
     def failed(self, error: BaseException) -> None:
         """Take note that the batch is not in the log, or that this is unknown."""
-        for send, _ in self._shares:
-            send.failed(error)
+        for share in self._shares:
+            share.send.failed(error)
 
 
 def fail_all(batches: Iterable[Batch], error: BaseException) -> None:
@@ -250,6 +273,10 @@ class Accumulator:
         self._linger_ms = linger_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._queues: dict[TopicPartition, deque[Batch]] = {}
+        self._beginning: list[Send] = []
+        """Sends whose call had not returned when they were last looked at."""
+        self.dropped: list[tuple[Batch, BaseException]] = []
+        """Batches that are not sent, and whose futures have yet to fail."""
         self.bytes = 0
         self.memory = 0
         """About how many bytes the batches take in memory."""
@@ -257,8 +284,33 @@ class Accumulator:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    def add_all(self, send: Send, parts: Iterable[tuple[TopicPartition, TopicMetadata, Rows]], now_ms: int) -> bool:
+        """Add the rows of one send. Return whether a batch began or is full, so that it is due at another time."""
+        self.tidy()
+        self._beginning = [*self._beginning, send]
+        due = [self.add(tp, topic, rows, send, now_ms) for tp, topic, rows in parts]
+        return any(due)
+
+    def tidy(self) -> bool:
+        """Forget the rows of sends that an interrupt has ended. Return whether all other sends have returned.
+
+        An interrupted send, or an interrupted call of this method, may have left counts half done. They are made again.
+        """
+        if not self._beginning:
+            return True
+        interrupted = {send for send in self._beginning if send.is_interrupted}
+        if interrupted:
+            queues = {
+                tp: deque(batch for batch in queue if batch.drop(interrupted)) for tp, queue in self._queues.items()
+            }
+            self._queues = {tp: queue for tp, queue in queues.items() if queue}
+            self.bytes = sum(batch.bytes for batch in self)
+            self.memory = sum(batch.memory for batch in self)
+        self._beginning = [send for send in self._beginning if send.frame is not None and send not in interrupted]
+        return not self._beginning
+
     def add(self, tp: TopicPartition, topic: TopicMetadata, part: Rows, send: Send, now_ms: int) -> bool:
-        """Add rows of one send for one partition. Return whether a batch began or is full, so that it is due at another time."""
+        """Add rows for one partition. `add_all` makes sure that an interrupt leaves no rows of its send."""
         queue = self._queues.setdefault(tp, deque())
         last = queue[-1] if queue else None
         size = part.nbytes
@@ -286,12 +338,18 @@ class Accumulator:
 
     def flush(self) -> None:
         """Close all batches, so that none waits for more rows."""
+        self.tidy()
         for queue in self._queues.values():
             queue[-1].closed = True
 
     def take_ready(self, now_ms: int) -> list[Batch]:
-        """Close and return the first batch of each partition that may be sent now. They stay here until `remove`."""
-        ready = []
+        """Close and return the first batch of each partition that may be sent now. They stay here until `remove`.
+
+        While a send has not returned, no batch may be sent: see `tidy`.
+        """
+        ready: list[Batch] = []
+        if not self.tidy():
+            return ready
         for queue in self._queues.values():
             batch = queue[0]
             if batch.retry_at_ms <= now_ms and (batch.closed or now_ms - batch.created_ms >= self._linger_ms):
@@ -328,6 +386,15 @@ class Accumulator:
         self.bytes = sum(batch.bytes for batch in kept)
         self.memory = sum(batch.memory for batch in kept)
         return removed
+
+    def drop_all(self, error: BaseException, keep: Collection[Batch] = ()) -> None:
+        """Remove every batch, except those in `keep`, and add them to `dropped`."""
+        batches = [batch for batch in self if batch not in keep]
+        for batch in batches:
+            batch.error = error
+        # An interrupt between these two steps leaves batches in both places: they are dropped again.
+        self.dropped = [*self.dropped, *((batch, error) for batch in batches)]
+        self.remove_all(keep)
 
     def __iter__(self) -> Iterator[Batch]:
         for queue in self._queues.values():

@@ -218,9 +218,10 @@ class Coordinator:
                     "longer show what became of the first. hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
-        self._log_end(result, sorted(written), version)
+        # First, because after an interrupt the next call must know that this transaction has ended.
+        before, (self.txn, self._in_doubt, self.ended) = self.txn, (result.txn, False, result)
+        self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
-        self.txn, self._in_doubt, self.ended = result.txn, False, result
         self.session.end_overdue(written, self.txn.producer_id)
         return result
 
@@ -262,8 +263,10 @@ class Coordinator:
             event = "producer_fenced" if isinstance(error, FencedError) else "transaction_lost"
             log(_LOG, logging.WARNING, event, "%s", error, txn=self.txn, error=type(error).__name__)
 
-    def _log_end(self, result: EndResult, written: Sequence[TopicPartition], version: TxnVersion | None) -> None:
-        txn, who = self.txn, self.session.who
+    def _log_end(
+        self, result: EndResult, txn: TransactionMetadata, written: Sequence[TopicPartition], version: TxnVersion | None
+    ) -> None:
+        who = self.session.who
         if result.skipped:
             return  # the caller logs that, because it knows what was not written
         if result.txn.last_outcome != "commit":

@@ -8,13 +8,15 @@ PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import FrameType
 from typing import NoReturn, Self
 
 from txlog.client import at_exit
-from txlog.client.batches import Batch, OnDelivery, RecordMetadata, Send, fail_all, tell
+from txlog.client.batches import Batch, OnDelivery, RecordMetadata, Send, tell
 from txlog.client.column_names import ColumnNames
 from txlog.client.coordinator import check_transactional_id, txn_version
 from txlog.client.delivery_errors import no_room_error
@@ -22,19 +24,18 @@ from txlog.client.groups import ConsumerGroupMetadata, Offsets
 from txlog.client.producer_state import Call, ProducerState, again
 from txlog.client.row_writer import Partitioner, RowWriter
 from txlog.client.runtime import Runtime
+from txlog.client.scope import TransactionCall, TransactionScope
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.session import Session
-from txlog.client.transaction_manager import TransactionManager, TransactionScope
+from txlog.client.transaction_manager import TransactionManager
 from txlog.client.turns import Turns, close_after
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
-    AbortableError,
     IllegalStateError,
     InvalidConfigurationError,
-    InvalidRequestError,
     SchemaMismatchError,
     TxlogError,
     TxlogTimeoutError,
@@ -88,6 +89,9 @@ class Producer:
         self._first_error: BaseException | None = None
         """Without transactions: the error of the first failed send since the last flush. The next flush raises it."""
         self._closed = False
+        """Whether no more rows are taken."""
+        self._all_closed = False
+        """Whether `close` has been through everything. An interrupt may end it before."""
         at_exit.watch(self)
 
     def __repr__(self) -> str:
@@ -159,18 +163,19 @@ class Producer:
         """
         self._check_send()
         try:
-            future = self._send(topic, data, key, partition)
+            sent = self._send(topic, data, key, partition, sys._getframe())
         except TxlogError as error:
             if self.transactional_id is not None:
                 self._transactions.fail_send(topic, error)
             raise
         if on_delivery is not None:
-            tell(future, on_delivery)
-        return future
+            tell(sent.future, on_delivery)
+        sent.frame = None  # the last step: the rows may be sent from here on
+        return sent.future
 
     def _send(
-        self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
-    ) -> Future[RecordMetadata]:
+        self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None, frame: FrameType
+    ) -> Send:
         refusal: SchemaMismatchError | None = None
         try:
             parts = self._split(topic, data, key, partition)
@@ -188,12 +193,12 @@ class Producer:
             self._transactions.add_topic(topic)
             if self._transactions.repeats:
                 parts = []
-            send = Send(topic, len(parts), self._send_now, self._asked)
-            now_ms = self._runtime.clock.monotonic_ms()
-            due = [waiting.add(tp, metadata, rows, send, now_ms) for tp, metadata, rows in parts]
-            if due:
-                self._sender.added(any(due))
-        return send.future
+            send = Send(topic, len(parts), self._send_now, self._asked, frame)
+            if parts:
+                self._sender.added(waiting.add_all(send, parts, self._runtime.clock.monotonic_ms()))
+        if not parts:
+            send.done()
+        return send
 
     def flush(self) -> None:
         """Send what waits now. Return when all of it is in the log and full segments are sealed.
@@ -208,6 +213,7 @@ class Producer:
         self._refuse_in_callback("flush")
         with self._lock:
             self._turns.check_free("flush", beside=_FLUSH_BESIDE)
+            self._mend()
             if self.transactional_id is not None:
                 self._state.check("flush")
             elif self._closed:
@@ -297,27 +303,13 @@ class Producer:
         with self._turn("abort_transaction"):
             self._transactions.abort()
 
-    @contextmanager
-    def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
-        """Run the block in a transaction: committed at its end, aborted if it raises. `scope.result` has the outcome.
+    def transaction(self, version: int | TxnVersion | None = None) -> TransactionScope:
+        """Run a `with` block in a transaction: committed at its end, aborted if it raises. `scope.result` has the outcome.
 
         Raises what `commit_transaction` raises. If the commit ends in an OutcomeUnknownError, call
         `commit_transaction()` on this producer: it joins the commit made here.
         """
-        scope = TransactionScope()
-        self.begin_transaction(version)
-        try:
-            yield scope
-        except BaseException as error:
-            self._abort_beside(error)
-            raise
-        if self._state.state == "READY":
-            return  # the block ended the transaction itself
-        try:
-            scope.result = self.commit_transaction()
-        except (AbortableError, InvalidRequestError) as error:
-            self._abort_beside(error)
-            raise
+        return TransactionScope(self, self._state, version)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -336,41 +328,48 @@ class Producer:
             return
         self._refuse_in_callback("close")
         with self._turns.take("close", nested=True, wait=self._await_turn):
-            if self._closed:
+            if self._all_closed:
                 return
-            self._closed = True
+            with self._lock:
+                self._mend()
+                self._closed = True
+            failure: Exception | None = None
             try:
                 if self.transactional_id is None:
                     with self._lock:
                         self._sender.flush(None)
                 else:
                     self._transactions.end_open()
-            finally:
-                with self._lock:
-                    error = self._state.error or IllegalStateError(
-                        f"{self._who} was closed before the rows were written"
-                    )
-                    self._state.state = "CLOSED"
-                    self._sender.stop()
-                self._sender.join()
-                with self._lock:
-                    dropped = self._sender.drop_waiting(error)
-                fail_all(dropped, error)
-                at_exit.unwatch(self)
-            with self._lock:
-                self._raise_first_error("close")
+            except Exception as error:
+                failure = error
+            self._end(failure)
+
+    def _end(self, failure: Exception | None) -> None:
+        """End the thread, and what is left. An interrupt here or before leaves the rest to the next `close`."""
+        with self._lock:
+            error = self._state.error or IllegalStateError(f"{self._who} was closed before the rows were written")
+            self._state.state = "CLOSED"
+            self._sender.stop()
+        self._sender.join()
+        self._transactions.settle_rest(error)
+        at_exit.unwatch(self)
+        self._all_closed = True
+        if failure is not None:
+            raise failure
+        with self._lock:
+            self._raise_first_error("close")
 
     # -- the end of a program that does not close it (txlog.client.at_exit) ------------------------------------------
 
     def _send_at_exit(self) -> bool:
-        if self._closed or self.transactional_id is not None or self._turns.is_elsewhere:
+        if self._all_closed or self.transactional_id is not None or self._turns.is_elsewhere:
             return True
         with self._lock:
             self._sender.send_now()
             return not self._sender.waiting
 
     def _lost_at_exit(self) -> str | None:
-        if self._closed or self._turns.is_elsewhere:
+        if self._all_closed or self._turns.is_elsewhere:
             return None
         with self._lock:
             error, rows = self._state.error or self._first_error, self._sender.waiting_rows
@@ -414,26 +413,18 @@ class Producer:
         if not self._sender.wait(lambda: waiting.memory < MAX_BUFFER_BYTES, deadline_ms):
             raise no_room_error(self._who, waiting.memory, f"within max.block.ms = {block_ms}")
 
-    def _abort_beside(self, error: BaseException) -> None:
-        """Abort because of `error`, which remains the error that the caller sees."""
-        if self._state.state not in ("IN_TRANSACTION", "ABORTABLE_ERROR"):
-            return
-        try:
-            self.abort_transaction()
-        except Exception as failure:
-            error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")
-
-    @contextmanager
-    def _turn(self, call: Call) -> Iterator[None]:
+    def _turn(self, call: Call) -> AbstractContextManager[None]:
         """Run a transaction call in the block: no other one runs, and the state allows it."""
         self._turns.check()
         if self.transactional_id is None:
             raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
         self._refuse_in_callback(call)
-        with self._turns.take(call):
-            with self._lock:
-                self._state.check(call)
-            yield
+        return TransactionCall(self._turns.take(call, frame=sys._getframe(1)), self._transactions, call)
+
+    def _mend(self) -> None:
+        """Mend what an interrupted call has left half done. Requires the lock."""
+        if self._transactions.call is not None and self._turns.is_free(nested=True):
+            self._transactions.mend()
 
     def _await_turn(self) -> None:
         """Wait until no call of another thread has the turn. Requires the lock."""
@@ -452,6 +443,8 @@ class Producer:
     def _send_now(self) -> None:
         """Send without linger. Called by the future of a send that a thread waits for."""
         self._turns.check()
+        with self._lock:
+            self._mend()
         self._refuse_in_callback("result")
         if self._is_in_doubt():
             raise self._transactions.doubt()
@@ -471,6 +464,7 @@ class Producer:
         if self.transactional_id is not None:
             with self._lock:
                 self._turns.check_free("send", beside=_SEND_BESIDE)
+                self._mend()
                 self._state.check("send")
                 self._transactions.check_fatal()
             return

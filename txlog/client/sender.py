@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from txlog.client.batches import NO_OFFSET, Accumulator, Batch, fail_all
+from txlog.client.batches import NO_OFFSET, Accumulator, Batch
 from txlog.client.chores import Chores
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.drafts import Drafts
 from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
+from txlog.client.one_thread import OneThread
 from txlog.client.retry import Limit, RetryLog, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
@@ -106,7 +107,7 @@ class Sender:
         self._in_flight: list[Batch] = []
         self._drafts = Drafts(session.runtime, row_writer)
         self._registered: set[TopicPartition] = set()
-        self._thread: threading.Thread | None = None
+        self._thread = OneThread("txlog-producer", self.lock, self._run)
         self._closing = False
         self._chores = Chores(session)
         self.dead: BaseException | None = None
@@ -145,15 +146,11 @@ class Sender:
     def _start(self) -> None:
         """Start the thread at the first rows, or wake it."""
         self.condition.notify_all()
-        if self._thread is None:
-            # A daemon, so that a program that ends without close() does not hang. txlog.client.at_exit takes care of
-            # its rows.
-            self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
-            self._thread.start()
+        self._thread.start()
 
-    def complete_later(self) -> None:
+    def complete_later(self, parts: Sequence[StagedPart]) -> None:
         """Let the thread write the COMPLETE_* of the transaction that has just ended, unless another end comes soon."""
-        if self._chores.complete_later(sum(len(part.payload) for part in self.staged_parts)):
+        if self._chores.complete_later(sum(len(part.payload) for part in parts)):
             self._start()
 
     @property
@@ -169,7 +166,7 @@ class Sender:
     @property
     def runs_callbacks(self) -> bool:
         """Return whether the caller runs in a thread that completes futures, as their callbacks do."""
-        return threading.current_thread() in (self._thread, self._settling)
+        return threading.current_thread() in (self._thread.thread, self._settling)
 
     @property
     def unfinished(self) -> set[Batch]:
@@ -188,6 +185,11 @@ class Sender:
         return bool(self._in_flight)
 
     @property
+    def parts(self) -> tuple[StagedPart, ...]:
+        """Return what the decision of the open transaction carries."""
+        return *self.staged_parts, *(self.undecided.parts if self.undecided is not None else ())
+
+    @property
     def staged_schemas(self) -> dict[str, int]:
         """Return topic -> oldest schema_id of the rows that the open transaction has staged, or will stage."""
         found = [(part.topic, part.schema_id) for part in self.staged_parts]
@@ -201,7 +203,8 @@ class Sender:
             self.asked()
             if not self._committing:
                 self._waiting.flush()
-                self.condition.notify_all()
+                if self._waiting:
+                    self._start()
 
     def asked(self) -> None:
         """Send rows that wait for the commit, because a thread asks what became of them.
@@ -216,6 +219,7 @@ class Sender:
     def hold(self) -> HeldRows:
         """Return the rows that the commit is to publish. Until `release` they are not sent."""
         with self.lock:
+            self.wait(self._waiting.tidy, None)
             if self._way == "held" and not have_one_schema(self._waiting):
                 self._stop_holding()
             self._committing = self._way == "held" and bool(self._waiting)
@@ -233,9 +237,8 @@ class Sender:
     def decide(self, held: HeldRows) -> None:
         """Make `held` part of the decision, which is about to be written."""
         if held:
-            self.staged_parts.extend(held.parts)
-            self._waiting.remove_all()
             self.undecided = held
+            self._waiting.remove_all()
 
     def release(self) -> None:
         """Let rows be sent again that the commit has not taken, at once if a thread has asked for them meanwhile."""
@@ -244,6 +247,14 @@ class Sender:
             asked, self._was_asked = self._was_asked, False
             if asked:
                 self.send_now()
+
+    def mend(self) -> bool:
+        """Finish what an interrupted commit has left half done. Return whether it was about to decide."""
+        if self.undecided is not None:
+            self._waiting.remove_all()
+        self._settling = None
+        self.release()
+        return self.undecided is not None
 
     @contextmanager
     def callbacks(self) -> Iterator[None]:
@@ -263,14 +274,17 @@ class Sender:
         """Return until when a call that begins now may wait (max.block.ms)."""
         return self._session.clock.monotonic_ms() + self._config.max_block_ms
 
-    def drop_waiting(self, error: BaseException) -> list[Batch]:
-        """Remove and return the batches that are not in flight, because of `error`."""
-        return self._with_error(self._waiting.remove_all(keep=self._in_flight), error)
+    def drop_waiting(self, error: BaseException) -> None:
+        """Remove the batches that are not in flight, because of `error`. `fail_dropped` tells it to their futures."""
+        self._waiting.drop_all(error, keep=self._in_flight)
 
-    def _with_error(self, batches: list[Batch], error: BaseException) -> list[Batch]:
-        for batch in batches:
-            batch.error = error
-        return batches
+    def fail_dropped(self) -> None:
+        """Fail the futures of dropped batches. Call it without the lock, because callbacks of futures run here."""
+        dropped = self._waiting.dropped
+        for batch, error in dropped:
+            batch.failed(error)
+        with self.lock:
+            self._waiting.dropped = [each for each in self._waiting.dropped if each not in dropped]
 
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
@@ -301,8 +315,7 @@ class Sender:
 
     def join(self) -> None:
         """Wait for the thread. Call it without holding `lock`."""
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -338,6 +351,8 @@ class Sender:
                 if retry_ms is None:
                     linger_ms = None if is_held else self._waiting.next_linger_ms()
                     due = [at_ms for at_ms in (linger_ms, self._chores.due_ms) if at_ms is not None]
+                    if not self._waiting.tidy():
+                        due.append(now_ms)
                     self.condition.wait(min(max(min(due) - now_ms, 1), _MAX_WAIT_MS) / 1000 if due else None)
                     continue
             # The back-off uses the clock, and the lock is free meanwhile.
@@ -436,15 +451,15 @@ class Sender:
         with self.lock:
             self._waiting.remove(batch)
             batch.error = final
-            dropped: list[Batch] = []
             if self.coordinator is not None:
                 # Its transaction cannot commit any more, so the waiting rows need not be sent (KIP-654).
-                dropped = self.drop_waiting(final)
+                self.drop_waiting(final)
                 self._must_abort = True
             elif batch.doubtful:
                 self._drafts.new_identity()
             self._on_error(final)
-        fail_all((batch, *dropped), final)
+        batch.failed(final)
+        self.fail_dropped()
 
     def _try_again(self, batch: Batch, error: Exception) -> bool:
         """Return whether the batch is to be sent once more, and schedule it."""
@@ -485,8 +500,8 @@ class Sender:
         """Handle the end of the thread: everything that waits gets the error."""
         with self.lock:
             self.dead = error
-            dropped = self._with_error(self._waiting.remove_all(), error)
             self._in_flight = []
+            self.drop_waiting(error)
             self._on_error(error)
             self.condition.notify_all()
-        fail_all(dropped, error)
+        self.fail_dropped()

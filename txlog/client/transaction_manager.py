@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from txlog import metrics
@@ -16,7 +16,7 @@ from txlog.client.batches import fail_all
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
 from txlog.client.held_rows import HeldRows
-from txlog.client.producer_state import ProducerState, after_close, again
+from txlog.client.producer_state import Call, ProducerState, after_close, again
 from txlog.client.sender import Sender
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
@@ -51,14 +51,6 @@ _COMMIT_AGAIN = (
 )
 
 
-@dataclass(slots=True)
-class TransactionScope:
-    """The value of `with producer.transaction() as txn`; `result` is set after the block."""
-
-    result: EndResult | None = None
-    """How the transaction ended. None if it was aborted, or if the block ended it itself."""
-
-
 class TransactionManager:
     """The transactions of one producer. The producer lets one call run at a time; `fail` may be called at any time."""
 
@@ -75,6 +67,47 @@ class TransactionManager:
         self._state = state
         self._config = config
         self._lock = sender.lock
+        self._begun_as: TxnVersion | None = None
+        self.call: Call | None = None
+        """The call that runs, or that an interrupt has ended before it returned."""
+
+    def begin_call(self, call: Call) -> None:
+        """Raise the error of the state unless `call` is allowed now, and note it. The caller has the turn."""
+        with self._lock:
+            if self.call is not None:
+                self.mend()
+            self._state.check(call)
+            self.call = call
+
+    def mend(self) -> None:
+        """Bring an interrupted call to a state from which the program can go on (docs/promise.md). Requires the lock.
+
+        It may be interrupted itself: each step can be done again.
+        """
+        state = self._state
+        if self.call == "init_transactions" and state.state == "READY":
+            state.move("UNINITIALIZED")
+        elif self.call == "begin_transaction" and state.state == "IN_TRANSACTION":
+            state.move("READY")
+        elif self.call == "send_offsets_to_transaction" and state.state == "IN_TRANSACTION":
+            state.fail(
+                TransactionAbortableError(
+                    f"{self._who}: an interrupt ended send_offsets_to_transaction() before it had finished, so the transaction may have these "
+                    "offsets or not. hint: call abort_transaction(), and repeat the transaction"
+                )
+            )
+        elif self.call == "abort_transaction" and state.state == "READY":
+            state.state = "ABORTING"
+        elif self.call == "commit_transaction":
+            ended = self._coordinator.ended is not None
+            if self._sender.mend() or ended:
+                if state.state in ("READY", "IN_TRANSACTION"):
+                    state.move("COMMITTING")
+                self._sender.attempted = True
+            elif state.state in ("READY", "IN_TRANSACTION"):
+                self._version = self._begun_as
+                state.move("IN_TRANSACTION")
+        self.call = None
 
     def init(self) -> None:
         """Take over the transactional.id; see `Producer.init_transactions`."""
@@ -91,7 +124,7 @@ class TransactionManager:
 
     def begin(self, version: TxnVersion | None) -> None:
         """Open a transaction; see `Producer.begin_transaction`."""
-        self._version = version
+        self._version = self._begun_as = version
         self._topics = set()
         coordinator = self._sender.coordinator
         self.repeats = version is not None and coordinator is not None and is_repeated(coordinator.txn, version)
@@ -151,6 +184,8 @@ class TransactionManager:
         if version is not None and self._state.state == "IN_TRANSACTION":
             self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator, self._version
+        if self._state.state == "COMMITTING" and coordinator.ended is not None:
+            return self._committed(coordinator.ended, wanted)  # an interrupt has ended the first call
         if wanted is not None:
             with self._lock:
                 # A transaction without rows may be for any topic.
@@ -168,9 +203,7 @@ class TransactionManager:
         finally:
             self._sender.release()
         try:
-            result = coordinator.ended or coordinator.end(
-                True, tuple(self._sender.staged_parts), wanted, refusal=refusal
-            )
+            result = coordinator.end(True, self._sender.parts, wanted, refusal=refusal)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
         except TxlogError as error:
@@ -178,6 +211,14 @@ class TransactionManager:
                 self._state.fail(error)
             self._settle(error)
             raise
+        return self._committed(result, wanted)
+
+    def _committed(self, result: EndResult, wanted: TxnVersion | None) -> EndResult:
+        """Return the result of a commit, and tell it to the futures."""
+        if result.txn.last_outcome != "commit" and not result.skipped:
+            self.fail(
+                TransactionAbortedError(f"{self._who}: nothing was committed, because close() aborted the transaction")
+            )
         self._end()
         if result.skipped and wanted is not None:
             self._tell_skipped(wanted, result.txn)
@@ -234,21 +275,23 @@ class TransactionManager:
         """Abort the transaction; see `Producer.abort_transaction`."""
         deadline_ms = self._sender.deadline_ms()
         with self._lock:
+            # First, because a commit after an interrupt would lack the rows that are dropped here.
+            self._state.state = "ABORTING"
             reason = self._state.error or TransactionAbortedError(
                 f"{self._who}: the rows were not written, because their transaction was aborted first"
             )
-            dropped = self._sender.drop_waiting(reason)
-        fail_all(dropped, reason)
+            self._sender.drop_waiting(reason)
+        self._sender.fail_dropped()
         with self._lock:
             if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
                 raise TxlogTimeoutError(
                     f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}. hint: call abort_transaction() again"
                 )
             self.check_fatal()
-            dropped = self._sender.drop_waiting(reason)  # a batch that waits for a retry
-        fail_all(dropped, reason)
+            self._sender.drop_waiting(reason)  # a batch that waits for a retry
+        self._sender.fail_dropped()
         with self._lock:
-            attempted = self._sender.attempted
+            attempted = self._sender.attempted or self._coordinator.ended is not None
             self._state.move("ABORTING")
         committed = False
         if not attempted:
@@ -363,12 +406,20 @@ class TransactionManager:
 
         A callback that ends the program, or a Ctrl-C, leaves the rest to the next call for this transaction.
         """
+        parts = self._sender.parts
         self._settle(error)
         with self._lock:
             self._state.move("READY")
             if self._sender.attempted:
-                self._sender.complete_later()
+                self._sender.complete_later(parts)
             self._sender.new_transaction()
+
+    def settle_rest(self, error: BaseException) -> None:
+        """Fail the futures that an interrupted call has left, because the producer closes."""
+        with self._lock:
+            self._sender.drop_waiting(error)
+        self._sender.fail_dropped()
+        self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:
         undecided = self._sender.undecided

@@ -14,10 +14,9 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from inspect import CO_GENERATOR
 from types import FrameType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -49,24 +48,34 @@ class Maker:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def has_ended(frame: FrameType) -> bool:
+    """Return whether a function has returned or raised. It forgets the variables of one that has."""
+    try:
+        frame.clear()
+    except RuntimeError:  # it runs, in this thread or in another one
+        return False
+    return True
+
+
+@dataclass(slots=True, eq=False)
 class _Turn:
+    """A call that has the turn, as a context manager. A generator would have steps in which a Ctrl-C is lost."""
+
+    turns: Turns
     call: str
+    nested: bool
+    wait: Callable[[], None] | None
     thread: threading.Thread
     frame: FrameType
-    """The function that holds the turn. It must not be a generator: a suspended one could be cleared."""
+    """The function that holds the turn. If it has ended, a Ctrl-C has ended it before it could give the turn back."""
+    before: _Turn | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has ended: a Ctrl-C can end it in the line that would have given the turn back.
+    def __enter__(self) -> None:
+        self.turns.begin(self)
 
-        If it has ended, the variables of its frame are forgotten.
-        """
-        try:
-            self.frame.clear()
-        except RuntimeError:  # it runs, in this thread or in another one
-            return False
-        return True
+    def __exit__(self, *_: object) -> None:
+        # No lock here: a Ctrl-C while this thread waits for a lock would keep the turn for ever.
+        self.turns.end(self)
 
 
 class Turns(Maker):
@@ -106,42 +115,48 @@ class Turns(Maker):
                 f"hint: call it after {turn.call}() has returned, or use one {self._kind} for each thread"
             )
 
-    @contextmanager
-    def take(self, call: str, *, nested: bool = False, wait: Callable[[], None] | None = None) -> Iterator[None]:
-        """Hold the turn for `call` while the block runs. `wait` is called first, with the lock held.
+    def take(
+        self,
+        call: str,
+        *,
+        nested: bool = False,
+        wait: Callable[[], None] | None = None,
+        frame: FrameType | None = None,
+    ) -> AbstractContextManager[None]:
+        """Hold the turn for `call` while the `with` block runs. `wait` is called first, with the lock held.
 
-        Raises IllegalStateError in a forked child, or if another call has the turn.
+        `frame` is the function with that block, if it is not the caller. Raises IllegalStateError in a forked child, or if
+        another call has the turn.
         """
         self.check()
-        mine, before = _Turn(call, threading.current_thread(), _holder(sys._getframe(1))), None
-        try:
-            with self._lock:
-                if wait is not None:
-                    wait()
-                self.check_free(call, nested=nested or self._nested)
-                before, self._turn = self._current(), mine
-            if before is None and self._mend is not None:
+        frame = frame or sys._getframe(1)
+        return _Turn(self, call, nested or self._nested, wait, threading.current_thread(), frame)
+
+    def begin(self, turn: _Turn) -> None:
+        """Give the turn to a call. Raises IllegalStateError if another one has it."""
+        with self._lock:
+            if turn.wait is not None:
+                turn.wait()
+            self.check_free(turn.call, nested=turn.nested)
+            turn.before = self._current()
+            self._turn = turn
+        if turn.before is None and self._mend is not None:
+            try:
                 self._mend()
-            yield
-        finally:
-            # No lock here: a Ctrl-C while this thread waits for a lock would keep the turn for ever.
-            if self._turn is mine:
-                self._turn = before
+            except BaseException:
+                self.end(turn)
+                raise
+
+    def end(self, turn: _Turn) -> None:
+        """Take the turn back."""
+        if self._turn is turn:
+            self._turn = turn.before
 
     def _current(self) -> _Turn | None:
         turn = self._turn
-        return None if turn is None or turn.is_over else turn
-
-
-def _holder(frame: FrameType | None) -> FrameType:
-    """Return the function whose `with` block holds the turn.
-
-    Context managers on the way are generators, which leave the stack while the block runs. contextlib calls them.
-    """
-    while frame is not None and (frame.f_code.co_flags & CO_GENERATOR or frame.f_globals["__name__"] == "contextlib"):
-        frame = frame.f_back
-    assert frame is not None
-    return frame
+        while turn is not None and has_ended(turn.frame):
+            turn = turn.before
+        return turn
 
 
 def close_after(error: BaseException | None, who: str, close: Callable[[], None]) -> None:

@@ -79,9 +79,10 @@ class Driver:
         """Stop the helpers after their present programs. Later programs still run, without helpers."""
         with self._lock:
             self._closed = True
-            pool, self._pool = self._pool, None
-        if pool is not None and self._pool_owner == os.getpid():
-            pool.shutdown(wait=True)
+        # The pool is forgotten last, so that a call after an interrupted one waits for it, too.
+        if self._pool is not None and self._pool_owner == os.getpid():
+            self._pool.shutdown(wait=True)
+        self._pool = None
 
     def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -132,8 +133,12 @@ class Driver:
                 except RuntimeError:
                     # The interpreter is shutting down, or `close` was called: this thread runs all programs.
                     break
-        work.help()
-        return work.results()
+        try:
+            work.help()
+            return work.results()
+        finally:
+            # After an interrupt, helpers begin no more programs of a call that has ended.
+            work.stop()
 
     def _helpers(self) -> ThreadPoolExecutor | None:
         if self._threads < 1:
@@ -159,7 +164,9 @@ class _Work:
         self._programs = programs
         self._answers: list[Any] = [None] * len(programs)
         self._errors: list[BaseException | None] = [None] * len(programs)
-        self._condition = threading.Condition()
+        # `with lock` is one step for a Ctrl-C, `with condition` is not: it could leave the lock held for ever.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._next = 0
         self._running = 0
         self._crashed = False
@@ -173,16 +180,20 @@ class _Work:
                 self._errors[number] = error
                 self._crashed |= not isinstance(error, Exception)
             finally:
-                with self._condition:
+                with self._lock:
                     self._running -= 1
                     self._condition.notify_all()
+
+    def stop(self) -> None:
+        """Begin no more programs."""
+        self._crashed = True
 
     def results(self) -> tuple[Any, ...]:
         """Wait for the programs that helpers have begun.
 
         Raise the first error that is not an Exception, else the first error.
         """
-        with self._condition:
+        with self._lock:
             self._condition.wait_for(lambda: not self._running)
         errors = [error for error in self._errors if error is not None]
         for error in errors:
@@ -193,7 +204,7 @@ class _Work:
         return tuple(self._answers)
 
     def _take(self) -> int | None:
-        with self._condition:
+        with self._lock:
             if self._crashed or self._next == len(self._programs):
                 return None
             self._next += 1
