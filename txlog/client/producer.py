@@ -423,7 +423,7 @@ class Producer:
 
     def _mend(self) -> None:
         """Mend what an interrupted call has left half done. Requires the lock."""
-        if self._transactions.call is not None and self._turns.is_free(nested=True):
+        if self._transactions.call is not None and self._turns.is_free():
             self._transactions.mend()
 
     def _await_turn(self) -> None:
