@@ -330,9 +330,7 @@ class Producer:
         with self._turns.take("close", nested=True, wait=self._await_turn):
             if self._all_closed:
                 return
-            with self._lock:
-                self._mend()
-                self._closed = True
+            self._closed = True
             failure: Exception | None = None
             try:
                 if self.transactional_id is None:
@@ -427,11 +425,12 @@ class Producer:
             self._transactions.mend()
 
     def _await_turn(self) -> None:
-        """Wait until no call of another thread has the turn. Requires the lock."""
+        """Wait until no call of another thread has the turn, and mend an interrupted one. Requires the lock."""
         if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._sender.deadline_ms()):
             raise TxlogTimeoutError(
                 f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}. hint: call close() again"
             )
+        self._mend()  # here, because the turn of `close` itself is not free later
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._sender.runs_callbacks:

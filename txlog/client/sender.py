@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch
@@ -21,6 +20,7 @@ from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.drafts import Drafts
 from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
 from txlog.client.one_thread import OneThread
+from txlog.client.outcomes import Appended, Failed, Outcome, Staged
 from txlog.client.retry import Limit, RetryLog, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
@@ -36,8 +36,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.append import append_batch
-from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.slot import AppendResult
+from txlog.protocol.context import Context, Views
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Memory of the sends that may wait. A send above this limit waits."""
@@ -48,26 +47,6 @@ _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Appended:
-    batch: Batch
-    result: AppendResult
-    view: PartitionView
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    batch: Batch
-    part: StagedPart
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    batch: Batch
-    error: Exception
-
-
-_Outcome: TypeAlias = _Appended | _Staged | _Failed
 _Way: TypeAlias = Literal["eager", "staged", "held"]
 
 
@@ -367,17 +346,17 @@ class Sender:
                 self._register([batch.tp for batch in batches])
         except Exception as error:
             for batch in batches:
-                self._settle(_Failed(batch, error))
+                self._settle(Failed(batch, error))
             return
         views, ctx = self._session.views, self._session.context()
         append = self._stage_one if self._way == "staged" else self._append_one
-        outcomes: tuple[_Outcome, ...] = self._session.runtime.run(
+        outcomes: tuple[Outcome, ...] = self._session.runtime.run(
             gathered(append(ctx, views, batch) for batch in batches)
         )
         self._session.keep_learned(ctx)
         for outcome in outcomes:
             self._settle(outcome)
-        appended = [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)]
+        appended = [outcome.view for outcome in outcomes if isinstance(outcome, Appended)]
         self._chores.after_append(ctx, appended, self._drafts.identity(self.coordinator)[0], self.coordinator)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
@@ -389,12 +368,12 @@ class Sender:
             self.coordinator.register(new)
             self._registered.update(new)
 
-    def _append_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
+    def _append_one(self, ctx: Context, views: Views, batch: Batch) -> Program[Outcome]:
         coordinator = self.coordinator
         txn = coordinator.txn if coordinator is not None else None
         clock = self._session.clock
         if not batch.attempts and clock.monotonic_ms() > batch.deadline_ms:
-            return _Failed(batch, self._late(batch, self.last_error))
+            return Failed(batch, self._late(batch, self.last_error))
         try:
             # This program's own thread writes the file, so that files of several partitions are written in parallel.
             draft = self._drafts.place(ctx, batch, self.coordinator)
@@ -405,10 +384,10 @@ class Sender:
             append = append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at)
             views, result = yield from limited(watched(append, batch.was_created), clock, limit)
         except Exception as error:
-            return _Failed(batch, error)
-        return _Appended(batch, result, views[batch.tp])
+            return Failed(batch, error)
+        return Appended(batch, result, views[batch.tp])
 
-    def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
+    def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[Outcome]:
         yield from ()
         try:
             pid, epoch = self._drafts.identity(self.coordinator)
@@ -416,19 +395,19 @@ class Sender:
             check_one_schema(self.staged_parts, batch)
             file = self._row_writer.file(batch.table(), topic, tp.partition, pid, epoch)
         except Exception as error:
-            return _Failed(batch, error)
+            return Failed(batch, error)
         part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=topic.schema_id, files=(file,))
-        return _Staged(batch, part)
+        return Staged(batch, part)
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    def _settle(self, outcome: _Outcome) -> None:
+    def _settle(self, outcome: Outcome) -> None:
         batch = outcome.batch
-        if isinstance(outcome, _Failed):
+        if isinstance(outcome, Failed):
             self._settle_failed(batch, outcome.error)
             return
         # Complete the futures first: after a flush, all of them must be done.
-        if isinstance(outcome, _Appended):
+        if isinstance(outcome, Appended):
             batch.done(outcome.result.base_offset, outcome.result.timestamp)
         else:
             batch.done(NO_OFFSET, NO_TIMESTAMP)
@@ -436,7 +415,7 @@ class Sender:
         with self.lock:
             self.last_error = None
             self._waiting.remove(batch)
-            if isinstance(outcome, _Staged):
+            if isinstance(outcome, Staged):
                 self.staged_parts.append(outcome.part)
             else:
                 self._session.keep_view(outcome.view)
