@@ -8,9 +8,11 @@ transaction are not sent: they wait for the commit (`txlog.client.held_rows`).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Literal, TypeAlias
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch
@@ -24,6 +26,7 @@ from txlog.client.outcomes import Appended, Failed, Outcome, Staged
 from txlog.client.retry import Limit, RetryLog, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
+from txlog.client.turns import has_ended
 from txlog.config import ProducerConfig
 from txlog.core.effects import Program, gathered
 from txlog.core.names import TopicPartition
@@ -97,7 +100,8 @@ class Sender:
         """What becomes of rows that cannot wait for the commit."""
         self._way: _Way = "eager"
         """What becomes of the rows of the open transaction: they are appended, written to files, or wait for the commit."""
-        self._settling: threading.Thread | None = None
+        self._settling: tuple[threading.Thread, FrameType] | None = None
+        """The thread that completes futures, and its function. An interrupt may end that without a reset."""
         """The thread that completes the futures of a commit."""
         self._committing = False
         """Whether a commit is about to decide about the rows that wait for it."""
@@ -145,7 +149,8 @@ class Sender:
     @property
     def runs_callbacks(self) -> bool:
         """Return whether the caller runs in a thread that completes futures, as their callbacks do."""
-        return threading.current_thread() in (self._thread.thread, self._settling)
+        me, settling = threading.current_thread(), self._settling
+        return me is self._thread.thread or (settling is not None and settling[0] is me and not has_ended(settling[1]))
 
     @property
     def unfinished(self) -> set[Batch]:
@@ -238,7 +243,8 @@ class Sender:
     @contextmanager
     def callbacks(self) -> Iterator[None]:
         """Complete futures in the block, in which the calling thread runs their callbacks."""
-        self._settling = threading.current_thread()
+        # Above this generator is contextlib, and above that the function with the `with` block.
+        self._settling = threading.current_thread(), sys._getframe(2)
         try:
             yield
         finally:

@@ -1,0 +1,171 @@
+"""After an interrupt at any line of a producer's call, the program goes on: are its rows there once, or not at all?
+
+Each case is a call of a producer in one state. It is interrupted before a line, and the program goes on in each way that
+docs/promise.md allows. All rows of the transaction are in the log exactly once if its end said so, and otherwise none is. No
+future stays pending after `close`, and no call waits for ever (pytest's own time-out would end the test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.effort import PROFILE
+from tests.lines.at_line import Line, interrupted, lines_of
+from txlog.client.producer import Producer
+from txlog.errors import TxlogError
+from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+SENT = [0, 1, 2, 3]
+LAST = [10, 11, 12, 13]
+"""Rows of the send that is interrupted."""
+STRIDE = 150 if PROFILE == "quick" else 60
+FILES = {"inline": "65536", "files": "0"}
+
+
+class Scene:
+    """A producer with four sent rows over two topics and two partitions."""
+
+    def __init__(self, kind: str, inline_bytes: str) -> None:
+        self.clock = ManualClock()
+        self.memory = MemoryObjectStore(clock=self.clock)
+        store = self.open(1)
+        for topic in "ab":
+            store.create_topic(topic, SCHEMA, 2, {"inline.max.bytes": inline_bytes})
+        staged = {"held": None, "eager": False, "staged": True}.get(kind)
+        settings = {} if staged is None else {"staged": staged}
+        self.kind = kind
+        self.producer: Producer = store.producer(None if kind == "plain" else "id", **settings)
+        if kind != "plain":
+            self.producer.init_transactions()
+            self.producer.begin_transaction()
+        self.futures: list[Future[Any]] = [
+            self.producer.send("ab"[row // 2], [{"k": row}], partition=row % 2) for row in SENT
+        ]
+
+    def open(self, seed: int) -> txlog.Store:
+        config = {"linger.ms": 0, "metadata.max.age.ms": 0}
+        return txlog.open("memory://", object_store=self.memory, clock=self.clock, ids=SeededIds(seed), config=config)
+
+    def send(self) -> None:
+        rows = [{"k": row} for row in LAST]
+        self.futures.append(self.producer.send("a", rows, key="k"))
+
+    def committed(self) -> list[int]:
+        found: list[int] = []
+        store = self.open(2)
+        for topic in "ab":
+            with store.consumer(topic, auto_offset_reset="earliest") as consumer:
+                for batch in consumer.iterate():
+                    found += batch.column("k").to_pylist()
+        return sorted(found)
+
+
+class Case(NamedTuple):
+    kind: str
+    call: str
+    ways: tuple[tuple[str, ...], ...]
+
+
+AFTER_SEND = (("commit_transaction", "close"), ("send", "commit_transaction", "close"), ("abort_transaction", "close"))
+AFTER_COMMIT = (("commit_transaction", "close"), ("close",), ("abort_transaction", "close"))
+AFTER_ABORT = (("abort_transaction", "close"), ("commit_transaction", "close"))
+TRANSACTIONAL = ("held", "eager", "staged")
+CASES = [
+    *(Case(kind, "send", AFTER_SEND) for kind in TRANSACTIONAL),
+    *(
+        Case(kind, "flush", (("commit_transaction", "close"), ("flush", "commit_transaction", "close")))
+        for kind in TRANSACTIONAL
+    ),
+    *(Case(kind, "commit_transaction", AFTER_COMMIT) for kind in TRANSACTIONAL),
+    *(Case(kind, "abort_transaction", AFTER_ABORT) for kind in TRANSACTIONAL),
+    *(Case(kind, "close", (("close",),)) for kind in TRANSACTIONAL),
+    Case("plain", "send", (("close",), ("send", "close"))),
+    Case("plain", "flush", (("flush", "close"),)),
+    Case("plain", "close", (("close",),)),
+]
+
+
+def call_of(scene: Scene, name: str) -> Callable[[], object]:
+    found: Callable[[], object] = scene.send if name == "send" else getattr(scene.producer, name)
+    return found
+
+
+def go_on(scene: Scene, way: tuple[str, ...]) -> dict[str, str]:
+    """Run the calls of `way`. Return what each of them said."""
+    said = {}
+    for step in way:
+        try:
+            call_of(scene, step)()
+            said[step] = "ok"
+        except TxlogError as error:
+            said[step] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def judge(case: Case, way: tuple[str, ...], scene: Scene, said: dict[str, str]) -> str:
+    """Return what is wrong; nothing if all is well."""
+    rows = scene.committed()
+    expected = [*SENT, *LAST] if said.get("send") == "ok" else SENT
+    if said["close"] != "ok":
+        return "close() failed"
+    if pending := sum(not Future.done(future) for future in scene.futures):
+        return f"{pending} futures are pending"
+    if case.kind == "plain":
+        return "" if rows in (expected, sorted([*expected, *LAST])) and rows.count(LAST[0]) <= 2 else f"rows {rows}"
+    if said.get("commit_transaction") == "ok":
+        complete = rows in (expected, [*SENT, *LAST])
+        return "" if complete else f"commit said ok, and the rows are {rows}"
+    if case.call == "commit_transaction":
+        if way[0] == "commit_transaction":
+            # After its last step the interrupted commit has taken effect, and no transaction is open.
+            done = "in state READY" in said["commit_transaction"] and rows == SENT
+            return "" if done else f"the repeated commit failed, rows {rows}"
+        return "" if rows in ([], SENT) else f"rows {rows}"
+    return "" if not rows else f"rows of a transaction that was not committed: {rows}"
+
+
+def lives(case: Case, inline_bytes: str, stride: int) -> Iterator[tuple[Line, tuple[str, ...]]]:
+    """Return each `stride`th line of the call, each with every way to go on in turn."""
+    first = Scene(case.kind, inline_bytes)
+    lines = lines_of(call_of(first, case.call))
+    go_on(first, ("close",))
+    for number, line in enumerate(lines[stride // 2 :: stride] if stride > 1 else lines):
+        ways = case.ways if stride == 1 else (case.ways[number % len(case.ways)],)
+        for way in ways:
+            yield line, way
+
+
+def run(case: Case, inline_bytes: str, stride: int) -> None:
+    wrong, tried = [], 0
+    for line, way in lives(case, inline_bytes, stride):
+        scene = Scene(case.kind, inline_bytes)
+        if not interrupted(line, call_of(scene, case.call)):
+            go_on(scene, ("close",))  # the sender's thread took this line's work this time
+            continue
+        tried += 1
+        said = go_on(scene, way)
+        if found := judge(case, way, scene, said):
+            wrong.append(f"{line}, then {said}: {found}")
+    assert not wrong, "\n".join(wrong)
+    assert tried
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.call}")
+def test_some_lines(case: Case) -> None:
+    run(case, FILES["inline"], STRIDE)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("form", FILES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.call}")
+def test_each_line(case: Case, form: str) -> None:
+    run(case, FILES[form], 1)
