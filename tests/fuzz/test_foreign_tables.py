@@ -107,6 +107,48 @@ def test_some_bytes(number: int) -> None:
         try_it(targets()[number], data)
 
 
+@cache
+def many_versions() -> tuple[dict[str, bytes], int]:
+    """Return a store whose Delta log has versions that vacuum looks at, and the time there."""
+    world = World()
+    world.open().create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": "delta"})
+    publish_some(world, 55)
+    found = {path: world.memory.get(path) or b"" for path in world.memory._objects}
+    now_ms = world.clock.now_ms()
+    world.close()
+    return found, now_ms
+
+
+def publish_some(world: World, count: int) -> None:
+    for number in range(count):
+        store = world.open()
+        with store.producer() as producer:
+            producer.send("orders", orders(number)).result()
+        world.clock.advance_ms(10)
+        for _, made in publish_topics(reading.read_session(store.runtime), [store.runtime.topic("orders", 0)]):
+            assert not isinstance(made, Exception), made
+
+
+@pytest.mark.parametrize("data", [b'{"version":1e999,"size":1}', b"[" * 100_000], ids=["no end", "deep"])
+def test_a_hint_that_raises_no_value_error(data: bytes) -> None:
+    """Vacuum reads `_last_checkpoint` from publication 50 on, and a publisher at each tenth version."""
+    found, now_ms = many_versions()
+    world, path = World(), "orders/_delta_log/_last_checkpoint"
+    world.seed = now_ms  # ids that the store does not have yet
+    world.clock.advance_ms(now_ms - world.clock.now_ms())
+    for name, value in found.items():
+        world.memory.put_if_absent(name, data if name == path else value)
+    world.clock.advance_ms(30 * HOUR_MS)
+    for _ in range(2):
+        store = world.open()
+        report = vacuum(store.runtime, reading.read_session(store.runtime), dry_run=False)
+        assert not report.failed
+        world.clock.advance_ms(30 * HOUR_MS)
+    publish_some(world, 10)
+    assert json.loads(world.memory.get(path) or b"")["version"] == 60
+    world.close()
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(7))
 def test_any_bytes(number: int) -> None:
