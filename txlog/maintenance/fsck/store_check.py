@@ -255,10 +255,11 @@ class _StoreCheck:
         for topic in topics:
             newest = topic.versions.get(topic.last_version)
             for number in topic.folders:
-                if newest is not None and number >= newest.partitions:
+                later = names.topic_metadata_path(topic.name, topic.last_version + 1)
+                # The topic may have got partitions since the check has read its versions.
+                if newest is not None and number >= newest.partitions and self.reader.get(later) is None:
                     self.findings.missing(
-                        names.topic_metadata_path(topic.name, topic.last_version + 1),
-                        f"a version of the topic with partition {number}, which was written to",
+                        later, f"a version of the topic with partition {number}, which was written to"
                     )
                 tp = TopicPartition(topic.name, number)
                 work = partial(look_elsewhere, self._task(tp, topic), self.threads)
