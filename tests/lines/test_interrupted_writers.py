@@ -7,7 +7,7 @@ future stays pending after `close`, and no call waits for ever (pytest's own tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -132,28 +132,37 @@ def judge(case: Case, way: tuple[str, ...], scene: Scene, said: dict[str, str]) 
     return "" if not rows else f"rows of a transaction that was not committed: {rows}"
 
 
-def lives(case: Case, inline_bytes: str, stride: int) -> Iterator[tuple[Line, tuple[str, ...]]]:
-    """Return each `stride`th line of the call, each with every way to go on in turn."""
-    first = Scene(case.kind, inline_bytes)
-    lines = lines_of(call_of(first, case.call))
-    go_on(first, ("close",))
-    for number, line in enumerate(lines[stride // 2 :: stride] if stride > 1 else lines):
-        ways = case.ways if stride == 1 else (case.ways[number % len(case.ways)],)
-        for way in ways:
-            yield line, way
+def lines_in(case: Case, inline_bytes: str) -> list[Line]:
+    scene = Scene(case.kind, inline_bytes)
+    lines = lines_of(call_of(scene, case.call))
+    go_on(scene, ("close",))
+    return lines
+
+
+def live(case: Case, inline_bytes: str, line: Line, way: tuple[str, ...]) -> str | None:
+    """Return what is wrong after an interrupt before the line, or None if the call did not run the line this time."""
+    scene = Scene(case.kind, inline_bytes)
+    if not interrupted(line, call_of(scene, case.call)):
+        go_on(scene, ("close",))  # the thread of the producer did this line's work first
+        return None
+    said = go_on(scene, way)
+    found = judge(case, way, scene, said)
+    return found and f"{line}, then {said}: {found}"
 
 
 def run(case: Case, inline_bytes: str, stride: int) -> None:
+    """Interrupt every `stride`th line, with one way to go on; with 1 each line with each way."""
     wrong, tried = [], 0
-    for line, way in lives(case, inline_bytes, stride):
-        scene = Scene(case.kind, inline_bytes)
-        if not interrupted(line, call_of(scene, case.call)):
-            go_on(scene, ("close",))  # the sender's thread took this line's work this time
-            continue
-        tried += 1
-        said = go_on(scene, way)
-        if found := judge(case, way, scene, said):
-            wrong.append(f"{line}, then {said}: {found}")
+    lines = lines_in(case, inline_bytes)
+    stride = min(stride, max(len(lines) // 2, 1))
+    for number, at in enumerate(range(stride // 2, len(lines), stride)):
+        for way in case.ways if stride == 1 else (case.ways[number % len(case.ways)],):
+            # Of a sample, the next line that runs stands for one that does not.
+            outcomes = (live(case, inline_bytes, line, way) for line in lines[at : at + stride])
+            found = next((outcome for outcome in outcomes if outcome is not None), None)
+            tried += found is not None
+            if found:
+                wrong.append(found)
     assert not wrong, "\n".join(wrong)
     assert tried
 
