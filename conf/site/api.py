@@ -22,7 +22,7 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "`Store.producer` returns a `Producer`, which writes rows with Kafka's verbs.",
         (
             "txlog.Producer",
-            "txlog.client.transaction_manager.TransactionScope",
+            "txlog.client.scope.TransactionScope",
             "txlog.client.batches.RecordMetadata",
             "txlog.client.batches.OnDelivery",
             "txlog.protocol.transactions.EndResult",
