@@ -5,6 +5,7 @@ pipeline    Reads accounts, writes derived rows, and commits the group's offsets
 plain       An idempotent producer without transactions.
 tail        A reader of either isolation level, by name.
 watcher     The one member of a group, which commits its offsets without a transaction.
+sharer      One of several members that share the accounts (`lab.simulate.sharers`).
 auditor     Reads all accounts, and knows what it may expect (`lab.histories.bank`).
 looker      Takes a snapshot of all partitions and reads it at once. Reads it again later on the objects that exist
             then.
@@ -33,6 +34,7 @@ from lab.histories.events import Audit, Isolation, Note, Row
 from lab.histories.offsets import made_from
 from lab.simulate.client import Client, rows_of
 from lab.simulate.cluster import Cluster, encode_rows
+from lab.simulate.sharers import Readers, share
 from lab.vacuuming import vacuum_topics
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
@@ -110,6 +112,7 @@ class Life:
     choose: random.Random
     habits: Habits
     cluster: Cluster
+    readers: Readers
 
 
 def bank(life: Life, transactional_id: str) -> Program[None]:
@@ -274,6 +277,11 @@ def watcher(life: Life) -> Program[None]:
             yield from client.commit_offsets(WATCHERS, {EVENTS: (committed, at)}, condition)
             committed = at
         yield Sleep(choose.choice([0, 200]))
+
+
+def sharer(life: Life) -> Program[None]:
+    counts = {ACCOUNTS[0].topic: len(ACCOUNTS)}
+    return share(life.client, life.readers, life.choose, counts, life.habits.most)
 
 
 def auditor(life: Life) -> Program[None]:
@@ -532,6 +540,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "plain": plain,
     "tail": tail,
     "watcher": watcher,
+    "sharer": sharer,
     "auditor": auditor,
     "looker": looker,
     "sweeper": sweeper,

@@ -47,6 +47,7 @@ from txlog.core.records import (
     OffsetValue,
     SchemaField,
     StagedPart,
+    StagedRows,
     TopicMetadata,
     TransactionMetadata,
 )
@@ -181,14 +182,23 @@ class Client:
             txn=self.label if self.txn is not None else "",
             schema_id=self.topics[tp.topic].schema_id if tp.topic in self.topics else -1,
         )
-        in_file = staged or choose.random() < 0.3
+        before = next((part for part in self.staged if part.topic_partition == tp), None)
+        in_file = choose.random() < (0.5 if staged else 0.3)
+        if staged and before is not None:
+            # One batch has rows of one kind.
+            in_file = not before.payload
 
         def stage() -> Program[int]:
             # A try whose reply was lost may have written its file. So each has its own file name, and only the last is
             # named.
-            file = yield from self._write_file(tp, rows)
-            schema_id = max(what.schema_id, 0)
-            self.staged.append(StagedPart(topic=tp.topic, partition=tp.partition, schema_id=schema_id, files=(file,)))
+            part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=max(what.schema_id, 0))
+            if in_file:
+                part = msgspec.structs.replace(part, files=((yield from self._write_file(tp, rows)),))
+            else:
+                held = [*decode_rows(before.payload), *rows] if before is not None else rows
+                part = msgspec.structs.replace(part, inline=StagedRows(rows=len(held), payload=encode_rows(held)))
+                self.staged = [each for each in self.staged if each is not before]
+            self.staged.append(part)
             return -1
 
         drafts: list[BatchDraft] = []
@@ -270,8 +280,14 @@ class Client:
         audit: str = "",
         final: bool = False,
         again: bool = False,
+        reader: tuple[str, int] | None = None,
+        check: Callable[[], Program[object]] | None = None,
     ) -> Program[Poll]:
-        """Return rows from `start` (-1: the log start) on, at most `most` offsets; `again` opens the partition again."""
+        """Return rows from `start` (-1: the log start) on, at most `most` offsets; `again` opens the partition again.
+
+        `reader`: the group in which this process is a member, and its generation there. `check` runs last, before the
+        rows are returned.
+        """
         what = Poll(
             topic=tp.topic,
             partition=tp.partition,
@@ -281,6 +297,8 @@ class Client:
             audit=audit,
             final=final,
         )
+        if reader is not None:
+            what = msgspec.structs.replace(what, group=reader[0], generation=reader[1], member=self.name)
 
         def call() -> Program[Poll]:
             view = yield from self._fresh(tp, again=again)
@@ -297,21 +315,18 @@ class Client:
                     if attempt == MAX_RELISTS:
                         raise
                     view = yield from load(self.ctx, tp)
-            return Poll(
-                topic=tp.topic,
-                partition=tp.partition,
-                isolation=isolation,
+            if check is not None:
+                yield from check()
+            return msgspec.structs.replace(
+                what,
                 start=begin,
                 end=plan.end,
                 rows=rows,
-                txn=txn,
-                audit=audit,
                 log_start=view.state.log_start_offset,
                 last_stable=view.state.last_stable_offset,
                 log_end=view.state.next_offset,
                 deleted_version=view.state.deleted_version,
                 to_end=plan.end == end_offset(view, isolation),
-                final=final,
             )
 
         return self.asks(what, call, lambda poll: poll)
@@ -348,7 +363,7 @@ class Client:
 
     def make_topic(self, topic: str) -> Program[None]:
         topic_id = yield NewId()
-        yield from self._patiently(
+        yield from self.patiently(
             lambda: topic_changes.create_topic(
                 self.ctx, topic, fields=COLUMNS, append_log_start=self._append_log_start, topic_id=topic_id
             )
@@ -377,7 +392,7 @@ class Client:
     def change_columns(self, topic: str, choose: random.Random) -> Program[TopicMetadata]:
         """Change columns of the topic as `txlog.client.store` does: all tries are about one version, and one change."""
         write_id = yield NewId()
-        base = yield from self._patiently(lambda: topic_programs.describe_topic(topic))
+        base = yield from self.patiently(lambda: topic_programs.describe_topic(topic))
         names = [field.name for field in base.schema]
         *_, last = names
         changes: list[Change] = [
@@ -388,7 +403,7 @@ class Client:
         ]
         change = choose.choice(changes)
         return (
-            yield from self._patiently(
+            yield from self.patiently(
                 lambda: column_changes.change_columns(self.ctx, base, [change], write_id=write_id)
             )
         )
@@ -430,7 +445,7 @@ class Client:
             self.views, value = yield from groups.join_group(self.ctx, self.views, group, member_id, "", ())
             return value
 
-        return self._patiently(call)
+        return self.patiently(call)
 
     def fetch(
         self, group: str, tps: Sequence[TopicPartition], *, final: bool = False
@@ -484,7 +499,8 @@ class Client:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _patiently(self, call: Callable[[], Program[T]]) -> Program[T]:
+    def patiently(self, call: Callable[[], Program[T]]) -> Program[T]:
+        """Make a call that no history records, and retry it while that is allowed."""
         for _ in range(TRIES - 1):
             try:
                 return (yield from call())

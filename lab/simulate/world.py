@@ -50,6 +50,7 @@ from lab.simulate.cluster import (
     Machine,
     WriteFile,
 )
+from lab.simulate.sharers import SHARERS, Readers
 from lab.simulate.task import Fiber, Task
 from txlog.core.ages import MAX_CLOCK_SKEW_MS
 from txlog.core.append_rules import RollPolicy
@@ -136,6 +137,7 @@ class World:
         self.cluster = Cluster()
         self.recorder = Recorder("world", self.cluster)
         self.trouble: list[str] = []
+        self.readers = Readers()
         self.deaths = 0
         self._numbers = itertools.count(1)
         self._tasks: dict[str, Task] = {}
@@ -171,18 +173,22 @@ class World:
         self._jump_rate = choice([0.01, 0.03]) if self._clocks in ("jumps", "one host") else 0
         self._may_go_back_at_ms = 0
         kinds = [*BANKS, *(PIPELINES if rivals else PIPELINES[:1]), "plain", "tail", "watcher", "auditor", "sweeper"]
-        self._kinds = [kind for kind in kinds for _ in range(self.random.randint(0, 3))] or [*BANKS]
+        self.kinds = [kind for kind in kinds for _ in range(self.random.randint(0, 3))] or [*BANKS]
         if rivals:
-            self._kinds += PIPELINES * 2
-        self._kinds += ["merger"] * choice([0, 1, 4])
-        self._kinds += ["compactor"] * choice([0, 1, 4])
-        self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
+            self.kinds += PIPELINES * 2
+        sharers = random.Random(seed).choice([0, 0, 10, 100])
+        self.kinds += ["sharer"] * sharers
+        self._calm = sharers > 10
+        """Whether little time is lost: otherwise hardly a member outlives the few requests of its join."""
+        self.kinds += ["merger"] * choice([0, 1, 4])
+        self.kinds += ["compactor"] * choice([0, 1, 4])
+        self.kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
         if remakers:
-            self._kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
-            self._kinds += ["evolver"] * random.Random(seed).choice([0, 2, 4])
+            self.kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
+            self.kinds += ["evolver"] * random.Random(seed).choice([0, 2, 4])
         else:
             # If topics are created again, rows of a snapshot disappear for another reason.
-            self._kinds += ["looker"] * random.Random(seed).choice([0, 0, 1, 2])
+            self.kinds += ["looker"] * random.Random(seed).choice([0, 0, 1, 2])
         self.goes_back = choice([True, False, False, False]) and not remakers
         """Whether the store is put back to an older state once, between the calls of processes that live on."""
         self._living: list[tuple[str, Machine, Client]] = []
@@ -190,16 +196,17 @@ class World:
     def run(self) -> Result:
         self.recorder.single("world", TopicPolicy(topic=USERS.topic, compacted=True))
         try:
-            if "remaker" in self._kinds:
+            if "remaker" in self.kinds:
                 self._run_alone("remaker", make_drafts)
             self._live(self.steps - self.steps // 4 if self.goes_back else self.steps)
             if self.goes_back:
                 self._go_back(self.steps // 4)
             self._settle()
-            if "remaker" in self._kinds:
+            if "remaker" in self.kinds:
                 self._run_alone("versions", self._check_versions)
         except _NoRestError as error:
             self.trouble.append(str(error))
+        self.trouble += self.readers.trouble
         history = encode_history(self.recorder.events)
         digest = hashlib.sha256(history)
         for path in sorted(self.cluster.objects):
@@ -248,7 +255,7 @@ class World:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        kind = self.random.choice(self._kinds)
+        kind = self.random.choice(self.kinds)
         name = self._start(kind, lambda life: live(kind, life))
         # Some are as slow as if they slept, and make their next request long after the one before.
         self._weights[name] = self.random.choice([0.01, 0.1, 1, 1, 1])
@@ -264,7 +271,7 @@ class World:
         client.views = views or {}
         if self.goes_back:
             self._living.append((kind, machine, client))
-        life = Life(client, random.Random(self.random.random()), self._habits, self.cluster)
+        life = Life(client, random.Random(self.random.random()), self._habits, self.cluster, self.readers)
         self._tasks[name] = Task(self.cluster, machine, program(life))
         self._weights[name] = 1
         return name
@@ -313,7 +320,10 @@ class World:
             path = self.cluster.land(self.random.randrange(len(self.cluster.in_flight)))
             self.recorder.single("weather", Note(text=f"landed {path}"))
         elif dice < 0.105:
-            self._pass(self.random.choice([SECOND_MS, 61 * SECOND_MS, 16 * MINUTE_MS]))
+            if not self._calm or self.random.random() < 0.1:
+                self._pass(self.random.choice([SECOND_MS, 61 * SECOND_MS, 16 * MINUTE_MS]))
+        elif self._calm and self.random.random() < 0.9:
+            return
         elif dice < 0.105 + self._sleep_rate:
             grace_ms = self._grace_ms
             self._pass(self.random.choice([grace_ms // 10, grace_ms // 2, grace_ms, grace_ms, 8 * DAY_MS]))
@@ -422,6 +432,7 @@ def _read_all(life: Life) -> Program[None]:
         client.record((yield from inspect_partition(client.ctx, tp, final=True)))
     yield from client.fetch(GROUP, ACCOUNTS, final=True)
     yield from client.fetch(WATCHERS, [EVENTS], final=True)
+    yield from client.fetch(SHARERS, ACCOUNTS, final=True)
     client.record((yield from inspect_transactions(client.ctx)))
 
 

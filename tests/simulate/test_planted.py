@@ -7,8 +7,10 @@ from unittest.mock import patch
 
 import pytest
 
+from lab.simulate.sharers import Sharer
 from lab.simulate.world import Result, World, simulate
 from tests.protocol.test_mutants import MUTANTS, keep_view
+from txlog.core.effects import ReadClocks
 
 WORLDS = 100
 
@@ -46,3 +48,21 @@ def test_a_world_whose_store_goes_back_shows_that_nobody_looks():
             (found for seed in range(WORLDS) if World(seed).goes_back and not (found := simulate(seed)).ok), None
         )
     assert result is not None, f"{WORLDS} worlds, and none noticed"
+
+
+def _lives(self):
+    """Do not look at the session (W56)."""
+    return (yield ReadClocks())
+
+
+def _quiet_soon(self, now):
+    """Remove others a quarter of their session after their last heartbeat (W53)."""
+    return {name: beat for name, (beat, seen) in self.watched.items() if now.monotonic_ms - seen > self.session_ms // 4}
+
+
+@pytest.mark.parametrize(("method", "mutant"), [("_must_live", _lives), ("_quiet", _quiet_soon)])
+def test_a_world_shows_that_two_members_read_one_partition(method, mutant):
+    with patch.object(Sharer, method, mutant):
+        found = next((result for seed in range(WORLDS) if not (result := simulate(seed)).ok), None)
+    assert found is not None, f"{WORLDS} worlds, and none noticed"
+    assert "which generation" in str(found)

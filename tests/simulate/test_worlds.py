@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from lab.histories.checker import check
 from lab.histories.recorder import decode_history
 from lab.simulate import __main__ as command
-from lab.simulate.world import simulate
+from lab.simulate.world import World, simulate
 
 ROOT = Path(__file__).parents[2]
 BLOCKS, BLOCK = 8, 6
@@ -26,6 +27,18 @@ def test_worlds(block):
         assert result.ok, f"python -m lab.simulate --seed {seed}\n{result}"
         outcomes |= {name for name, count in result.report.outcomes.items() if count}
     assert outcomes >= {"committed", "aborted"}
+
+
+def test_members_share_generations():
+    """Otherwise no world can show that two of them read one partition."""
+    for seed in range(50):
+        world = World(seed)
+        if "sharer" in world.kinds:
+            world.run()
+            generations = Counter(generation for generation, _ in world.readers.generations)
+            if any(members > 1 for members in generations.values()):
+                return
+    pytest.fail("50 worlds, and no generation with two members that read")
 
 
 def test_a_seed_is_one_story():
