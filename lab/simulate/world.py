@@ -239,13 +239,14 @@ class World:
         self._rest()
         self._land_all()
         objects, written = dict(self.cluster.objects), dict(self.cluster.written_at_ms)
-        events = len(self.recorder.events)
+        events, newest = len(self.recorder.events), dict(self.readers.newest)
         self._living = []
         self._live(steps)
         self._rest()
         self._land_all()
         self.cluster.objects, self.cluster.written_at_ms = objects, written
         del self.recorder.events[events:]
+        self.readers.newest = newest
         self._pass(PROOF_AGE_MS)
         self.recorder.single("weather", Note(text="the store is put back to an older state"))
         for kind, machine, client in self._living[-LIVING_ON:]:
