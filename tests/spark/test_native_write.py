@@ -36,6 +36,10 @@ from txlog.testing.counting_store import CountingStore
 
 pytestmark = pytest.mark.spark
 ROADS: tuple[Road, ...] = ("driver", "executors")
+WAYS = pytest.mark.parametrize(
+    "how", [{"road": "driver"}, {"road": "executors"}, {"small_rows": 0}], ids=[*ROADS, "tasks"]
+)
+"""Each way that rows can go, as arguments of `append`."""
 UTC = datetime.UTC
 NESTED = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("when", pa.timestamp("us", "UTC"))])
 EVERY_TYPE = pa.schema(
@@ -90,15 +94,15 @@ def assert_sound(log: Log) -> None:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("road", ROADS)
-def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
+@WAYS
+def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, how: dict[str, Any]) -> None:
     log.create("types", EVERY_TYPE)
     columns = native.table("types").schema
     frame = shuffled(spark.createDataFrame([FULL, EMPTY], columns))
     # The Parquet settings of the user's session do not apply to the log's files.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     try:
-        native.table("types").append(frame, road=road)
+        native.table("types").append(frame, **how)
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
@@ -109,8 +113,8 @@ def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, roa
     assert_sound(log)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
+@WAYS
+def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, how: dict[str, Any]) -> None:
     """Such structs are narrower, in another order, or null. Spark rebuilds them, and Arrow finds nulls below a null struct."""
     pair = pa.struct([pa.field("number", pa.int64(), nullable=False), pa.field("text", pa.string())])
     schema = pa.schema(
@@ -122,7 +126,7 @@ def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, 
         "IF(id > 0, named_struct('text', string(id), 'number', int(id)), NULL) AS one",
         "array(named_struct('number', id, 'text', 'x'), IF(id > 1, NULL, named_struct('number', id, 'text', 'y'))) AS many",
     )
-    native.table("pairs").append(frame, road=road)
+    native.table("pairs").append(frame, **how)
     expected = [
         (0, None, [(0, "x"), (0, "y")]),
         (1, (1, "1"), [(1, "x"), (1, "y")]),
@@ -133,14 +137,14 @@ def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, 
     assert_sound(log)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
+@WAYS
+def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, native: TxLog, how: dict[str, Any]) -> None:
     log.create(partitions=5, key_columns="order_id,carrier")
     # The frame's column is narrower than the topic's key: the hash uses the topic's type.
     frame = spark.range(200).selectExpr(
         "CAST(id AS INT) AS order_id", "IF(id % 3 = 0, NULL, concat('c', id % 7)) AS carrier", "id * 0.5D AS amount"
     )
-    native.table("orders").append(frame, road=road)
+    native.table("orders").append(frame, **how)
     with log.store.producer() as producer:
         producer.send("orders", frame.toArrow())
     places = (
@@ -236,11 +240,13 @@ def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSess
     assert log.files() == []
     table.append(log.frame(100, 5000))
     assert len(log.files()) == 1
-    table.append(log.frame(5100, 101), small_rows=100)
-    assert list((Path(log.url) / "orders" / "staged").glob("*/_partition=*/*.parquet"))
+    # Both of its tasks have more rows than the driver takes, and write a file.
+    table.append(log.frame(5100, 202), small_rows=100)
+    assert len(log.files()) == 3
+    assert not (Path(log.url) / "orders" / "staged").exists()
     table.append(log.frame(0, 0))
-    assert log.ids() == list(range(5201))
-    assert rows(table.to_df(), ["order_id"]) == [(number,) for number in range(5201)]
+    assert log.ids() == list(range(5302))
+    assert rows(table.to_df(), ["order_id"]) == [(number,) for number in range(5302)]
     assert_sound(log)
 
 
@@ -286,10 +292,11 @@ def test_no_job_looks_how_many_rows_large_files_have(
     assert log.ids() == list(range(100))
     monkeypatch.setattr(write, "LARGE_BYTES", 1000)
     assert jobs_of(spark, lambda: table.append(scan, small_rows=1000)) == 1
-    assert len(list((Path(log.url) / "orders" / "staged").iterdir())) == 2
+    staged = Path(log.url) / "orders" / "staged"
+    assert len(list(staged.iterdir())) == 1
     # A filter may leave few rows.
-    assert table.append(scan.where("order_id < 3")).txn
-    assert len(list((Path(log.url) / "orders" / "staged").iterdir())) == 2
+    assert jobs_of(spark, lambda: table.append(scan.where("order_id < 3"))) == 1
+    assert len(list(staged.iterdir())) == 1
     assert log.ids() == sorted([*range(100)] * 2 + [*range(3)])
 
 
@@ -348,13 +355,15 @@ def field_id(field: pa.Field[Any]) -> str:
     return (field.metadata or {})[b"PARQUET:field_id"].decode()
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_micro_batches_of_one_task_go_to_one_partition_after_the_other(log: Log, native: TxLog, road: Road) -> None:
+@WAYS
+def test_micro_batches_of_one_task_go_to_one_partition_after_the_other(
+    log: Log, native: TxLog, how: dict[str, Any]
+) -> None:
     """All rows of one task stay together, and in their order."""
     log.create(partitions=3)
     for number in range(4):
         native.table("orders").append(
-            log.frame(number * 10, 10, tasks=1), transactional_id="query", version=number, scope="its id", road=road
+            log.frame(number * 10, 10, tasks=1), transactional_id="query", version=number, scope="its id", **how
         )
     found = log.read(columns="_partition,_offset,order_id").orderBy("_partition", "_offset").collect()
     by_partition = {number: [row.order_id for row in found if row._partition == number] for number in range(3)}

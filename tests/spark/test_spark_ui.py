@@ -61,12 +61,13 @@ def test_native_writes_are_named(spark: SparkSession, log: Log, native: TxLog) -
     before = properties(spark)
     seen = last_job(spark)
     native.table("orders").append(log.frame(0, 10), transactional_id="nightly")
-    native.table("orders").append(log.frame(10, 90), transactional_id="nightly", small_rows=20)
+    native.table("orders").append(log.frame(10, 90).select("order_id"), transactional_id="nightly")
+    native.table("orders").append(log.frame(100, 90), transactional_id="nightly", road="executors")
     made = jobs(spark, seen)
     what = "txlog: rows of 'orders' for transactional.id 'nightly'"
     assert {said for said, _ in made} == {
         what,
-        f"{what}, if they are at most 20",
+        f"{what}, by the driver if they are few",
         f"{what}, by Spark's own writer",
     }
     assert [names for said, names in made if said.endswith("writer")] == [{f"{what}, by Spark's own writer"}]

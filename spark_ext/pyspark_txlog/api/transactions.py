@@ -118,13 +118,13 @@ class Transaction:
 
         Columns are matched by name, as in `df.write.format("txlog")`. `merge_schema` first adds the frame's columns that
         the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (columns), a column `partition` or the
-        topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows` rows; Spark's own
-        Parquet writer writes larger frames. `road` ("driver", "executors") chooses without testing the size.
+        topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows` rows. `road` chooses
+        the driver or Spark's own Parquet writer ("executors").
 
-        Spark's plan shows the size of a frame in the cache, of one that reads 64 MiB of files or more without a filter,
-        and of one with a known maximum. For others the test computes `limit(small_rows + 1)`; a frame that is not small
-        is then computed again for its rows. So cache an expensive frame, or set `road`. Rows of one task and one key
-        keep their order only with the driver.
+        The frame's plan runs once. Spark's writer writes a frame that is large by its plan: one in the cache, and one that
+        reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to `small_rows` rows,
+        which are few bytes too, returns them to the driver. Any other task writes its rows to files. Over Spark Connect
+        the driver fetches `small_rows + 1` rows. Rows of one task and one key keep their order, except by Spark's writer.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
         Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write

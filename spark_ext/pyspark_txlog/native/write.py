@@ -1,15 +1,17 @@
 """How do the rows of a DataFrame become files that a transaction can name, with Spark's own Parquet writer?
 
-There are two ways with one result: a part for each partition that got rows, which is not published yet.
+There are three ways with one result: a part for each partition that got rows, which is not published yet.
 
-    driver      A small frame is fetched as Arrow, without a Spark job of its own and in a third of the time. Unless
-                Spark's plan shows whether it is small, `limit(n + 1)` does, and then its rows are already here. Rows of
+    driver      A small frame is fetched as Arrow, without a Spark job of its own and in a third of the time. Rows of
                 less than `inline.max.bytes` for a partition go into the commit itself; the rest becomes a file for each
                 partition.
     executors   Spark's Parquet writer fills a folder of the transaction, without a shuffle. Rows that have a partition of
                 their own need `partitionBy("_partition")`. Otherwise each task has one partition: Spark writes all files
                 to one folder, and `task_files` moves them if a move is cheap. Then txlog reads the footers of the files
                 that Spark's committer left, and names them in place.
+    one job     If Spark's plan does not show the size, each task decides (`one_job`).
+
+Each way runs the frame's plan once.
 
 If a task failed, was retried or ran twice, Spark's own committer keeps at most one of its files. A failed job leaves
 its folder, and no later job uses that folder. The job runs in its own session, so settings of the user's session
@@ -33,6 +35,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
+from pyspark_txlog.native.one_job import most_bytes, write_once
 from pyspark_txlog.native.task_files import can_move, move_to_partitions, partition_folder
 from pyspark_txlog.sink.micro_batch import task_of_batch
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
@@ -56,6 +59,10 @@ _REFUSED = "txlog refuses a row: "
 """How the error message of a task begins if no topic can take one of its rows."""
 _CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 """Spark's name of a codec, if it differs from Kafka's."""
+
+_FIXED = (spark.NumericType, spark.BooleanType, spark.DatetimeType)
+_WIDEST = 17
+"""Bytes of a decimal and of its bit that says whether it is null. Other types of a fixed size are not wider."""
 
 _Test: TypeAlias = Callable[[Column, SchemaField, spark.DataType, bool], Column | None]
 """(value, the topic's field, Spark's type of it, whether that may be null) -> whether the topic refuses it."""
@@ -127,25 +134,38 @@ def write_frame(
     Spark Connect if the frame is too large for the driver.
     """
     session = frame.sparkSession
-    what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
+    what = f"txlog: rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
     first = _first_task(runtime, batch, by_task=by_task)
-    by_task = by_task and route.needs_task
     if road == "auto":
         road = _known_road(frame, small_rows)
+    if road == "executors" and _is_observed(frame):
+        road, small_rows = "auto", 0
+    if road == "auto" and not is_over_connect(frame):
+        with described(session, f"{what}, by the driver if they are few"):
+            return write_once(
+                runtime,
+                txn,
+                frame,
+                route,
+                _fetched,
+                small_rows=small_rows,
+                compression=compression,
+                first=first,
+                by_task=by_task,
+            )
     if road != "executors":
-        with described(
-            session, f"txlog: {what}" + ("" if road == "driver" else f", if they are at most {small_rows:,}")
-        ):
+        by_task = by_task and route.needs_task
+        with described(session, what):
             numbered = frame
             # Spark needs longer for a plan with numbers. The frame's own plan is also the one that is fetched.
-            if by_task and not (road == "driver" and _has_one_task(frame)):
+            if by_task and (road == "auto" or not _has_one_task(frame)):
                 # `select` and `alias` would send 24 calls into Java, and this sends 4.
                 numbered = frame.withColumn(PARTITION_COLUMN, F.spark_partition_id())
             rows = _fetched(numbered if road == "driver" else numbered.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression, first)
     check_connect(frame, route.topic.topic, "executors")
-    with described(session, f"txlog: {what}, by Spark's own writer"):
+    with described(session, f"{what}, by Spark's own writer"):
         return _write_there(runtime, txn, frame, route, compression, first)
 
 
@@ -169,13 +189,34 @@ def _known_road(frame: DataFrame, small_rows: int) -> Road:
     plan = frame._jdf.queryExecution().optimizedPlan()
     most = plan.maxRows()
     if most.isDefined() and most.get() <= small_rows:
-        return "driver"
+        return "driver" if _are_narrow(frame, most.get()) else "auto"
     # A projection has as many rows as what it projects.
     while plan.nodeName() == "Project":
         plan = plan.child()
     if plan.nodeName() == "InMemoryRelation" and plan.cacheBuilder().isCachedColumnBuffersLoaded():
-        return "driver" if plan.stats().rowCount().get() <= small_rows else "executors"
+        count = plan.stats().rowCount().get()
+        return "executors" if count > small_rows else "driver" if _are_narrow(frame, count) else "auto"
     return "executors" if _file_bytes(plan) >= LARGE_BYTES else "auto"
+
+
+def _is_observed(frame: DataFrame) -> bool:
+    """Return whether the plan has an `Observation`. It would wait for ever for a job of Spark's writer, because that runs in
+    another session."""
+    return not is_over_connect(frame) and "CollectMetrics" in frame._jdf.queryExecution().analyzed().toString()
+
+
+def _are_narrow(frame: DataFrame, rows: int) -> bool:
+    """Return whether so many rows of the frame are small because of their types, whatever the values are."""
+    widths = [_width(field.dataType) for field in frame.schema]
+    return None not in widths and rows * sum(filter(None, widths)) <= most_bytes(frame)
+
+
+def _width(kind: spark.DataType) -> int | None:
+    """Return the most bytes of a value as Arrow stores it; None if that depends on the value."""
+    if isinstance(kind, spark.StructType):
+        inner = [_width(field.dataType) for field in kind]
+        return None if None in inner else 1 + sum(filter(None, inner))
+    return _WIDEST if isinstance(kind, _FIXED) else None
 
 
 def _file_bytes(plan: Any) -> int:

@@ -1,0 +1,197 @@
+"""How are the rows of a frame of unknown size stored with one run of its plan, whether they are few or many?
+
+Spark's own counts (`Observation`, accumulators, `numInputRows` of a stream) are right only if the plan runs once. So no
+job looks for the size first. Each task finds out: it holds its rows, and if they are few, it returns them. If not, it
+writes them to files of the transaction, as a task of the Python sink does, and returns their names. The driver has all
+rows of a small frame then, and stores them itself.
+
+What the tasks return together is bounded, in bytes too: rows may be wide, and Spark fails a job whose results are larger
+than `spark.driver.maxResultSize`. No task knows how many others there are. So `share_of` gives the tasks parts of the
+bound whose sum stays below it for any number of tasks.
+
+Only results of successful attempts reach the driver, each task's once. Files of other attempts belong to no log, and
+vacuum removes them (PROTOCOL.md, "Staged").
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from pyspark_txlog.sink.routing import TopicRoute
+from txlog.engine import Runtime, StagedPart, TransactionMetadata
+from txlog.engine.arrow import MAX_INLINE_BYTES, StagedFiles
+from txlog.errors import SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
+
+MAX_BYTES = 16 * 2**20
+"""Size of the rows that all tasks of a job may return together, if `spark.driver.maxResultSize` allows it."""
+_RESULT_PART = 4
+"""The part of `spark.driver.maxResultSize` that the rows may take. Spark's own reports of tasks count too."""
+_RESULT = "result"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task returns: its rows, or the parts that it wrote, or why the topic cannot take one of its rows."""
+
+    task: int
+    rows: bytes | None = None
+    parts: tuple[StagedPart, ...] = ()
+    refused: tuple[type[TxlogError], str] | None = None
+
+    def table(self) -> pa.Table:
+        assert self.rows is not None
+        return pa.ipc.open_stream(self.rows).read_all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWriter:
+    """The work of each task; Spark pickles it."""
+
+    url: str
+    storage_options: Mapping[str, object]
+    txn: TransactionMetadata
+    route: TopicRoute
+    compression: str
+    first: int
+    """Is added to the number of a task."""
+    rows: int
+    """How many rows a task may return."""
+    bytes: int
+    """How many bytes all tasks may return together."""
+    tasks: int
+    """The likely number of tasks."""
+
+    def run(self, task: int, batches: Iterator[pa.RecordBatch]) -> TaskResult | None:
+        """Store the rows of a task, in their order. None if there are none. Raises StorageError, NotAStoreError."""
+        share, size = share_of(task, self.bytes, self.tasks), 0
+        held: list[pa.RecordBatch] = []
+        with ExitStack() as opened:
+            files: StagedFiles | None = None
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                held.append(batch)
+                size += batch.nbytes
+                if files is None and size <= share and sum(each.num_rows for each in held) <= self.rows:
+                    continue
+                if files is None:
+                    runtime = opened.enter_context(
+                        closing(Runtime.open(self.url, storage_options=self.storage_options))
+                    )
+                    files = StagedFiles(runtime, self.txn, compression=self.compression)
+                try:
+                    stored, partitions = self.route.take(pa.Table.from_batches(held), task + self.first)
+                except (SchemaMismatchError, UnknownTopicOrPartitionError) as error:
+                    # Not raised here: another attempt would find the same row, and Spark would wrap the error.
+                    return TaskResult(task=task, refused=(type(error), str(error)))
+                files.add(self.route.topic, stored, partitions)
+                held = []
+            if files is not None:
+                return TaskResult(task=task, parts=files.finish())
+        return TaskResult(task=task, rows=_packed(held)) if held else None
+
+
+def share_of(task: int, limit: int, tasks: int) -> int:
+    """Return how much of `limit` a task may use, so that all tasks together stay below it, however many there are.
+
+    One half is for the first `tasks` tasks alike. The other half is for the case that there are few tasks: task 0 gets a half
+    of it, task 1 a sixth, task 2 a twelfth.
+    """
+    alike = limit // (2 * tasks) if task < tasks else 0
+    return alike + limit // (2 * (task + 1) * (task + 2))
+
+
+def most_bytes(frame: DataFrame) -> int:
+    """Return the size of the rows that the tasks of a job over the frame may return together."""
+    configuration: Any = frame.sparkSession._jsparkSession.sparkContext().conf()
+    allowed = int(configuration.getSizeAsBytes("spark.driver.maxResultSize", "1g"))
+    return min(MAX_BYTES, allowed // _RESULT_PART) if allowed else MAX_BYTES
+
+
+def likely_tasks(frame: DataFrame) -> int:
+    """Return how many tasks a job over the frame has after a shuffle. Spark decides it only while the job runs."""
+    session: Any = frame.sparkSession._jsparkSession
+    return max(1, int(session.sessionState().conf().numShufflePartitions()))
+
+
+def write_once(
+    runtime: Runtime,
+    txn: TransactionMetadata,
+    frame: DataFrame,
+    route: TopicRoute,
+    fetch: Callable[[DataFrame], pa.Table],
+    *,
+    small_rows: int,
+    compression: str | None,
+    first: int,
+    by_task: bool,
+) -> tuple[StagedPart, ...]:
+    """Run the frame's plan once, and return the parts with its rows, in the order of the tasks.
+
+    If the driver got all rows, those without a key go to one partition, `first`, unless `by_task`. Otherwise they go to
+    those of their tasks. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises.
+    """
+    writer = TaskWriter(
+        url=runtime.url,
+        storage_options=runtime.storage_options,
+        txn=txn,
+        route=route,
+        # The driver's settings decide, and those of the tasks' processes may differ.
+        compression=runtime.settings.row_config({"compression.type": compression}, route.topic).compression_type,
+        first=first,
+        rows=small_rows,
+        bytes=most_bytes(frame),
+        tasks=likely_tasks(frame),
+    )
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_task(writer, batches)
+
+    found = fetch(frame.mapInArrow(run, f"{_RESULT} binary")).column(_RESULT)
+    results: list[TaskResult] = sorted((pickle.loads(each.as_py()) for each in found), key=lambda each: each.task)
+    for result in results:
+        if result.refused is not None:
+            kind, message = result.refused
+            raise kind(message)
+    few = all(result.rows is not None for result in results)
+    parts: list[StagedPart] = []
+    for has_rows, group in groupby(results, lambda result: result.rows is not None):
+        if not has_rows:
+            parts += (part for result in group for part in result.parts)
+            continue
+        members = list(group)
+        tables = [result.table() for result in members]
+        tasks = np.repeat([result.task + first for result in members], [table.num_rows for table in tables])
+        files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES if few else 0)
+        stored, partitions = route.take(pa.concat_tables(tables), first if few and not by_task else tasks)
+        files.add(route.topic, stored, partitions)
+        parts += files.finish()
+    return tuple(parts)
+
+
+def run_task(writer: TaskWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the result of this task as Spark takes it; runs on the executors."""
+    context = TaskContext.get()
+    assert context is not None
+    result = writer.run(context.partitionId(), batches)
+    if result is not None:
+        yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
+
+
+def _packed(batches: list[pa.RecordBatch]) -> bytes:
+    # Joined, because each batch of a stream has a header, and a session may ask for batches of one row.
+    rows = pa.Table.from_batches(batches).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return sink.getvalue().to_pybytes()
