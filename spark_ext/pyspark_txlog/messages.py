@@ -23,6 +23,16 @@ R = TypeVar("R")
 E = TypeVar("E", bound=TxlogError)
 
 
+_INTERRUPTS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+"""What Spark takes for the interrupt of a `stop()`."""
+_JAVA_CHARACTERS = 1000
+"""Spark's expression needs some hundred bytes of its stack for each character."""
+
+
 class NotNativeError(Exception):
     """The Python data source must do a call of `format("txlog")`; the text says why."""
 
@@ -40,6 +50,42 @@ def plain_errors(call: Callable[P, R]) -> Callable[P, R]:
             raise error.with_traceback(None) from None
 
     return wrapped
+
+
+def short_java_errors(call: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function for `foreachBatch` so that an error out of Java has no stack trace of Java.
+
+    Spark looks in the error's text for the interrupt of a `stop()`, with an expression that recurses for each character
+    after py4j's first line. A stack trace there ends in a StackOverflowError.
+    """
+
+    @wraps(call)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            java = _java_error(error)
+            if java is None:
+                raise
+            text = str(java)
+            interrupt = next((name for name in _INTERRUPTS if name in text), None)
+            if interrupt is None and java is not error:
+                raise error from None
+            lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+            said = f"{lines[0]} {interrupt}" if interrupt else "\n".join(lines)[:_JAVA_CHARACTERS]
+            raise RuntimeError(f"py4j.protocol.Py4JJavaError: {said}") from None
+
+    return wrapped
+
+
+def _java_error(error: BaseException | None) -> BaseException | None:
+    """Return the error out of Java that is the error itself, or led to it."""
+    # Imported here because py4j does not exist without a JVM.
+    from py4j.protocol import Py4JJavaError
+
+    while error is not None and not isinstance(error, Py4JJavaError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def say(text: str) -> None:

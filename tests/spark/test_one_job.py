@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from lab.invariants import check_store
 from pyspark_txlog import TxLog, install
 from pyspark_txlog.native import one_job, write
 from pyspark_txlog.native.one_job import MAX_BYTES, share_of
-from tests.spark.conftest import Log
+from tests.spark.conftest import Console, Log
 from tests.spark.test_stream_sink import start
 from txlog.errors import SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.open import open_object_store
@@ -169,7 +170,7 @@ def test_rows_too_wide_for_the_driver_are_stored_by_the_tasks(
 
 
 def test_rows_that_the_topic_cannot_take(spark: SparkSession, log: Log, native: TxLog) -> None:
-    """The error is that of the driver, whoever finds the row. It is found once: no task is repeated because of it."""
+    """The error is the same in the driver and in a task, and no task is repeated because of it."""
     log.create()
     tried = spark.sparkContext.accumulator(0)
     base = counting(spark.range(0, 90, 1, 3).toDF("order_id"), tried)
@@ -190,7 +191,7 @@ def test_rows_that_the_topic_cannot_take(spark: SparkSession, log: Log, native: 
     assert_sound(log)
 
 
-def test_the_order_of_the_tasks_is_kept_whoever_stores_their_rows(spark: SparkSession, log: Log, native: TxLog) -> None:
+def test_the_order_of_the_tasks_is_kept(spark: SparkSession, log: Log, native: TxLog) -> None:
     """Tasks 1 and 3 of six have too many rows for the driver, and task 4 has none."""
     log.create(partitions=1)
     log.create("three", partitions=3)
@@ -239,3 +240,35 @@ def test_attempts_that_fail_leave_no_rows(spark: SparkSession, log: Log, native:
     assert log.ids() == [*range(1400)]
     assert len(log.files()) == 12, "the first attempts' files are there, and no record names them"
     assert_sound(log)
+
+
+def test_a_stop_inside_a_micro_batch_is_no_error(log: Log, native: TxLog, tmp_path: Path, console: Console) -> None:
+    """Spark looks for the interrupt in the text of Python's error, with an expression that recurses for each character."""
+    log.create()
+    log.frame(0, 10, tasks=1).write.parquet(str(tmp_path / "files"))
+    began = tmp_path / "began"
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began.touch()
+        time.sleep(60)
+        yield from batches
+
+    stream = log.spark.readStream.schema(log.frame(0, 0).schema).parquet(str(tmp_path / "files"))
+    held = stream.mapInArrow(hold, stream.schema)
+    starts = (
+        lambda: start(log, held, tmp_path / "start"),
+        lambda: native.table("orders").append_stream(
+            held, transactional_id="q", checkpoint_location=str(tmp_path / "append_stream")
+        ),
+    )
+    for begin in starts:
+        query = begin()
+        while not began.exists():
+            assert query.isActive, query.exception()
+            time.sleep(0.02)
+        query.stop()
+        assert query.exception() is None
+        began.unlink()
+    time.sleep(1)
+    assert "StackOverflowError" not in console.text()
+    assert log.ids() == []

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import schemas
 from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.api.transactions import How, check_write
-from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.messages import plain_errors, short_java_errors
 from pyspark_txlog.native.newest import newest
 from pyspark_txlog.native.scan import scan
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
@@ -162,6 +162,7 @@ class TopicTable:
             if checkpoint is not None and current is not None:
                 check_scope(current, checkpoint.begun_query_id())
 
+        @short_java_errors
         def append_batch(batch: DataFrame, batch_id: int) -> None:
             # A thread that is not pinned has no property with the id; the checkpoint contains the same id.
             query = query_id(batch.sparkSession) or (checkpoint.query_id() if checkpoint else "")

@@ -48,7 +48,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
-from pyspark_txlog.messages import NotNativeError
+from pyspark_txlog.messages import NotNativeError, short_java_errors
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.native.write import write_frame
@@ -145,6 +145,7 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
     names = query_names()
     names.check(topic, frame.schema.names)
 
+    @short_java_errors
     def run(batch: DataFrame, number: int) -> None:
         # None in a thread that is not pinned. Then the checkpoint has it.
         own_id = query_id(batch.sparkSession)

@@ -73,7 +73,7 @@ class TaskWriter:
 
     def run(self, task: int, batches: Iterator[pa.RecordBatch]) -> TaskResult | None:
         """Store the rows of a task, in their order. None if there are none. Raises StorageError, NotAStoreError."""
-        share, size = share_of(task, self.bytes, self.tasks), 0
+        share, size, count = share_of(task, self.bytes, self.tasks), 0, 0
         held: list[pa.RecordBatch] = []
         with ExitStack() as opened:
             files: StagedFiles | None = None
@@ -81,8 +81,8 @@ class TaskWriter:
                 if not batch.num_rows:
                     continue
                 held.append(batch)
-                size += batch.nbytes
-                if files is None and size <= share and sum(each.num_rows for each in held) <= self.rows:
+                size, count = size + batch.nbytes, count + batch.num_rows
+                if files is None and size <= share and count <= self.rows:
                     continue
                 if files is None:
                     runtime = opened.enter_context(
@@ -104,8 +104,8 @@ class TaskWriter:
 def share_of(task: int, limit: int, tasks: int) -> int:
     """Return how much of `limit` a task may use, so that all tasks together stay below it, however many there are.
 
-    One half is for the first `tasks` tasks alike. The other half is for the case that there are few tasks: task 0 gets a half
-    of it, task 1 a sixth, task 2 a twelfth.
+    The first `tasks` tasks share one half equally. Tasks 0, 1, 2 get a half, a sixth, a twelfth of the other half, and so on,
+    because there may be few tasks.
     """
     alike = limit // (2 * tasks) if task < tasks else 0
     return alike + limit // (2 * (task + 1) * (task + 2))
