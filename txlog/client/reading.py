@@ -85,6 +85,9 @@ class ReadTask:
 
     This is not possible for a part of a cleaned run that was cut by rows.
     """
+    last_end: int | None = None
+    """Where the whole read of the partition ends, if the reader reads nothing behind it, as a table does. None: it goes on
+    there, as a consumer does."""
 
     @property
     def rows(self) -> int:
@@ -331,6 +334,7 @@ def _plan_again(
             task = replace(task, start=min(log_start, task.end))
         wanted = {task.topic_partition: (task.start, task.end)}
         made = plan_reads(session, wanted, task.isolation, cut=task.cut)[task.topic_partition]
+        _check_compacted(task, made)
         topic = topic_for(runtime, made)
         written = written_schemas(runtime, topic, made.pieces)
     finally:
@@ -341,6 +345,19 @@ def _plan_again(
     # The columns stay those of the task. Newer files may have columns that were added to the topic.
     columns = task.columns if task.columns is not None else tuple(each.name for each in task.fields)
     return replace(task, pieces=made.pieces, fields=topic.schema, columns=columns)
+
+
+def _check_compacted(task: ReadTask, plan: ReadPlan) -> None:
+    """Raise InvalidRequestError if rows of the range were removed because of rows behind the end of the read (R15)."""
+    if task.last_end is None:
+        return
+    for name, read in plan.indexes.items():
+        compacted = read.index.compacted
+        if name.base_offset < task.end and compacted is not msgspec.UNSET and compacted.end_offset > task.last_end:
+            raise InvalidRequestError(
+                f"{task.topic_partition}: while offsets below {task.last_end} were read, a compaction removed rows of them that have newer "
+                f"rows below {compacted.end_offset}, and the files of before were deleted after delete.grace.ms. hint: read again"
+            )
 
 
 def _cut(batch: pa.RecordBatch, max_rows: int | None) -> Iterator[pa.RecordBatch]:

@@ -143,9 +143,9 @@ def _read_file(
         )
     except MissingObjectError as error:
         raise MissingObjectError(
-            f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing ({error.problem}). If it stays "
-            f"missing, another program than txlog deleted it. hint: run `txlog fsck`, which lists the missing objects; restore the "
-            f"file from a copy, or start to read after these offsets"
+            f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing ({error.problem}). A "
+            "read that takes longer than delete.grace.ms must begin again. Otherwise another program than txlog deleted it. hint: run `txlog "
+            "fsck`, which lists the missing objects; restore the file from a copy, or start to read after these offsets"
         ) from error
 
 

@@ -97,7 +97,10 @@ def plan_input(
     topics = subscribed_topics(runtime, options)
     known = {**topics, **(known or {})}
     check_schema(schema, {name: engine.columns_as_known(topic, known[name]) for name, topic in topics.items()}, options)
-    return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options, known)
+    plans = plan_topics(runtime, options, topics)
+    ends = {plan.topic_partition: plan.end for plan in plans}
+    runs = pack_plans(runtime, plans, schema, options, known)
+    return [tuple(replace(task, last_end=ends[task.topic_partition]) for task in run) for run in runs]
 
 
 def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:

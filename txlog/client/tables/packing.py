@@ -7,7 +7,7 @@ of consecutive pieces, perhaps from several partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -35,7 +35,8 @@ def pack_tasks(
     """
     by_partition = {task.topic_partition: task for task in tasks}
     pieces = [_light(piece) if light else piece for task in tasks for piece in task.pieces]
-    return [_input(run, by_partition) for run in pack(pieces, min_partitions)]
+    whole = set(map(id, pieces))
+    return [_input(run, by_partition, whole) for run in pack(pieces, min_partitions)]
 
 
 def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
@@ -162,11 +163,14 @@ def _runs(units: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
     return [tuple(run) for run in runs]
 
 
-def _input(run: tuple[Piece, ...], tasks: Mapping[TopicPartition, ReadTask]) -> tuple[ReadTask, ...]:
+def _input(
+    run: tuple[Piece, ...], tasks: Mapping[TopicPartition, ReadTask], whole: Collection[int]
+) -> tuple[ReadTask, ...]:
     made: list[ReadTask] = []
     for piece in run:
         first, end = offsets_of(piece)
-        again = not has_gaps(piece)
+        # The first offset of a part of a cleaned run is not known, so only a whole one can be planned again (R15).
+        again = not has_gaps(piece) or id(piece) in whole
         last = made[-1] if made else None
         if last is not None and last.topic_partition == piece.topic_partition:
             made[-1] = replace(last, end=end, pieces=(*last.pieces, piece), relist=last.relist and again)

@@ -281,8 +281,10 @@ class TopicTable:
                 "store.table(...).changes(...)"
             )
         plan = self._plan(columns, where, since, "latest", isolation_level, None)
+        # The next call reads on at the ends, and finds the newer rows there.
+        going_on = [replace(task, last_end=None) for task in plan.kept]
         return Changes(
-            reader=self._reader(plan.schema, self._read(plan.kept)),
+            reader=self._reader(plan.schema, self._read(going_on)),
             offsets={tp.partition: end for tp, end in plan.ends.items()},
         )
 
@@ -324,6 +326,7 @@ class TopicTable:
             metadata_columns=[name for name in names if name in OWN_COLUMNS],
             fields=topic.schema,
         )
+        made = tuple(replace(task, last_end=task.end) for task in made)
         ends = {tp: plans[tp].end if tp in plans else each[0] for tp, each in ranges.items()}
         return Plan(schema=schema, tasks=made, condition=condition, ends=ends)
 
