@@ -28,7 +28,7 @@ from tests.lines.pauses import (
 from tests.lines.readers import CALLS, GROUP, PARTITIONS, POLLS, SETTINGS, Case, Lives, Reader
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
-from txlog.errors import CommitFailedError
+from txlog.errors import CommitFailedError, TxlogTimeoutError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.testing.clock import SeededIds
@@ -141,12 +141,18 @@ def life(case: Case, where: Where, meanwhile: Callable[[Paused, Case], None]) ->
     lives = Paused()
     try:
         call = case.prepare(lives)
-        with suppress(CommitFailedError):
+        generation = lives.main.consumer._membership.generation
+        # A heartbeat may take as long as a session; its thread ignores the error.
+        with suppress(CommitFailedError, TxlogTimeoutError):
             lives.steps.paused(where, lambda: meanwhile(lives, case), call)
         was_paused = lives.steps.since >= 0
         lives.steps.since = max(lives.steps.since, 1)
         lives.check_floor()
         main = lives.main
+        if was_paused and generation > 0 and not main.consumer._closed and main.consumer._membership.is_subscribed:
+            main.poll()
+            now = main.consumer._membership.generation
+            assert now > generation, f"it reads on in generation {now} after its session was over"
         if not main.consumer._closed and not main.consumer.assignment() and not main.consumer._membership.is_subscribed:
             main.consumer.close()
         if main.consumer._closed:
@@ -178,7 +184,19 @@ def lines(case: Case) -> list[Line]:
         lives.close()
 
 
-ALL = [*POLLS, *CALLS]
+def _heartbeat(lives: Lives) -> Callable[[], object]:
+    lives.main.subscribe()
+    lives.main.poll()
+    lives.clock.advance_ms(20_000)
+    return lives.main.tick
+
+
+ALL = [*POLLS, *CALLS, Case("heartbeat", _heartbeat)]
+
+
+def test_a_heartbeat_after_a_pause_revives_no_member() -> None:
+    case = ALL[-1]
+    assert life(case, steps(case)[0], nobody_notices)
 
 
 @pytest.mark.parametrize("number", range(len(ALL)), ids=lambda number: str(ALL[number]))

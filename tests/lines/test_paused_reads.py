@@ -42,7 +42,7 @@ BEFORE = 9
 AFTER = 6
 REMOVED = 3
 """The key whose last row, of the last transaction, is a tombstone."""
-SAMPLE = 2
+SAMPLE = 1
 
 
 @dataclass

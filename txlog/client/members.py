@@ -467,7 +467,8 @@ class SharedMembership:
     def tick(self) -> None:
         """Write a heartbeat if it is due, or leave the group if the program has stopped polling (W54)."""
         member, began = self._member, self._session.runtime.read_clocks()
-        if member is None or self._gone or began.ms_since(self._alive_at) < self._config.heartbeat_interval_ms:
+        age_ms, due_ms = began.ms_since(self._alive_at), self._config.heartbeat_interval_ms
+        if member is None or self._gone or not due_ms <= age_ms <= member.session_timeout_ms:
             return
         if self._session.clock.monotonic_ms() - self._polled_ms > self._config.max_poll_interval_ms:
             if not member.instance_id:
