@@ -194,7 +194,7 @@ def _wrong_delta(topic: str, files: Mapping[str, bytes], versions: list[_Version
         if first + number >= len(versions):
             raise _WrongError(f"{path} shows a publication that does not exist")
         version = versions[first + number]
-        if info["txlog"]["digest"] != version.digest:
+        if (info.get("txlog.table") or info["txlog"])["digest"] != version.digest:
             raise _WrongError(f"{path} is not of publication {first + number}")
         for action in actions:
             if "remove" in action and live.pop(unquote(action["remove"]["path"]), None) is None:

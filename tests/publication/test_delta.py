@@ -92,13 +92,13 @@ def test_the_first_version(topic: PublishedTopic) -> None:
         },
         "isBlindAppend": True,
         "engineInfo": "txlog",
-        "txlog": {
+        "txlog.table": {
             "publication": 0,
             "digest": tables.digest,
             "features": [],
             "created_at": CREATED_AT + 7,
             "table_id": delta._new_id(tables),
-            "metadata": info["txlog"]["metadata"],
+            "metadata": info["txlog.table"]["metadata"],
         },
     }
     assert protocol == {
@@ -432,6 +432,7 @@ def test_the_same_publication_in_other_bytes(topic: PublishedTopic) -> None:
         b'{"commitInfo":{"operation":"DELETE"}}\n',
         b'{"commitInfo":{"txlog":7}}\n',
         b'{"commitInfo":{"txlog":{"digest":"another"}}}\n',
+        b'{"commitInfo":{"txlog.table":7}}\n',
         b'{"add":{}}\n',
     ],
 )

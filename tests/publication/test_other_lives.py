@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.client.world import ORDERS, World, orders
@@ -124,16 +125,52 @@ def test_a_delta_table_of_an_older_program_keeps_its_id(world: World, monkeypatc
     world.open().create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": "delta"})
     send(world, 1)
     with monkeypatch.context() as older:
-        older.setattr(delta, "_new_id", lambda first: "")
+        be_older(older)
         publish(world.open())
     old = _ids(world)
     assert old == {newest(world).newest.topic_id}
     for number in range(12):
         send(world, 2 + number)
-        publish(world.open())
+        with monkeypatch.context() as older:
+            if number % 3 == 2:
+                be_older(older)
+            publish(world.open())
     world.open().alter_topic("orders", add_columns={"more": "string"})
     publish(world.open())
     assert _ids(world) == old
+
+
+def be_older(patch: pytest.MonkeyPatch) -> None:
+    """Publish as programs did before each table got a new id. They knew only this field of `commitInfo`."""
+
+    def own(data: bytes) -> Any:
+        try:
+            found = json.loads(data.partition(b"\n")[0])["commitInfo"]["txlog"]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return msgspec.convert({name: each for name, each in found.items() if name != "table_id"}, delta._State)
+
+    patch.setattr(delta, "_own", own)
+    patch.setattr(delta, "_new_id", lambda first: "")
+
+
+def test_an_older_program_refuses_a_newer_delta_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would give the table the topic's id, which an earlier table had. Streams of Spark then skip rows."""
+    world.open().create_topic("orders", ORDERS, config={**CONFIG, "publish.formats": "delta"})
+    send(world, 1)
+    publish(world.open())
+    before = _ids(world)
+    versions = {path for path in objects(world.memory) if path.startswith(FOLDERS["delta"])}
+    with monkeypatch.context() as older:
+        be_older(older)
+        for number in range(2, 4):
+            send(world, number)
+            with pytest.raises(TableConflictError, match=r"is not the one that txlog published"):
+                publish(world.open())
+    assert {path for path in objects(world.memory) if path.startswith(FOLDERS["delta"])} == versions
+    publish(world.open())
+    assert _ids(world) == before
+    assert sorted(Follower(world).rows(newest(world)).elements()) == [1, 2, 3]
 
 
 def _ids(world: World) -> set[str]:

@@ -47,8 +47,12 @@ _WRITER_FEATURES = ("invariants", OWN_FEATURE)
 _NEVER = "interval 18250 days"
 _MAX_VERSION = 10**20 - 1
 """A version has 20 digits in its name."""
-_OURS = "txlog"
-"""The field of `commitInfo` from which the next version takes what it must know of this one."""
+_OURS, _OURS_WITH_ID = "txlog", "txlog.table"
+"""The field of `commitInfo` from which the next version takes what it must know of this one.
+
+Programs that know only the first would continue a table under the topic's id, although it has another id. They find no field,
+and refuse the table.
+"""
 
 
 def write_version(
@@ -192,7 +196,7 @@ class _Look:
                 },
                 "isBlindAppend": is_change,
                 "engineInfo": "txlog",
-                _OURS: msgspec.to_builtins(self.state),
+                _OURS_WITH_ID if self.state.table_id else _OURS: msgspec.to_builtins(self.state),
             }
         }
         if held is None or held.features != self.state.features:
@@ -295,7 +299,7 @@ def _read(path: str, tables: Tables) -> Program[_State]:
 def _own(data: bytes) -> _State | None:
     """Return what txlog stored in a version for itself; None if another program wrote the version."""
     info = json_object(data.partition(b"\n")[0]).get("commitInfo")
-    return as_type(info.get(_OURS), _State) if isinstance(info, dict) else None
+    return as_type(info.get(_OURS_WITH_ID, info.get(_OURS)), _State) if isinstance(info, dict) else None
 
 
 def _is_own(data: bytes, tables: Tables) -> bool:
