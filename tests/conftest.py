@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: FIRST.index(group(item)) if group(item) in FIRST else len(FIRST))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group(item)))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what the lives of a harness have had, which tests record as `events`."""
+    for report in (each for found in terminalreporter.stats.values() for each in found):
+        for name, events in getattr(report, "user_properties", ()):
+            if name == "events" and report.when == "call":
+                terminalreporter.section(report.nodeid)
+                for event, count in events.items():
+                    terminalreporter.write_line(f"{count:8,} {event}")
 
 
 # Tests leave producers open as a crash would. Tests that run whole programs check the message at a program's end.

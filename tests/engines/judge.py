@@ -19,7 +19,7 @@ def main() -> None:
     # Libraries print, too.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # Lives use the same names for other objects.
+    # A life writes other objects under the same names, and its folder cannot change, because Iceberg's metadata name it.
     _duckdb().execute("SET enable_external_file_cache = false")
     for line in sys.stdin:
         asked = json.loads(line)

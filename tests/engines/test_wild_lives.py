@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from lab.engines import READERS
 from tests.engines.environments import ROOT, python
 from tests.publication.test_wild_lives import LIVES, STEPS
-from tests.publication.wild_lives import TOPIC, Check, WildLife, dump
+from tests.publication.wild_lives import EVENTS, TOPIC, Check, WildLife, dump
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(3600)]
 ENGINES = {
@@ -40,7 +41,7 @@ class Engines:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self.asked = 0
+        self.events: Counter[str] = Counter()
 
     def read(self, engine: str, folder: str, version: int) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -48,7 +49,7 @@ class Engines:
         print(
             json.dumps({"engine": engine, "folder": folder, "version": version}), file=self._process.stdin, flush=True
         )
-        self.asked += 1
+        self.events[f"read by {engine}"] += 1
         found: dict[str, Any] = json.loads(self._process.stdout.readline())
         return found
 
@@ -63,8 +64,8 @@ def engines() -> Iterator[Engines]:
     found.close()
 
 
-def live(seed: int, folder: Path, engines: Engines) -> None:
-    """Let the engines read what a life leaves to its judge."""
+def live(seed: int, folder: Path, engines: Engines) -> Counter[str]:
+    """Let the engines read what a life leaves to its judge. Return its events."""
 
     def judge(life: WildLife, checks: list[Check]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,8 +74,6 @@ def live(seed: int, folder: Path, engines: Engines) -> None:
             if place == life.place:
                 (folder / name).symlink_to(folder / place)
         for check in checks:
-            if not (folder / check.place).exists():
-                continue
             for engine in ENGINES[check.format]:
                 found = engines.read(engine, str(folder / check.place / TOPIC), check.version)
                 where = f"{engine}, version {check.version}"
@@ -82,17 +81,25 @@ def live(seed: int, folder: Path, engines: Engines) -> None:
                 why = check.why_wrong(found["rows"])
                 assert why is None, f"{where}: {why}"
 
-    life = WildLife(seed, str(folder), judge)
+    life = WildLife(seed, f"file://{folder}", judge)
     try:
         life.live(STEPS)
     except BaseException as error:
         error.add_note(f"life {seed}, {life.keyed=}, {life.formats=}: {life.told}")
         raise
+    return life.events
 
 
 @pytest.mark.parametrize("first", range(0, LIVES, 10))
 def test_engines_read_what_each_cut_shows(first: int, tmp_path: Path, engines: Engines) -> None:
-    before = engines.asked
     for seed in range(first, first + 10):
-        live(seed, tmp_path / f"life{seed}", engines)
-    assert engines.asked > before + 100
+        engines.events += live(seed, tmp_path / f"life{seed}", engines)
+        engines.events["lives"] += 1
+
+
+def test_all_lives_have_had_each_event(engines: Engines, record_property: Callable[[str, object], None]) -> None:
+    names = ("lives", *(f"read by {engine}" for engine in READERS), *EVENTS)
+    record_property("events", {name: engines.events[name] for name in names})
+    assert engines.events["lives"] == LIVES, "the tests above must run first"
+    # Folders have one scheme.
+    assert [name for name in names if not engines.events[name]] == ["one of the schemes that mean the same"]

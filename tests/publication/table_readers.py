@@ -139,6 +139,11 @@ class Tables:
         found = self.objects.get(f"{self.topic}/metadata/version-hint.text")
         return None if found is None else int(found) - 1
 
+    def place(self, version: int) -> str:
+        """Return the URL of the table that a version names."""
+        found: str = json.loads(self._get(f"metadata/v{version + 1}.metadata.json"))["location"]
+        return found
+
     def iceberg(self, version: int) -> list[Row]:
         """Return the rows of a version of the Iceberg table. Raises ElsewhereError."""
         value = json.loads(self._get(f"metadata/v{version + 1}.metadata.json"))
@@ -148,18 +153,23 @@ class Tables:
         names = {name: each["field-id"] for each in mapping for name in each["names"]}
         left_out: dict[str, set[int]] = {}
         files = []
+        named = [snapshot["manifest-list"]]
         for manifest in self._avro(snapshot["manifest-list"]):
+            named.append(manifest["manifest_path"])
             assert len(self._at(manifest["manifest_path"])) == manifest["manifest_length"]
             for entry in self._avro(manifest["manifest_path"]):
                 if entry["status"] == 2:
                     continue
                 data = entry["data_file"]
+                named.append(data["file_path"])
                 assert len(self._at(data["file_path"])) == data["file_size_in_bytes"]
                 if data["content"] == 0:
                     files.append(data["file_path"])
                 else:
                     for row in self._read(self._path(data["file_path"])).to_pylist():
                         left_out.setdefault(row["file_path"], set()).add(row["pos"])
+        elsewhere = [uri for uri in named if not uri.startswith(f"{value['location']}/")]
+        assert not elsewhere, f"{elsewhere} are not named by the URL of the table, {value['location']}"
         assert len(set(files)) == len(files), "a file is listed twice"
         assert not left_out.keys() - set(files), "rows of a file that is not in the table are left out"
         found: list[Row] = []

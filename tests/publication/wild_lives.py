@@ -2,44 +2,93 @@
 
 Columns change, and names are used again. The topic is made again. Formats end and begin. Publishers die at any request,
 and others with another spelling of the store's URL work in between. Stores are moved, and copies of them end early.
-Clean-up of all kinds runs meanwhile.
+Clean-up of all kinds runs meanwhile. `EVENTS` names what the lives together must have had.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 
 from tests.client.world import World
 from tests.publication.table_readers import Row, Tables
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import FileLayout, MergePolicy
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, table_version_path
 from txlog.core.publication import Tables as Published
+from txlog.core.records import SchemaField
 from txlog.core.records.publications import FormatName
-from txlog.errors import TableConflictError, TxlogError
+from txlog.errors import InvalidRequestError, TableConflictError, TxlogError
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import first_whole, newest_number, read_publications
 from txlog.protocol.topics import earlier_version
-from txlog.publication import publish as publishing
-from txlog.testing.failing_store import Fault, SimulatedCrash
+from txlog.storage.backends import backend_of, canonical_url
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 TOPIC = "orders"
 RETENTION_MS = 48 * 3_600_000
 FOLDERS: dict[FormatName, str] = {"delta": "_delta_log", "iceberg": "metadata"}
 NAMES = ("a", "b", "c", "d")
+
+
+WRITES = ("publication", "rows copied", "delta", "delta checkpoint", "iceberg", "iceberg hint", "log")
+"""What a publisher writes."""
+BETWEEN = ("publish", "die", "vacuum", "merge", "columns", "delete records", "toggle")
+"""What happens between two requests of a publisher."""
+COLUMNS = ("add", "default", "drop", "rename", "swap", "widen", "again")
+EVENTS = (
+    *(f"died {moment} a write: {what}" for what in WRITES for moment in ("before", "after")),
+    *(f"died {moment} a read" for moment in ("before", "after")),
+    *(f"between two requests: {what}" for what in BETWEEN),
+    *(f"another URL than the version before: {what}" for what in ("link", "mount")),
+    "one of the schemes that mean the same",
+    *(f"columns: {what}" for what in COLUMNS),
+    *(f"moved: {what}" for what in ("mount", "link", "no link")),
+    *(f"copy ended early: {what}" for what in ("publications", "delta", "iceberg", "log")),
+    *(f"{what} {name}" for what in ("ended", "begun") for name in FOLDERS),
+    "topic made again",
+    "vacuum deleted objects",
+    "compacted",
+    "table made again after a conflict",
+    *(f"judged {which} version of {name}" for which in ("newest", "older", "replaced") for name in FOLDERS),
+)
+"""What each run of all lives must have had."""
+
+
+def kind_of(request: str) -> str:
+    """Return what a request of a publisher is about."""
+    verb, _, path = request.partition(" ")
+    path = path.strip("'").removeprefix(f"{TOPIC}/")
+    if verb not in ("put_if_absent", "write_file", "delete"):
+        return "a read"
+    if path.startswith("publication/"):
+        return f"a write: {'publication' if path.endswith('.json') else 'rows copied'}"
+    if path.startswith("_delta_log/"):
+        return f"a write: {'delta checkpoint' if 'checkpoint' in path else 'delta'}"
+    if path.startswith("metadata/"):
+        return f"a write: {'iceberg hint' if 'hint' in path else 'iceberg'}"
+    return "a write: log"
+
+
+class Spelled:
+    """A store as a process sees it that opened it by a URL."""
+
+    def __init__(self, inner: Any, url: str) -> None:
+        self._inner, self.url = inner, url
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +103,8 @@ class Check:
     """Ids of rows that it may have, too: they were committed, and left the log since."""
     place: str
     """Where the table was. Names in Iceberg's metadata are absolute."""
+    next: str = ""
+    """The object that replaces this version."""
 
     def why_wrong(self, found: list[Row]) -> str | None:
         ids = [row["id"] for row in found]
@@ -76,10 +127,12 @@ class WildLife:
         self.world = World()
         self.random = random.Random(seed)
         self.root, self._judge = root, judge
+        """The URL of the folder or bucket in which the store lies."""
         self.place = "p0"
-        self.spelled = "p0"
-        self.links: dict[str, str] = {}
+        # Half of the lives have two mounts from the beginning.
+        self.links: dict[str, str] = {} if seed % 2 else {"p1": "p0"}
         """Other names of the store's folder -> the folder."""
+        self._mounts = set(self.links)
         self.keyed = self.random.random() < 0.25
         self.formats = self.random.choice([("delta",), ("iceberg",), ("delta", "iceberg"), ("delta", "iceberg")])
         self._ended: set[str] = set()
@@ -88,43 +141,42 @@ class WildLife:
         """Of each row that was sent, the values by the ids of columns."""
         self.committed: set[int] = set()
         self._whole: list[set[int]] = []
-        self._open: dict[int, tuple[Any, set[int]]] = {}
+        self._open: dict[int, tuple[Any, set[int], Sequence[SchemaField]]] = {}
         self._known = -1
         """The newest publication that the life has looked at."""
         self._pending: list[Check] = []
         self._copy: dict[str, bytes] = {}
+        self._as_copied: tuple[Any, ...] = ()
+        """What a life that goes on with the copy must know."""
         self._seen: dict[str, set[int]] = {}
         """By the id of a Delta table, the rows that a reader which follows it has got."""
         self._files: dict[str, pa.Table] = {}
         self.checked = 0
+        self.events: Counter[str] = Counter()
+        self._checks: list[Check] = []
+        """Of versions that readers may still use."""
         self.told: list[str] = []
         self._create()
 
     # -- the whole ------------------------------------------------------------------------------------------------------
 
     def live(self, steps: int) -> None:
-        with self._spelling():
-            for _ in range(steps):
-                self.step()
-            self._publish()
-            self._publish()
-            self.look()
-            self.world.close()
+        for _ in range(steps):
+            self.step()
+        self._publish()
+        self._publish()
+        self._judge_again()
+        self.look()
+        self.world.close()
 
     def step(self) -> None:
         actions: list[Callable[[], None]] = (
             [self._transaction] * 5 + [self._lone] * 3 + [self._begin, self._more, self._end]
         )
         actions += [self._publish] * 5 + [self._killed] * 3 + [self._between] * 3 + [self._merge] * 2
-        actions += [self._columns] * 2 + [
-            self._vacuum,
-            self._again,
-            self._toggle,
-            self._toggle,
-            self._move,
-            self._keep_copy,
-        ]
-        actions += [self._lose, self._compact if self.keyed else self._delete_records]
+        actions += [self._columns] * 2 + [self._vacuum, self._again, self._toggle, self._toggle, self._move]
+        actions += [self._keep_copy] * 2 + [self._lose] * 2 + [self._lose_log]
+        actions += [self._compact if self.keyed else self._delete_records]
         self.world.clock.advance_ms(self.random.choice([1, 10, 1000]))
         action = self.random.choice(actions)
         self.told.append(action.__name__)
@@ -140,36 +192,37 @@ class WildLife:
         return {path: self.world.memory.get(path) or b"" for path in self.world.memory._objects}
 
     def tables(self) -> Tables:
-        here = [self.place, *(name for name, place in self.links.items() if place == self.place)]
-        return Tables(self.objects(), TOPIC, [f"file://{self.root}/{name}" for name in here], self._files)
+        # Every engine knows one scheme of those that mean the same.
+        places = [canonical_url(f"{self.root}/{name}") for name in self._names()]
+        return Tables(self.objects(), TOPIC, places, self._files)
 
     # -- publishing -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _spelling(self) -> Iterator[None]:
-        """Let Iceberg's metadata name files by the spelling of the moment: the store itself is in memory."""
-        real = publishing.write_version
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                publishing,
-                "write_version",
-                lambda *a, **k: real(*a, **{**k, "url": f"file://{self.root}/{self.spelled}"}),
-            )
-            yield
+    def _names(self) -> list[str]:
+        """Return the names of the store's folder."""
+        return [self.place, *(name for name, place in self.links.items() if place == self.place)]
 
-    def _spell(self) -> str:
-        return self.random.choice([self.place, *(name for name, place in self.links.items() if place == self.place)])
+    def _opened_by_name(self, store: Any = None) -> Store:
+        """Open the store by any of its URLs."""
+        scheme, _, place = f"{self.root}/{self.random.choice(self._names())}".partition("://")
+        backend = backend_of(self.root)
+        schemes = (scheme,) if backend is None else backend.schemes
+        # Takes the same from the random numbers, however many schemes there are.
+        chosen = schemes[int(self.random.random() * len(schemes))]
+        self.events["one of the schemes that mean the same"] += len(schemes) > 1
+        spelled: Any = Spelled(store or self.world.counting, f"{chosen}://{place}")
+        # A publisher that sleeps for a day goes on.
+        return self.world.open(spelled, default_api_timeout_ms=2**31 - 1)
 
     def _publish(self) -> None:
-        self.spelled = self._spell()
         try:
-            self._publish_with(self.world.open())
+            self._publish_with(self._opened_by_name())
         except TableConflictError as error:
             self.told.append(f"  {error}"[:100])
             self._start_over()
         self.check(is_settled=True)
 
-    def _publish_with(self, store: Store) -> None:
+    def _publish_with(self, store: Store, *, is_disturbed: bool = False) -> None:
         if not self.formats and not self._is_published():
             return
         session = reading.read_session(store.runtime)
@@ -177,31 +230,46 @@ class WildLife:
             if isinstance(made, Exception):
                 assert "report this line as a bug" not in str(made), made
                 raise made
-            assert not made.must_rewrite
+            assert not made.must_rewrite or is_disturbed
 
     def _killed(self) -> None:
         """A publisher dies before or after a request."""
-        self.spelled = self._spell()
-        number = self.random.randrange(1, 60)
-        where = self.random.choice(
-            ["", "put_if_absent", "put_if_absent .*metadata", "put_if_absent .*(_delta|publication)"]
-        )
-        number = number % 8 + 1 if where else number
-        fault = Fault(action="crash", moment=self.random.choice(["before", "after"]), match=where, number=number)  # type: ignore[arg-type]
-        try:
-            self._publish_with(self.world.failing(fault)[1])
-        except SimulatedCrash:
-            self.told.append("  died")
-        except TxlogError as error:
-            # It may die while it settles an error. The next publisher meets the same.
-            self.told.append(f"  {error}"[:100])
+        self._send_lone(1)
+        self._die()
         if self.random.random() < 0.6:
             self._publish()
 
+    def _die(self) -> None:
+        where = self.random.choice(
+            [
+                "",
+                "put_if_absent|write_file",
+                f"put_if_absent {TOPIC}/metadata/",
+                f"(put_if_absent|delete) {TOPIC}/metadata/version-hint",
+                f"put_if_absent {TOPIC}/(_delta_log|publication)/",
+                f"(put_if_absent|delete) {TOPIC}/_delta_log/.*checkpoint",
+                f"write_file {TOPIC}/publication/",
+            ]
+        )
+        number = self.random.choice([1, 1, 1, 2, 2, 3, 5]) if where else self.random.randrange(1, 60)
+        moment = self.random.choice(["before", "after"])
+        failing = FailingStore(self.world.memory, Fault(action="crash", moment=moment, match=where, number=number))  # type: ignore[arg-type]
+        try:
+            self._publish_with(self._opened_by_name(failing), is_disturbed=True)
+        except SimulatedCrash as error:
+            request = str(error).removeprefix(f"{moment} ")
+            # Another thread may have met the fault.
+            request = failing.operations[-1] if request == "this process is dead" else request
+            self.told.append(f"  died {moment} {request}")
+            self.events[f"died {moment} {kind_of(request)}"] += 1
+        except TxlogError as error:
+            # It may die while it settles an error. The next publisher meets the same.
+            self.told.append(f"  {error}"[:100])
+
     def _between(self) -> None:
-        """Another publisher, with another spelling, works while one is in the middle."""
-        mine = self.spelled = self._spell()
+        """Something happens, or another publisher works, while one is in the middle."""
         at = self.random.randrange(1, 40)
+        what = self.random.choice([*BETWEEN, *BETWEEN[:1] * 5])
         counting, life = self.world.memory, self
 
         class Interrupted:
@@ -215,30 +283,54 @@ class WildLife:
                 def request(*args: Any, **more: Any) -> Any:
                     self.left -= 1
                     if self.left == 0:
-                        life.spelled = life._spell()
-                        life._try(lambda: life._publish_with(life.world.open()))
-                        life.spelled = mine
+                        life.events[f"between two requests: {what}"] += 1
+                        life.told.append(f"  {what}")
+                        life._try(lambda: life._in_between(what))
                     return found(*args, **more)
 
                 return request
 
-        self._try(lambda: self._publish_with(self.world.open(Interrupted())))  # type: ignore[arg-type]
+        self._try(lambda: self._publish_with(self._opened_by_name(Interrupted()), is_disturbed=True))
         self._publish()
+
+    def _in_between(self, what: str) -> None:
+        if what == "publish":
+            self._publish_with(self._opened_by_name())
+        elif what == "die":
+            self._die()
+        elif what == "vacuum":
+            self._vacuum()
+        elif what == "merge":
+            (self._compact if self.keyed else self._merge)()
+        elif what == "columns":
+            self._columns()
+        elif what == "delete records":
+            (self._merge if self.keyed else self._delete_records)()
+        elif self.formats:
+            formats, self.formats = self.formats, ()
+            self._set_formats()
+            self.formats = formats
+            self._set_formats()
 
     def _try(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except TableConflictError as error:
+        except (TableConflictError, InvalidRequestError) as error:
+            # The settings may have changed between two requests.
+            if isinstance(error, InvalidRequestError) and "is not published" not in str(error):
+                raise
             self.told.append(f"  {error}"[:100])
 
     def _start_over(self) -> None:
         """Do what the hint of a TableConflictError says."""
+        self.events["table made again after a conflict"] += 1
         self.look()
+        self._checks = []
         formats = self.formats
         self.formats = ()
         self._set_formats()
         if self._is_published():
-            self._publish_with(self.world.open())
+            self._publish_with(self._opened_by_name())
         for name in formats:
             self._remove(name)
         newest = self._newest()
@@ -246,7 +338,7 @@ class WildLife:
             self._known = newest.number
         self.formats = formats
         self._set_formats()
-        self._publish_with(self.world.open())
+        self._publish_with(self._opened_by_name())
 
     def _set_formats(self) -> None:
         store = self.world.open()
@@ -274,7 +366,10 @@ class WildLife:
     # -- checks ---------------------------------------------------------------------------------------------------------
 
     def check(self, *, is_settled: bool) -> None:
-        """Check each version since the last call, and leave it to the judge, too."""
+        """Check each version since the last call, and leave it to the judge, too.
+
+        Unless it `is_settled`, the publisher of the newest ones may have died before it wrote them.
+        """
         newest = self._newest()
         if newest is None:
             return
@@ -288,18 +383,28 @@ class WildLife:
         for each in chain:
             if each.number <= self._known:
                 continue
+            names = [name for name in each.newest.formats if name in self.formats]
+            if not is_settled and any(each.path_of(name) not in tables.objects for name in names):
+                return
             schema = store.runtime.run(earlier_version(TOPIC, each.newest.topic_version)).schema
             rows = {
                 row["id"]: self._row(row["id"], schema) for row in log if each.has(row["_partition"], row["_offset"])
             }
             is_exact = each is chain[-1] and is_settled and each.newest.operation == "replace"
             also = frozenset(() if is_exact else self.committed - there)
-            for name in each.newest.formats:
-                if name in self.formats:
-                    check = Check(name, each.version_of(name), rows, also, self.place)
-                    self._check_one(check, tables, each)
-                    self._pending.append(check)
-        self._known = newest.number
+            for name in names:
+                version = each.version_of(name)
+                after = table_version_path(name, TOPIC, version + 1)
+                check = Check(name, version, rows, also, self.place, after)
+                self._check_one(check, tables, each)
+                self._pending.append(check)
+                self._checks.append(check)
+                self.events[f"judged {'newest' if each is chain[-1] else 'older'} version of {name}"] += 1
+                if name == "iceberg" and version and (how := self._other_url(tables, version)):
+                    self.events[f"another URL than the version before: {how}"] += 1
+            self._known = each.number
+        if not is_settled:
+            return
         for name in newest.newest.formats:
             if name in self.formats:
                 version = newest.version_of(name)
@@ -308,6 +413,30 @@ class WildLife:
                 else:
                     ids = sorted(row["id"] for row in tables.delta())
                     assert ids == sorted(row["id"] for row in tables.delta(version)), "the log goes on behind its end"
+
+    def _judge_again(self) -> None:
+        """Check versions that were replaced less than the retention ago: readers may still use them (C13)."""
+        now_ms, tables, memory = self.world.clock.now_ms(), self.tables(), self.world.memory
+        left = []
+        for check in self._checks:
+            replaced_ms = memory.modified_ms(check.next) if check.next in tables.objects else now_ms
+            if replaced_ms is None or replaced_ms <= now_ms - RETENTION_MS:
+                continue
+            left.append(check)
+            found = tables.delta(check.version) if check.format == "delta" else tables.iceberg(check.version)
+            why = check.why_wrong(found)
+            assert why is None, f"version {check.version} of {check.format}, later: {why}"
+            self.events[f"judged replaced version of {check.format}"] += check.next in tables.objects
+        self._checks = left
+        self._pending = list(left)
+
+    def _other_url(self, tables: Tables, version: int) -> str:
+        """Return how the URL of a version of the Iceberg table differs from the one before; "" if it does not."""
+        places = [tables.place(number) for number in (version - 1, version)]
+        if None in places or places[0] == places[1]:
+            return ""
+        names = {place.split("/")[-2] for place in places}
+        return "mount" if names & self._mounts else "link"
 
     def _check_one(self, check: Check, tables: Tables, each: Published) -> None:
         found = tables.delta(check.version) if check.format == "delta" else tables.iceberg(check.version)
@@ -344,6 +473,8 @@ class WildLife:
         name = f"p{len(self.links) + int(self.place[1:]) + 1}"
         if self.random.random() < 0.5:
             self.links[name] = self.place
+            self._mounts.add(name)
+            self.events["moved: mount"] += 1
             return
         old, self.place = self.place, name
         if self.random.random() < 0.5:
@@ -351,24 +482,30 @@ class WildLife:
         else:
             self.links = {}
             # Iceberg's versions of the old place are not valid until the next one.
+            self._checks = [each for each in self._checks if each.format == "delta"]
+        self.events[f"moved: {'link' if self.links else 'no link'}"] += 1
+        self._checks = [replace(each, place=name) for each in self._checks]
         self._pending = []
         self._send_lone(2)
         self._publish()
 
     def _keep_copy(self) -> None:
         self._copy = self.objects()
+        self._as_copied = set(self.committed), list(self._whole), self.formats
 
     def _lose(self) -> None:
         """Go on with a copy that ended early: publications are lost, and tables are newer, or the other way round."""
         if not self._copy:
             return
+        self.check(is_settled=False)
         self.look()
         now = self.objects()
         folder = self.random.choice(["publication", *(FOLDERS[name] for name in FOLDERS)])
         if folder != "publication" and self.random.random() < 0.5:
             # Only the last versions of a format are missing. Publishers write them again.
             newer = sorted(path for path in now.keys() - self._copy.keys() if path.startswith(f"{TOPIC}/{folder}/"))
-            lost = newer[self.random.randrange(len(newer) + 1) :]
+            lost = newer[int(self.random.random() * len(newer)) :]
+            self.events[f"copy ended early: {next(name for name in FOLDERS if FOLDERS[name] == folder)}"] += bool(lost)
         else:
             start = f"{TOPIC}/publication/"
             newer = sorted(p for p in now.keys() - self._copy.keys() if p.startswith(start) and p.endswith(".json"))
@@ -382,13 +519,47 @@ class WildLife:
         for path in lost:
             self.world.memory.delete(path)
         self.told.append(f"  lost {len(lost)} of {folder}")
+        self.events["copy ended early: publications"] += any("/publication/" in path for path in lost)
+        self._go_on_with_copy()
+
+    def _lose_log(self) -> None:
+        """Go on with a copy whose tables are newer than the log and the publications."""
+        if not self._copy:
+            return
+        self.check(is_settled=False)
+        self.look()
+        now, copy = self.objects(), self._copy
+        of_tables = tuple(f"{TOPIC}/{folder}/" for folder in FOLDERS.values())
+        lost = [path for path in now if path not in copy and not path.startswith(of_tables) and ".parquet" not in path]
+        for start in of_tables:
+            newer = sorted(path for path in now if path not in copy and path.startswith(start))
+            lost += newer[self.random.randrange(len(newer) + 1) :] if self.random.random() < 0.5 else []
+        changed = [path for path in copy if path in now and now[path] != copy[path] and not path.startswith(of_tables)]
+        for path in (*lost, *changed):
+            self.world.memory.delete(path)
+        for path in copy.keys() - (now.keys() - set(changed)):
+            self.world.memory.put_if_absent(path, copy[path])
+        self.told.append(f"  lost {len(lost)} objects and the log behind")
+        self.events["copy ended early: log"] += 1
+        self.committed, self._whole, self.formats = self._as_copied
+        # The transactions of the copy are ended by whoever takes over.
+        self._open = {}
+        for number in range(3):
+            producer = self.world.open().producer(f"open{number}", staged=False)
+            producer.init_transactions()
+            producer.close()
+        self._go_on_with_copy()
+
+    def _go_on_with_copy(self) -> None:
         self._copy = {}
         newest = self._newest()
         self._known = -1 if newest is None else newest.number
-        self._seen = {}
+        self._seen, self._checks, self._pending = {}, [], []
         for name in self.formats:
             self._remove_unless_whole(name)
         self._send_lone(2)
+        # Inline rows are published, too. Without a new publication no publisher looks at the versions behind the newest.
+        self.world.clock.advance_ms(2000)
         self._publish()
 
     def _remove_unless_whole(self, name: str) -> None:
@@ -398,11 +569,14 @@ class WildLife:
             self._remove(name)
 
     def _vacuum(self) -> None:
+        self.check(is_settled=False)
         self.look()
         self.world.clock.advance_ms(self.random.choice([1, 20, 30]) * 3_600_000)
         store = self.world.open()
         report = vacuum(store.runtime, reading.read_session(store.runtime), dry_run=False)
         assert not report.failed, report.failed
+        self.events["vacuum deleted objects"] += bool(report.deleted)
+        self._judge_again()
         self._copy = {}
 
     # -- the topic ------------------------------------------------------------------------------------------------------
@@ -422,8 +596,10 @@ class WildLife:
     def _again(self) -> None:
         if self.random.random() < 0.5:
             return
+        self.check(is_settled=False)
+        self.events["topic made again"] += 1
         self.world.open().delete_topic(TOPIC)
-        for producer, _ in self._open.values():
+        for producer, *_ in self._open.values():
             self._give_up(producer)
         self._open = {}
         self._create()
@@ -432,6 +608,7 @@ class WildLife:
         """End a format, or begin one."""
         if self.random.random() < 0.5:
             return
+        self.check(is_settled=False)
         self.look()
         every: tuple[FormatName, ...] = ("delta", "iceberg")
         name = self.random.choice(every)
@@ -440,10 +617,13 @@ class WildLife:
             self._set_formats()
             self._publish()
             self._remove(name)
+            self._checks = [each for each in self._checks if each.format != name]
+            self.events[f"ended {name}"] += 1
         else:
             self.formats = (*self.formats, name)
             self._set_formats()
             self._publish()
+            self.events[f"begun {name}"] += 1
 
     def _columns(self) -> None:
         store = self.world.open()
@@ -451,12 +631,8 @@ class WildLife:
         texts = [name for name in columns if name in NAMES]
         free = [name for name in NAMES if name not in columns]
         # A change that decides which rows are tombstones is refused.
-        kinds = (
-            ["rename", "swap", "widen"]
-            if self.keyed
-            else ["add", "default", "drop", "rename", "swap", "widen", "again"]
-        )
-        kind = self.random.choice(kinds)
+        kind = self.random.choice(["rename", "swap", "widen"] if self.keyed else COLUMNS)
+        before = store.runtime.topic(TOPIC, 0).schema_id
         if kind == "default" and free:
             store.alter_topic(TOPIC, add_columns={free[0]: "string"}, column_defaults={free[0]: "none"})
         elif kind == "add" and free:
@@ -472,11 +648,16 @@ class WildLife:
         elif kind == "again" and texts:
             store.alter_topic(TOPIC, drop_columns=[texts[0]])
             store.alter_topic(TOPIC, add_columns={texts[0]: "string"})
+        self.events[f"columns: {kind}"] += self.world.open().runtime.topic(TOPIC, 0).schema_id != before
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
-    def _send(self, store: Store, producer: Any, count: int) -> set[int]:
-        schema = store.runtime.topic(TOPIC, 0).schema
+    def _send(self, store: Store, producer: Any, count: int, old: Sequence[SchemaField] = ()) -> set[int]:
+        """Send rows. A producer that began with the `old` columns writes a name into the column that it had then."""
+        schema: Sequence[SchemaField] = store.runtime.topic(TOPIC, 0).schema
+        known = {column.name: column.id for column in old}
+        if any(known.get(column.name, column.id) != column.id for column in schema):
+            schema = old
         sent = set()
         for _ in range(count):
             number, self.next_id = self.next_id, self.next_id + 1
@@ -526,13 +707,14 @@ class WildLife:
         )
         producer.init_transactions()
         producer.begin_transaction()
-        self._open[number] = (producer, self._send(store, producer, 3))
+        rows = self._send(store, producer, 3)
+        self._open[number] = (producer, rows, store.runtime.topic(TOPIC, 0).schema)
         producer.flush()
 
     def _more(self) -> None:
-        for number, (producer, rows) in list(self._open.items()):
+        for number, (producer, rows, old) in list(self._open.items()):
             try:
-                rows |= self._send(self.world.open(), producer, 2)
+                rows |= self._send(self.world.open(), producer, 2, old)
                 producer.flush()
             except TxlogError:
                 # The columns have changed.
@@ -542,7 +724,7 @@ class WildLife:
     def _end(self) -> None:
         if not self._open:
             return
-        producer, rows = self._open.pop(self.random.choice(list(self._open)))
+        producer, rows, _ = self._open.pop(self.random.choice(list(self._open)))
         if self.random.random() < 0.6:
             self.committed |= rows
             try:
@@ -579,6 +761,7 @@ class WildLife:
         session = reading.read_session(store.runtime)
         policy = compaction_policy(store.runtime, store.runtime.topic(TOPIC, 0))
         assert policy is not None
+        self.events["compacted"] += 1
         for number in range(3):
             compact_partition(store.runtime, session, TopicPartition(TOPIC, number), policy)
 
