@@ -21,7 +21,7 @@ from tests.publication.wild_lives import EVENTS, WildLife
 from txlog.core import publication as deciding
 from txlog.publication import delta, iceberg
 from txlog.publication import publish as publishing
-from txlog.publication.iceberg_names import DIGEST
+from txlog.publication.iceberg_names import DIGEST, IcebergTable
 
 LIVES = 200
 STEPS = 50
@@ -139,6 +139,12 @@ def _take_the_version_of_a_lost_publication(patch: Patch) -> None:
     patch.setattr(iceberg, "_version_of", version_of)
 
 
+def _take_lists_of_a_lost_publication(patch: Patch) -> None:
+    patch.setattr(
+        IcebergTable, "manifest_list", lambda table, number, _: f"metadata/snap-{table.snapshot_id(number)}.avro"
+    )
+
+
 def _give_a_new_table_the_old_id(patch: Patch) -> None:
     patch.setattr(delta, "_new_id", lambda first: "")
 
@@ -149,6 +155,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], int]] = {
     "rows left out are named by the file alone": (_name_deletes_by_the_file, 16),
     "gs and gcs are two places": (_take_each_scheme_for_another_place, 2),
     "the version of a lost publication is taken": (_take_the_version_of_a_lost_publication, 18),
+    "lists of a lost publication are taken": (_take_lists_of_a_lost_publication, 32),
     "a Delta table that begins again has the old id": (_give_a_new_table_the_old_id, 21),
 }
 """An old defect, and the first life that notices it."""
