@@ -153,6 +153,7 @@ class WildLife:
         self._files: dict[str, pa.Table] = {}
         self.checked = 0
         self.events: Counter[str] = Counter()
+        self._hides_rows = seed % 4 == 3
         self._checks: list[Check] = []
         """Of versions that readers may still use."""
         self.told: list[str] = []
@@ -235,11 +236,11 @@ class WildLife:
     def _killed(self) -> None:
         """A publisher dies before or after a request."""
         self._send_lone(1)
-        self._die()
+        self._die(is_alone=True)
         if self.random.random() < 0.6:
             self._publish()
 
-    def _die(self) -> None:
+    def _die(self, *, is_alone: bool = False) -> None:
         where = self.random.choice(
             [
                 "",
@@ -255,6 +256,8 @@ class WildLife:
         if where.startswith("write_file"):
             # Few publications copy rows, and few of these need two files.
             number = 1
+            if is_alone and self._hides_rows:
+                self._hide_rows()
         moment = self.random.choice(["before", "after"])
         failing = FailingStore(self.world.memory, Fault(action="crash", moment=moment, match=where, number=number))  # type: ignore[arg-type]
         try:
@@ -268,6 +271,18 @@ class WildLife:
         except TxlogError as error:
             # It may die while it settles an error. The next publisher meets the same.
             self.told.append(f"  {error}"[:100])
+
+    def _hide_rows(self) -> None:
+        """Make a file of rows that are published and rows of a transaction that was open then."""
+        self._begin()
+        self._send_lone(4)
+        self._publish()
+        self._more()
+        while self._open:
+            self._end()
+        self._send_lone(4)
+        self._merge()
+        self.world.clock.advance_ms(2000)
 
     def _between(self) -> None:
         """Something happens, or another publisher works, while one is in the middle."""
