@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.core import envelope, evolution
+from txlog.core.names import publication_path
 from txlog.core.publication import Tables, fold
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import Publication, PublishedFile, PublishedPartition, RowRun
@@ -143,7 +144,9 @@ class PublishedTopic:
             write_id="0" * 32,
             previous="0" * 64,
         )
-        self.tables = fold(before, publication, envelope.digest(envelope.encode(publication)))
+        data = envelope.encode(publication)
+        self.store.put_if_absent(publication_path(self.topic.topic, number), data)
+        self.tables = fold(before, publication, envelope.digest(data))
         return self.tables
 
     def write(self, before: Tables | None, after: Tables) -> None:

@@ -224,8 +224,9 @@ def _vector(action: Version) -> str:
     return ((action.get("deletionVector") or {}).get("pathOrInlineDv")) or ""
 
 
-def _named(state: Version) -> tuple[str, dict[str, str]]:
-    return state["metaData"]["id"], {path: _vector(add) for path, add in state["files"].items()}
+def _named(state: Version) -> tuple[str, Any, dict[str, str]]:
+    table = state["metaData"]
+    return table["id"], json.loads(table["schemaString"]), {path: _vector(add) for path, add in state["files"].items()}
 
 
 # -- Avro, as its specification says -----------------------------------------------------------------------------------

@@ -70,10 +70,16 @@ def _why(
         # Delta's readers differ in whether they take a narrower type without a feature that few of them know.
         if found.type != field.type and (by_name or not is_wider(found.type, field.type)):
             return f"column {path!r} is {found.type} there"
+        if by_name and field.type == "map" and _shape(field) != _shape(found):
+            return f"column {path!r} is a map with other fields there, which delta-rs does not read"
         why = _why(field.fields, found.fields, last_id, f"{path}.", by_name=by_name)
         if why is not None:
             return why
     return None
+
+
+def _shape(field: SchemaField) -> set[Place]:
+    return {place for place, _ in _placed(field.fields, field.id)}
 
 
 def _placed(fields: Sequence[SchemaField], above: int = 0) -> Iterator[tuple[Place, int]]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
-from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size
+from txlog.core.effects import Delete, Get, List, Program, PutIfAbsent, PutOutcome, Size
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.commit import Id, Offset, Time
@@ -28,7 +29,7 @@ from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
 from txlog.publication.delta_schema import delta_schema, needed_features
 from txlog.publication.delta_statistics import delta_statistics
 from txlog.publication.foreign import as_type, json_object, whole_number
-from txlog.publication.formats import table_conflict
+from txlog.publication.formats import is_decided, table_conflict
 
 LOG_FOLDER = "_delta_log/"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -47,6 +48,8 @@ _WRITER_FEATURES = ("invariants", OWN_FEATURE)
 _NEVER = "interval 18250 days"
 _MAX_VERSION = 10**20 - 1
 """A version has 20 digits in its name."""
+_AHEAD = re.compile(r"(\d{20})\.(?:json\Z|checkpoint\b)", re.ASCII)
+"""How a version, and a checkpoint in one or more parts, begins."""
 _OURS, _OURS_WITH_ID = "txlog", "txlog.table"
 """The field of `commitInfo` from which the next version takes what it must know of this one.
 
@@ -108,10 +111,12 @@ def complete_version(
 ) -> Program[None]:
     """Write the checkpoint of a version if its publisher died before. Readers would replay the log from an older one.
 
-    `columns` reads the topic with the columns of the publication. Costs five requests at each tenth version, and none
-    at the others. Raises TableConflictError as `write_version`.
+    `columns` reads the topic with the columns of the publication. Costs a LIST, two requests if the table has a
+    checkpoint, and five more at each tenth version. Raises TableConflictError as `write_version`, and if the log goes
+    on behind this version.
     """
     folder, version = f"{after.newest.topic}/{LOG_FOLDER}", after.version_of("delta")
+    yield from _check_end(folder, version, after)
     if not _has_checkpoint(version):
         return
     state = yield from _read(f"{folder}{version:020d}.json", after)
@@ -318,6 +323,28 @@ def _put_own(ctx: Context, path: str, data: bytes, after: Tables) -> Program[boo
         return True if outcome is PutOutcome.WRITTEN else None
 
     return (yield from create(ctx, path, data, look, what="the version"))
+
+
+def _check_end(folder: str, version: int, after: Tables) -> Program[None]:
+    """Check that no version lies behind the one of `after`, unless another publisher was faster.
+
+    Readers would go on to it, or begin with its checkpoint. An incomplete copy of the store may have left it. A
+    checkpoint alone is removed: it is made of versions. So is a `_last_checkpoint` that names none: readers would find
+    no table.
+    """
+    listed = yield List(folder, start_after=f"{version:020d}.json")
+    ahead = [(int(match[1]), name) for name in listed if (match := _AHEAD.match(name))]
+    for number, name in sorted(ahead, reverse=True):
+        if (yield from is_decided("delta", after, number)):
+            break
+        if name.endswith(".json"):
+            raise table_conflict("delta", after.newest.topic, folder + name)
+        yield Delete(folder + name)
+    if LAST_CHECKPOINT in listed:
+        there = yield Get(folder + LAST_CHECKPOINT)
+        hinted = -1 if there is None else hinted_version(there)
+        if not (yield from _is_there(_checkpoint_path(folder, hinted))):
+            yield Delete(folder + LAST_CHECKPOINT)
 
 
 def _has_checkpoint(version: int) -> bool:

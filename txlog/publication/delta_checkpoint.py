@@ -5,6 +5,7 @@ It has no `remove` actions. Only VACUUM needs them, and only txlog deletes files
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
@@ -85,7 +86,10 @@ def checkpoint(actions: Sequence[dict[str, Any]]) -> bytes:
 
 
 def is_same_table(data: bytes, actions: Sequence[dict[str, Any]]) -> bool:
-    """Return whether a checkpoint has the same table, files and removed rows. Other versions of txlog write other bytes."""
+    """Return whether a checkpoint has the same table, columns, files and removed rows.
+
+    Other versions of txlog write other bytes.
+    """
     try:
         return _named(parquet_rows(data, ["add", "metaData"])) == _named(actions)
     except Exception:
@@ -96,8 +100,9 @@ def is_same_table(data: bytes, actions: Sequence[dict[str, Any]]) -> bool:
 def _named(actions: Sequence[dict[str, Any]]) -> list[str]:
     adds = (action.get("add") for action in actions)
     vectors = {each["path"]: (each.get("deletionVector") or {}).get("pathOrInlineDv") for each in adds if each}
-    ids = [action["metaData"]["id"] for action in actions if action.get("metaData")]
-    return [*map(str, ids), *(f"{path} {vectors[path]}" for path in sorted(vectors))]
+    tables = [action["metaData"] for action in actions if action.get("metaData")]
+    columns = [f"{table['id']} {json.loads(table['schemaString'])}" for table in tables]
+    return [*columns, *(f"{path} {vectors[path]}" for path in sorted(vectors))]
 
 
 def _row(action: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 
-from txlog.core.effects import Get, List, Program
+from txlog.core.effects import Get, List, Program, Size
+from txlog.core.names import MAX_OFFSET, publication_path
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import FormatName
@@ -18,7 +19,7 @@ _TABLES: dict[FormatName, tuple[str, str]] = {
     "iceberg": ("an Iceberg table", "metadata/"),
 }
 
-_VERSION = re.compile(r"(\d{20}|v\d+\.metadata)\.json\Z", re.ASCII)
+_VERSION = re.compile(r"(?:(\d{20})\.(?:json|checkpoint\b.*\.parquet)|v\d+\.metadata\.json)\Z", re.ASCII)
 
 
 def check_writable(formats: Iterable[FormatName], topic: TopicMetadata, url: str) -> None:
@@ -60,11 +61,12 @@ def complete_version(
 ) -> Program[None]:
     """Write what a publisher that died has left out of a version, although readers see the version already.
 
-    `columns` reads the topic with the columns of the publication. Raises TableConflictError.
+    `columns` reads the topic with the columns of the publication. Raises TableConflictError, also if the table goes on
+    behind the newest publication, as after an incomplete copy of the store.
     """
     module = import_module(_MODULES[name])
     if name == "iceberg":
-        yield from module.put_hint(after)
+        yield from module.complete_version(after)
     else:
         yield from module.complete_version(after, columns, retention_ms=retention_ms)
 
@@ -77,6 +79,16 @@ def first_version(name: FormatName, topic: str) -> Program[str | None]:
     folder = f"{topic}/{_TABLES[name][1]}"
     versions = [each for each in (yield List(folder)) if _VERSION.match(each)]
     return folder + min(versions, key=lambda each: (len(each), each)) if versions else None
+
+
+def is_decided(name: FormatName, tables: Tables, version: int) -> Program[bool]:
+    """Return whether there is a publication for a version that is newer than that of `tables`.
+
+    It is there before the version is.
+    """
+    number = tables.newest.formats[name] + version
+    size = None if number > MAX_OFFSET else (yield Size(publication_path(tables.newest.topic, number)))
+    return size is not None
 
 
 def table_conflict(name: FormatName, topic: str, path: str) -> TableConflictError:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size, gathered
+from txlog.core.names import table_version_path
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import PublishedFile
@@ -22,7 +23,7 @@ from txlog.errors import InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create, put_pure
 from txlog.publication.foreign import foreign, json_object
-from txlog.publication.formats import table_conflict
+from txlog.publication.formats import is_decided, table_conflict
 from txlog.publication.iceberg_names import (
     CUT_AT,
     DIGEST,
@@ -108,6 +109,7 @@ def write_version(
         data = library.metadata(
             table, previous, after, topic, written, path, writer.summary(publication.operation), retention_ms
         )
+    yield from _check_end(after)
     yield from _put_metadata(ctx, after, data)
     yield from put_hint(after)
 
@@ -126,29 +128,50 @@ def check_version(tables: Tables, data: bytes) -> Program[None]:
     raise _conflict(tables)
 
 
+def complete_version(after: Tables) -> Program[None]:
+    """Let `version-hint.text` name a version, as `put_hint`. Raises TableConflictError if the table goes on behind its end."""
+    yield from put_hint(after)
+    yield from _check_end(after)
+
+
 def put_hint(tables: Tables) -> Program[None]:
     """Let `version-hint.text` name the version of the newest publication, unless it names a newer one.
 
     Another publisher may do the same at the same time. The hint then names one of the two versions. A publisher that
-    dies between the two steps leaves none, and the next one calls this again.
+    dies between the two steps leaves none, and the next one calls this again. A hint that names a version
+    of no publication is replaced: readers would find rows that the log does not have.
     """
     newest = tables.newest
     path, version = f"{newest.topic}/{HINT}", tables.version_of("iceberg") + 1
     found: bytes | None = yield Get(path)
-    hinted = int(found[:20]) if found is not None and found.isdigit() else 0
-    if hinted == version:
+    wanted = str(version).encode()
+    if found == wanted:
         return
+    hinted = int(found[:20]) if found is not None and found.isdigit() else 0
     if hinted > version:
-        # A publisher was faster, unless the store is an incomplete copy that lacks the version.
-        size = yield Size(f"{newest.topic}/{FOLDER}v{hinted}.metadata.json")
-        if size is not None:
+        hinted_path = f"{newest.topic}/{FOLDER}v{hinted}.metadata.json"
+        # A publisher was faster, unless the store is an incomplete copy: it lacks the version, or the publication.
+        size = yield Size(hinted_path)
+        if size is not None and (yield from is_decided("iceberg", tables, hinted - 1)):
             return
     if found is not None:
         yield Delete(path)
-    yield PutIfAbsent(path, str(version).encode())
+    yield PutIfAbsent(path, wanted)
 
 
 # -- details ----------------------------------------------------------------------------------------------------------
+
+
+def _check_end(tables: Tables) -> Program[None]:
+    """Check that the next version is not there before its publication. An incomplete copy of the store may have left it.
+
+    Spark goes on from the hint to the next versions.
+    """
+    following = tables.version_of("iceberg") + 1
+    path = table_version_path("iceberg", tables.newest.topic, following)
+    size = yield Size(path)
+    if size is not None and not (yield from is_decided("iceberg", tables, following)):
+        raise table_conflict("iceberg", tables.newest.topic, path)
 
 
 def _library() -> Any:

@@ -53,7 +53,14 @@ from txlog.protocol.publications import (
 from txlog.protocol.topics import earlier_version
 from txlog.publication.columns import named_columns, why_misread
 from txlog.publication.file_rows import offsets_of, write_copy
-from txlog.publication.formats import check_writable, complete_version, first_version, is_written, write_version
+from txlog.publication.formats import (
+    check_writable,
+    complete_version,
+    first_version,
+    is_written,
+    table_conflict,
+    write_version,
+)
 from txlog.publication.known import Known
 from txlog.publication.so_far import SoFar
 from txlog.storage.backends import canonical_url
@@ -389,7 +396,7 @@ def roll_forward(
     while late and not _is_written(runtime, tables[late - 1], formats):
         late -= 1
         if not late and (first := tables[0].number) > 0:
-            earlier = runtime.run(read_publications(topic.topic, first_whole(first - 1), first - 1)).tables
+            earlier = _before(runtime, tables[0], first, formats)
             tables, late = [*earlier, *tables], len(earlier)
     if late and not (is_complete and late == len(tables)):
         # A publisher that died in the middle of a version has left this one, or one that is written below.
@@ -404,6 +411,19 @@ def _complete(runtime: Runtime, tables: Tables, topic: TopicMetadata, formats: S
     for name in _both(tables, formats):
         columns = earlier_version(newest.topic, newest.topic_version)
         runtime.run(complete_version(name, tables, columns, retention_ms=retention_ms))
+
+
+def _before(runtime: Runtime, tables: Tables, first: int, formats: Sequence[FormatName]) -> tuple[Tables, ...]:
+    """Return the tables before publication `first`, whose version in one of the formats is missing."""
+    topic = tables.newest.topic
+    try:
+        return runtime.run(read_publications(topic, first_whole(first - 1), first - 1)).tables
+    except MissingObjectError as error:
+        # Vacuum deletes them only after this version was written (C13).
+        missing = [name for name in _both(tables, formats) if not runtime.run(is_written(name, tables))]
+        if not missing:
+            raise
+        raise table_conflict(missing[0], topic, tables.path_of(missing[0])) from error
 
 
 def _is_written(runtime: Runtime, tables: Tables, formats: Sequence[FormatName]) -> bool:
