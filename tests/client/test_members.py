@@ -26,6 +26,8 @@ from txlog.errors import (
     InvalidRequestError,
     TxlogTimeoutError,
 )
+from txlog.maintenance.vacuum import vacuum
+from txlog.protocol.context import INTERNAL_ROLL
 from txlog.testing.clock import ManualClock
 
 SESSION_MS = 45_000
@@ -703,6 +705,7 @@ def a_record_from_ahead(world: World, ms: int) -> None:
 
 
 MINUTES_14 = 14 * 60_000
+DAY_MS = 24 * 3600_000
 
 
 def test_a_record_from_ahead_ends_no_session_and_a_killed_member_is_removed_in_time(world):
@@ -778,6 +781,32 @@ def test_a_join_long_after_a_death_waits_for_nothing(world, wrong_ms):
         a.consumer.commit({FOUR[0]: number})
     world.clock.advance_ms(SESSION_MS + 1_000)
     assert Elsewhere(world, "b", wrong_ms).held == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("wrong_ms", [0, MINUTES_14])
+def test_a_join_finds_a_death_whose_heartbeats_vacuum_has_removed(world, wrong_ms):
+    """The log then has no segment: all of it lies below the boundary."""
+    a, home = Member(world, "a"), offsets_partition("g", 50)
+    a.membership._stop.set()
+    for _ in range(INTERNAL_ROLL.batches):
+        a_record_from_ahead(world, 0)
+    runtime = world.open().runtime
+    for _ in range(3):
+        world.clock.advance_ms(2 * DAY_MS)
+        vacuum(runtime, read_session(runtime), dry_run=False)
+        a_record_from_ahead(world, 0)
+    left = [path for path in world.memory.list(home.folder) if path.endswith((".index", ".boundary"))]
+    assert [path.rpartition(".")[2] for path in left] == ["boundary"]
+    assert Elsewhere(world, "b", wrong_ms).held == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("wrong_ms", [-MINUTES_14, MINUTES_14])
+def test_a_join_after_the_death_of_a_member_with_a_wrong_clock_waits_for_nothing(world, wrong_ms):
+    """Its last heartbeat may be from the future, by the clock of the process that joins."""
+    dead = Elsewhere(world, "a", wrong_ms)
+    dead.membership._stop.set()
+    world.clock.advance_ms(SESSION_MS + 1_000)
+    assert Member(world, "b").held == [0, 1, 2, 3]
 
 
 def test_a_member_that_slept_past_its_session_is_fenced_although_nobody_has_noticed(world):

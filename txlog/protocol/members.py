@@ -13,7 +13,7 @@ from txlog.core.append_rules import BatchDraft, next_record
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import find_job
 from txlog.core.members import Quiet, beat_of, is_over
-from txlog.core.names import TopicPartition, batch_name
+from txlog.core.names import TopicPartition, batch_name, boundary_name
 from txlog.core.records import CommitRecord, Entry, GroupMember, GroupRow, HeartbeatEntry
 from txlog.core.state import PartitionState
 from txlog.errors import InvalidRequestError, StorageError, StoreAccessError, TxlogError
@@ -23,6 +23,9 @@ from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.requests import many, modified, store_now
 from txlog.protocol.seal import seal_in_turn
 from txlog.protocol.slot import Stop, append_slot
+
+_LITTLE_MS = 1000
+"""Clocks that NTP keeps differ by less than this."""
 
 Judge: TypeAlias = Callable[[PartitionState, int], tuple[Entry, ...] | TxlogError | None]
 """(the fold, the time of the record) -> the entries to append, an error, or None: there is nothing to write."""
@@ -143,17 +146,21 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
     """Return the members whose last heartbeat is older than their session by the store's clock.
 
     Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for each
-    such member: the record of the heartbeat, or the last sealed segment if that is newer than the heartbeat.
+    such member: the record of the heartbeat, or else the last sealed segment or the boundary, which are newer than the
+    heartbeat.
     """
-    now_ms = max((yield Now()), view.state.last_timestamp)
+    own_ms: int = yield Now()
+    now_ms = max(own_ms, view.state.last_timestamp)
     group, value = row.entry.group, row.entry.value
     members = () if value is None else value.members
-    seem_over = [each for each in members if is_over(row, each, now_ms)]
+    # A heartbeat from the future tells nothing: one of the two clocks is wrong.
+    limit_ms = own_ms + _LITTLE_MS
+    seem_over = [each for each in members if is_over(row, each, now_ms) or beat_of(row, each.member_id) > limit_ms]
     if not seem_over:
         return {}
     tp = view.topic_partition
-    newest = tp.folder + view.walk[-1].index if view.walk else ""
-    paths = {each.member_id: newest for each in seem_over}
+    newest = view.walk[-1].index if view.walk else boundary_name(view.boundary)
+    paths = {each.member_id: tp.folder + newest for each in seem_over}
     for stored in view.tail:
         for entry in stored.record.entries:
             if isinstance(entry, HeartbeatEntry) and entry.group == group and entry.member_id in paths:
