@@ -177,3 +177,64 @@ def test_close_of_a_fenced_producer_leaves_no_future_open(world: World, store: S
         producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
     producer.close()
     assert isinstance(future.exception(0), txlog.errors.ProducerFencedError)
+
+
+@pytest.mark.parametrize("how", ["poll", "iterate"])
+def test_no_thread_takes_rows_that_another_one_is_about_to_return(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    world.open().create_topic("orders", ORDERS)
+    with world.open().producer() as producer:
+        producer.send("orders", orders(1))
+    consumer = world.open().consumer("orders", auto_offset_reset="earliest")
+    refused: list[IllegalStateError] = []
+    poll = consumer._poll
+
+    def and_then_another_thread(*args: Any) -> Any:
+        batch = poll(*args)
+
+        def other() -> None:
+            monkeypatch.undo()
+            try:
+                consumer.poll(0)
+            except IllegalStateError as error:
+                refused.append(error)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return batch
+
+    monkeypatch.setattr(consumer, "_poll", and_then_another_thread)
+    batch = consumer.poll(0) if how == "poll" else next(consumer.iterate())
+    assert batch is not None
+    assert len(refused) == 1
+    assert "poll() runs in thread" in str(refused[0])
+    assert consumer.poll(0) is None
+
+
+@pytest.mark.parametrize("call", ["commit", "close"])
+def test_a_handler_inside_a_poll_commits_no_row_that_is_not_returned(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The handler of a signal, which ends the program after that."""
+    world.open().create_topic("orders", ORDERS)
+    with world.open().producer() as producer:
+        producer.send("orders", orders(1, 2, 3, 4))
+    consumer = world.open().consumer("orders", group_id="g", auto_offset_reset="earliest", max_poll_records=2)
+    assert consumer.poll(0) is not None
+
+    take = consumer._fetcher.next_batch
+
+    def and_then_a_signal() -> Any:
+        if (batch := take()) is not None:
+            monkeypatch.undo()
+            getattr(consumer, call)()
+            raise SystemExit
+        return batch
+
+    monkeypatch.setattr(consumer._fetcher, "next_batch", and_then_a_signal)
+    with pytest.raises(SystemExit):
+        consumer.poll(0)
+    (found,) = world.open().admin().describe_group("g").offsets
+    assert found.committed == 2

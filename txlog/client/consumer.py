@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
 from typing import Self, overload
 
 import pyarrow as pa
@@ -201,20 +203,23 @@ class Consumer:
         rows of the other topics, and raise the error again instead of returning None. This ends when you subscribe or
         assign other topics, or when the topic is created again: then polls return its rows from the first one on.
         """
-        batch = self._poll(timeout_ms)
+        batch = self._poll(timeout_ms, sys._getframe())
+        if batch is None:
+            return None
+        assert self._turns.turn is not None
         # One line: before it the rows are not returned, and the next call takes them back.
-        self._fetcher.taken = None; return batch  # fmt: skip # noqa: E702
+        self._fetcher.taken = None; self._turns.turn = self._turns.turn.before; return batch  # fmt: skip # noqa: E702
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield rows for ever, as they come."""
 
-        def take() -> pa.RecordBatch | None:
+        def take(frame: FrameType) -> pa.RecordBatch | None:
             batch = None
             while batch is None and not self._closed:
-                batch = self._poll(self._config.fetch_max_wait_ms)
+                batch = self._poll(self._config.fetch_max_wait_ms, frame)
             return batch
 
-        return Rows(take, self._fetcher)
+        return Rows(take, self._fetcher, self._turns)
 
     def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
@@ -225,15 +230,14 @@ class Consumer:
         schemas = OneSchema(self._runtime)
         rows = ToEnd(self._poll, lambda: self.awaited, timeout_ms, self._who)
 
-        def take() -> pa.RecordBatch | None:
-            batch = rows.next()
+        def take(frame: FrameType) -> pa.RecordBatch | None:
+            batch = rows.next(frame)
             return None if batch is None else schemas.align(batch)
 
-        return Rows(take, self._fetcher)
+        return Rows(take, self._fetcher, self._turns)
 
-    def _poll(self, timeout_ms: int) -> pa.RecordBatch | None:
-        with self._turns.take("poll"):
-            return self._take_rows(timeout_ms)
+    def _poll(self, timeout_ms: int, frame: FrameType) -> pa.RecordBatch | None:
+        return self._turns.poll(lambda: self._take_rows(timeout_ms), frame)
 
     def _take_rows(self, timeout_ms: int) -> pa.RecordBatch | None:
         """Return the next rows, which count as returned when `_fetcher.taken` is None."""
@@ -255,7 +259,8 @@ class Consumer:
             try:
                 batch = self._fetcher.next_batch()
                 if batch is not None and self._membership.may_return():
-                    return batch
+                    # A listener, or the handler of a signal, may have closed the consumer in this poll.
+                    return None if self._closed else batch
                 if batch is not None or self._fetcher.plan():
                     continue
             except OffsetOutOfRangeError as error:

@@ -73,8 +73,13 @@ class Fetcher:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the positions that are known."""
-        return {tp: fetch.position for tp, fetch in self._partitions.items() if fetch.position is not None}
+        """Return the positions that are known. Rows that a poll has not returned yet lie at or above them."""
+        known = {tp: fetch.position for tp, fetch in self._partitions.items() if fetch.position is not None}
+        taken = self.taken
+        if taken is not None and taken.position is not None:
+            # A call inside that poll asks: of a listener, or of the handler of a signal.
+            known |= {tp: taken.position for tp in known if self._partitions[tp] is taken.fetch}
+        return known
 
     @property
     def lost(self) -> list[TopicPartition]:

@@ -99,7 +99,8 @@ class Turns(Maker):
         self._lock = threading.RLock() if lock is None else lock
         self._nested = nested
         self._mend = mend
-        self._turn: _Turn | None = None
+        self.turn: _Turn | None = None
+        """The innermost call that has the turn, or had it when an interrupt ended it."""
 
     def is_free(self, *, nested: bool = False) -> bool:
         """Return whether no call runs; with `nested`, no call of another thread."""
@@ -139,7 +140,7 @@ class Turns(Maker):
                 turn.wait()
             self.check_free(turn.call, nested=turn.nested)
             turn.before = self._current()
-            self._turn = turn
+            self.turn = turn
         if turn.before is None and self._mend is not None:
             try:
                 self._mend()
@@ -149,11 +150,31 @@ class Turns(Maker):
 
     def end(self, turn: _Turn) -> None:
         """Take the turn back."""
-        if self._turn is turn:
-            self._turn = turn.before
+        if self.turn is turn:
+            self.turn = turn.before
+
+    def poll(self, read: Callable[[], T | None], frame: FrameType) -> T | None:
+        """Return what `read` returns. Unless that is None, the call `poll` still has the turn, until `frame` ends.
+
+        That function gives the turn back in the line in which rows leave it. Before that line, a call of another thread
+        would take for interrupted what is about to be returned.
+        """
+        self.check()
+        turn = _Turn(self, "poll", self._nested, None, threading.current_thread(), frame)
+        self.begin(turn)
+        try:
+            found = read()
+        except BaseException:
+            self.end(turn)
+            raise
+        if found is None:
+            self.end(turn)
+        else:
+            self.turn = turn  # and not a call inside it that an interrupt has ended
+        return found
 
     def _current(self) -> _Turn | None:
-        turn = self._turn
+        turn = self.turn
         while turn is not None and has_ended(turn.frame):
             turn = turn.before
         return turn

@@ -6,11 +6,14 @@ Other members may still own partitions of this consumer's share.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FrameType
 
 import pyarrow as pa
 
 from txlog.client.fetcher import Fetcher
+from txlog.client.turns import Turns
 from txlog.core.names import TopicPartition
 from txlog.logs import log
 from txlog.text import count_text
@@ -28,7 +31,7 @@ class ToEnd:
 
     def __init__(
         self,
-        poll: Callable[[int], pa.RecordBatch | None],
+        poll: Callable[[int, FrameType], pa.RecordBatch | None],
         awaited: Callable[[], Mapping[str, Collection[TopicPartition]]],
         timeout_ms: int,
         who: str,
@@ -39,10 +42,10 @@ class ToEnd:
         self._who = who
         self._named: set[str] = set()
 
-    def next(self) -> pa.RecordBatch | None:
-        """Return the next rows; None at the end."""
+    def next(self, frame: FrameType) -> pa.RecordBatch | None:
+        """Return the next rows; None at the end. `frame` is the function from which they leave the consumer."""
         while True:
-            batch = self._poll(self._wait_ms)
+            batch = self._poll(self._wait_ms, frame)
             if batch is not None:
                 self._wait_ms = self._timeout_ms
                 return batch
@@ -61,18 +64,20 @@ class Rows(Iterator[pa.RecordBatch]):
     After an interrupt it can go on: a generator would look like one at its end.
     """
 
-    def __init__(self, take: Callable[[], pa.RecordBatch | None], fetcher: Fetcher) -> None:
+    def __init__(self, take: Callable[[FrameType], pa.RecordBatch | None], fetcher: Fetcher, turns: Turns) -> None:
         self._take = take
         self._fetcher = fetcher
+        self._turns = turns
         self._ended = False
 
     def __next__(self) -> pa.RecordBatch:
-        batch = None if self._ended else self._take()
+        batch = None if self._ended else self._take(sys._getframe())
         if batch is None:
             self._ended = True
             raise StopIteration
+        assert self._turns.turn is not None
         # One line: before it the rows are not returned, and the next call takes them back.
-        self._fetcher.taken = None; return batch  # fmt: skip # noqa: E702
+        self._fetcher.taken = None; self._turns.turn = self._turns.turn.before; return batch  # fmt: skip # noqa: E702
 
 
 def awaited_text(awaited: Mapping[str, Collection[TopicPartition]]) -> str:
