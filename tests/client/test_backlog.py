@@ -26,6 +26,7 @@ from txlog.client.store import Store
 from txlog.errors import OutcomeUnknownError, TxlogError, TxlogTimeoutError
 from txlog.protocol.context import INTERNAL_ROLL
 from txlog.protocol.load import MAX_SLOTS_BY_NAME
+from txlog.storage.object_store import Names
 from txlog.testing.latency_store import LatencyStore
 
 
@@ -131,3 +132,26 @@ def test_a_call_that_fails_keeps_what_it_has_read(beside: Beside, begin: Begin) 
 
     process.counting.inner = Tired(beside.memory, 0, beside)
     assert calls_until_done(process, 20) > 0
+
+
+@pytest.mark.parametrize("begin", [_flush, _commit])
+def test_a_call_ends_although_others_write_more_in_the_time_of_a_list_than_it_reads_by_name(
+    beside: Beside, begin: Begin
+) -> None:
+    """A folder of 500,000 names: its LIST takes 10 s, and others write 100 times meanwhile."""
+    process = Process(beside, begin)
+    process.counting.inner = LongList(beside.memory, REQUEST_MS, beside)
+    beside.others_write(2 * MAX_SLOTS_BY_NAME)
+    with beside.busy():
+        # A transaction looks at several partitions one after the other.
+        assert calls_until_done(process, 3) <= (begin is _commit)
+
+
+class LongList(LatencyStore):
+    """A store with many names in each partition."""
+
+    def list(self, prefix: str, start_after: str = "") -> Names:
+        found = self.inner.list(prefix, start_after)
+        for _ in range(500 if found else 1):
+            self._wait()
+        return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 from txlog.core import chain, envelope, names
@@ -30,6 +31,8 @@ MAX_SLOTS_BY_NAME = 64
 then all GETs are one round, and the end is that of the LIST, however fast others append."""
 MAX_MS_BY_NAME = 10_000
 """How long a process follows by name, where a store answers slowly. A call then still has time for the LIST."""
+MAX_LOADING_MS = 30_000
+"""The longest load whose time counts: a longer one may have been a pause of the process."""
 
 
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
@@ -50,9 +53,10 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
         now: ClockReading = yield ReadClocks()
         # A process that slept during its GETs may have read slots that were deleted and created again since. What it
         # found, good or damaged, counts only if the LIST is still young (R7).
-        young = now.ms_since(listed_at) < ctx.max_view_age_ms
+        loading_ms = now.ms_since(listed_at)
+        young = loading_ms < ctx.max_view_age_ms
         if isinstance(view, PartitionView) and young:
-            return view
+            return replace(view, loading_ms=loading_ms)
         # Maintenance may have deleted objects between the LIST and the GETs: list again. An object that stays missing
         # is damage.
         last = attempt == ctx.max_loads - 1
@@ -71,12 +75,16 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
     * The view is older than a tenth of the grace (or than `max_age_ms`): only records found by name on a younger view
       count (R7).
     * MAX_SLOTS_BY_NAME were read, or MAX_MS_BY_NAME are over: a process that is not faster than the writers would
-      follow them forever.
+      follow them forever. But first it follows for twice as long as the last load took. While a long LIST is made,
+      others may write more than MAX_SLOTS_BY_NAME records, and the next LIST would not find the end either.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
+    least_ms = 2 * min(view.loading_ms, MAX_LOADING_MS)
     began = now = yield ReadClocks()
-    for _ in range(MAX_SLOTS_BY_NAME):
-        if view.age_ms(now) >= limit_ms or now.ms_since(began) >= MAX_MS_BY_NAME:
+    for slots in count():
+        by_name_ms = now.ms_since(began)
+        is_enough = by_name_ms >= least_ms and (slots >= MAX_SLOTS_BY_NAME or by_name_ms >= MAX_MS_BY_NAME)
+        if is_enough or view.age_ms(now) >= limit_ms:
             break
         following = read_slot(view.topic_partition, view.state.next_offset)
         if view.needs_proof(now):
