@@ -238,3 +238,40 @@ def test_a_handler_inside_a_poll_commits_no_row_that_is_not_returned(
         consumer.poll(0)
     (found,) = world.open().admin().describe_group("g").offsets
     assert found.committed == 2
+
+
+@pytest.mark.parametrize("inside", ["send", "flush", "commit_transaction", "abort_transaction"])
+@pytest.mark.parametrize("call", ["flush", "close", "commit_transaction", "abort_transaction", "result"])
+def test_a_handler_that_would_wait_for_the_call_which_it_interrupts_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, inside: str, call: str
+) -> None:
+    """The handler of a signal runs in the same thread, and the call goes on after it."""
+    world.open().create_topic("orders", ORDERS)
+    producer = world.open().producer("loader", linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    sent = producer.send("orders", orders(1))
+    sender = producer._sender
+    name = {"send": "added", "flush": "send_now", "commit_transaction": "hold", "abort_transaction": "drop_waiting"}[
+        inside
+    ]
+    go_on, refused = getattr(sender, name), []
+
+    def and_then_a_signal(*args: Any) -> Any:
+        monkeypatch.undo()
+        made = go_on(*args)
+        try:
+            (sent.result if call == "result" else getattr(producer, call))()
+        except IllegalStateError as error:
+            refused.append(str(error))
+        return made
+
+    monkeypatch.setattr(sender, name, and_then_a_signal)
+    args = ("orders", orders(2)) if inside == "send" else ()
+    getattr(producer, inside)(*args)
+    assert f"{call}() was called inside {inside}() of the same thread" in refused[0]
+    if inside != "abort_transaction":
+        if inside != "commit_transaction":
+            producer.commit_transaction()
+        assert world.read() == ([1, 2] if inside == "send" else [1])
+    producer.close()

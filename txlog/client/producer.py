@@ -28,7 +28,7 @@ from txlog.client.scope import TransactionCall, TransactionScope
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.session import Session
 from txlog.client.transaction_manager import TransactionManager
-from txlog.client.turns import Turns, close_after
+from txlog.client.turns import Turns, call_below, close_after
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
@@ -56,8 +56,8 @@ class Producer:
     `init_transactions`, `begin_transaction`, `send_offsets_to_transaction`, `commit_transaction` and
     `abort_transaction` exclude each other: while one runs, another thread's call raises IllegalStateError at once. A
     `send` also raises it while another thread initialises, begins, commits or aborts a transaction. `close` waits for
-    such a call to end. In a future's callback only `send` and properties may be used. Calls that wait for the
-    producer's own thread raise IllegalStateError there.
+    such a call to end. In a future's callback only `send` and properties may be used. Calls that would wait for
+    themselves raise IllegalStateError there, and in the handler of a signal that interrupted a call of this producer.
 
     Call `close`, or use the producer as a context manager: entering it initialises transactions, leaving it aborts an
     open one. If a program ends without `close`, rows outside of a transaction are still sent, for at most 5 seconds. An
@@ -210,7 +210,7 @@ class Producer:
         send has the result for its own rows.
         """
         self._turns.check()
-        self._refuse_in_callback("flush")
+        self._refuse_inside("flush")
         with self._lock:
             self._turns.check_free("flush", beside=_FLUSH_BESIDE)
             self._mend()
@@ -326,8 +326,8 @@ class Producer:
         """
         if self._turns.is_elsewhere:
             return
-        self._refuse_in_callback("close")
-        with self._turns.take("close", nested=True, wait=self._await_turn):
+        self._refuse_inside("close")
+        with self._turns.take("close", wait=self._await_turn):
             if self._all_closed:
                 return
             self._closed = True
@@ -416,7 +416,7 @@ class Producer:
         self._turns.check()
         if self.transactional_id is None:
             raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
-        self._refuse_in_callback(call)
+        self._refuse_inside(call)
         return TransactionCall(self._turns.take(call, frame=sys._getframe(1)), self._transactions, call)
 
     def _mend(self) -> None:
@@ -426,17 +426,23 @@ class Producer:
 
     def _await_turn(self) -> None:
         """Wait until no call of another thread has the turn, and mend an interrupted one. Requires the lock."""
-        if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._sender.deadline_ms()):
+        if not self._sender.wait(self._turns.is_free, self._sender.deadline_ms()):
             raise TxlogTimeoutError(
                 f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}. hint: call close() again"
             )
         self._mend()  # here, because the turn of `close` itself is not free later
 
-    def _refuse_in_callback(self, call: str) -> None:
+    def _refuse_inside(self, call: str) -> None:
         if self._sender.runs_callbacks:
             raise IllegalStateError(
                 f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that runs the callback. "
                 "hint: call it in another thread"
+            )
+        below = self._turns.own_call or call_below(sys._getframe(1).f_back, (Producer.send, Producer.flush), self)
+        if below:
+            raise IllegalStateError(
+                f"{self._who}: {call}() was called inside {below}() of the same thread, as in the handler of a signal: it would wait for "
+                "itself. hint: let the handler raise an exception or set a flag"
             )
 
     def _send_now(self) -> None:
@@ -444,7 +450,7 @@ class Producer:
         self._turns.check()
         with self._lock:
             self._mend()
-        self._refuse_in_callback("result")
+        self._refuse_inside("result")
         if self._is_in_doubt():
             raise self._transactions.doubt()
         self._sender.send_now()

@@ -14,10 +14,10 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from txlog.errors import IllegalStateError
@@ -46,6 +46,19 @@ class Maker:
                 f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: two processes must "
                 f"not act as one {self._kind}. hint: make a new {self._kind} here"
             )
+
+
+def call_below(frame: FrameType | None, methods: Iterable[Callable[..., object]], client: object) -> str:
+    """Return which of these methods of `client` runs in `frame` or below it in this thread's stack; empty if none does.
+
+    Then the handler of a signal, or a callback, makes a call while that method waits for it to return.
+    """
+    codes = {method.__code__: method.__name__ for method in methods if isinstance(method, FunctionType)}
+    while frame is not None:
+        if frame.f_code in codes and frame.f_locals.get("self") is client:
+            return codes[frame.f_code]
+        frame = frame.f_back
+    return ""
 
 
 def has_ended(frame: FrameType) -> bool:
@@ -107,6 +120,12 @@ class Turns(Maker):
         turn = self._current()
         return turn is None or (nested and turn.thread is threading.current_thread())
 
+    @property
+    def own_call(self) -> str:
+        """The call of this thread that has the turn; empty if there is none."""
+        turn = self._current()
+        return turn.call if turn is not None and turn.thread is threading.current_thread() else ""
+
     def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
         """Raise IllegalStateError unless `call` is allowed now; the calls in `beside` may run at the same time."""
         turn = self._current()
@@ -120,7 +139,6 @@ class Turns(Maker):
         self,
         call: str,
         *,
-        nested: bool = False,
         wait: Callable[[], None] | None = None,
         frame: FrameType | None = None,
     ) -> AbstractContextManager[None]:
@@ -131,7 +149,7 @@ class Turns(Maker):
         """
         self.check()
         frame = frame or sys._getframe(1)
-        return _Turn(self, call, nested or self._nested, wait, threading.current_thread(), frame)
+        return _Turn(self, call, self._nested, wait, threading.current_thread(), frame)
 
     def begin(self, turn: _Turn) -> None:
         """Give the turn to a call. Raises IllegalStateError if another one has it."""
