@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -157,7 +158,11 @@ def test_a_child_works_at_each_line_of_its_parent(store: Store) -> None:
     assert failed == []
 
 
-def test_a_fork_waits_for_the_imports_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begins", ["before the fork", "after the look"])
+def test_a_child_imports_what_other_threads_were_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    """The fork waits for an import that has begun. The child repeats one that begins in the last moment."""
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.3)\nANSWER = 42\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(forks, "PACKAGES", forks.PACKAGES | {"slow_module"})
@@ -166,6 +171,10 @@ def test_a_fork_waits_for_the_imports_of_other_threads(tmp_path: Path, monkeypat
     while "slow_module" not in sys.modules:
         time.sleep(0.001)
 
+    if begins == "after the look":
+        look, answers = forks._imported_elsewhere, [list[str]()]
+        monkeypatch.setattr(forks, "_imported_elsewhere", lambda: answers.pop() if answers else look())
+
     def check() -> bool:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(CHILD_S)
@@ -173,6 +182,33 @@ def test_a_fork_waits_for_the_imports_of_other_threads(tmp_path: Path, monkeypat
 
     assert in_fork(check)
     thread.join()
+
+
+FORK_BESIDE_AN_IMPORT = """
+import logging, os, signal, threading, time
+import txlog.storage.forks
+
+signal.alarm(20)
+inside = threading.Event()
+
+def configure():
+    with logging._lock:  # as logging.config does. A fork takes it, too
+        inside.set()
+        time.sleep(0.3)
+        import colorsys
+
+thread = threading.Thread(target=configure)
+thread.start()
+inside.wait()
+if not (child := os.fork()):
+    os._exit(0)
+os.waitpid(child, 0)
+thread.join()
+"""
+
+
+def test_a_fork_lets_a_thread_import_that_holds_a_lock_of_another_library() -> None:
+    subprocess.run([sys.executable, "-c", FORK_BESIDE_AN_IMPORT], check=True)
 
 
 def test_a_fork_does_not_wait_for_a_programs_own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ That thread does not exist in the child, so nothing would release the lock. Lock
 child. They must guard only short changes of memory that leave a usable state at each step.
 
 Python locks each module while a thread imports it, and some calls import modules at their first use. A module that is
-half imported is of no use in the child, so a fork waits until other threads have imported what txlog uses.
+half imported is of no use in the child, so a fork waits until other threads have imported what txlog uses. It holds no lock
+after that: other libraries take locks of their own before a fork, and a thread may import with such a lock held, as
+`logging.config` does. So another thread may still begin an import. The child begins that import again.
 """
 
 from __future__ import annotations
 
-import _imp
 import importlib
 import os
 import sys
@@ -39,28 +40,30 @@ def _free_all() -> None:
 
 
 def _wait_for_imports() -> None:
-    """Return when no other thread imports what txlog uses, with the lock that the beginning of an import needs."""
-    while True:
-        _imp.acquire_lock()
-        busy = _imported_elsewhere()
-        if busy is None:
-            return
-        _imp.release_lock()
+    """Return when no other thread imports what txlog uses."""
+    while (busy := next(iter(_imported_elsewhere()), None)) is not None:
         # It waits, except for an import that waits for one of this thread.
         _BOOTSTRAP._lock_unlock_module(busy)
         if _is_importing():
-            _imp.acquire_lock()
             return
 
 
-def _imported_elsewhere() -> str | None:
-    """Return the name of a module of PACKAGES that another thread imports now."""
+def _forget_imports() -> None:
+    """Let the child import again what a thread of the parent was importing."""
+    for name in _imported_elsewhere():
+        _BOOTSTRAP._module_locks.pop(name, None)
+        if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+            del sys.modules[name]
+
+
+def _imported_elsewhere() -> list[str]:
+    """Return the names of the modules of PACKAGES that other threads import now."""
     me = threading.get_ident()
-    for name, made in list(_BOOTSTRAP._module_locks.items()):
-        lock = made()
-        if lock is not None and lock.owner not in (None, me) and str(name).partition(".")[0] in PACKAGES:
-            return str(name)
-    return None
+    return [
+        str(name)
+        for name, made in list(_BOOTSTRAP._module_locks.items())
+        if (lock := made()) is not None and lock.owner not in (None, me) and str(name).partition(".")[0] in PACKAGES
+    ]
 
 
 def _is_importing() -> bool:
@@ -73,6 +76,4 @@ _BOOTSTRAP: Any = importlib.import_module("importlib._bootstrap")
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_free_all)
     if hasattr(_BOOTSTRAP, "_module_locks") and hasattr(_BOOTSTRAP, "_lock_unlock_module"):
-        os.register_at_fork(
-            before=_wait_for_imports, after_in_parent=_imp.release_lock, after_in_child=_imp.release_lock
-        )
+        os.register_at_fork(before=_wait_for_imports, after_in_child=_forget_imports)
