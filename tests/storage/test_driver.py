@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pyarrow as pa
@@ -303,3 +304,45 @@ def test_time_and_ids_of_the_machine(tmp_path):
     waited, first = driver.run(program())
     assert 9 <= waited <= 5_000
     assert len(first) == 32
+
+
+def test_an_interrupt_anywhere_leaves_the_helpers_usable():
+    """Also in a module of Python: a semaphore that is interrupted may keep its lock."""
+    paths = ("a/1", "a/2", "a/3")
+    driver = Driver(MemoryObjectStore(), SystemClock(), SystemIds(), threads=2)
+    interrupted = 0
+
+    def read_all():
+        return (yield Gather(tuple(read(path) for path in paths)))
+
+    def read(path):
+        return (yield Get(path))
+
+    def interrupt_at(number):
+        events = iter(range(number))
+
+        def profile(frame, event, _):
+            if event in ("call", "c_return") and next(events, None) is None:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+        return profile
+
+    def work():
+        nonlocal interrupted
+        assert driver.run(read_all()) == (None, None, None)
+        while True:
+            try:
+                sys.setprofile(interrupt_at(interrupted))
+                driver.run(read_all())
+                sys.setprofile(None)
+                return
+            except (KeyboardInterrupt, RuntimeError):  # the lock of a call's own condition was not taken again
+                interrupted += 1
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), f"hangs after an interrupt at event {interrupted}"
+    assert interrupted > 50
+    assert driver.run(read_all()) == (None, None, None)

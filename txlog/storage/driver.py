@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from txlog.clock import Clock, IdGenerator
@@ -148,9 +149,34 @@ class Driver:
                 return None
             # A forked child has the pool object but not its threads.
             if self._pool is None or self._pool_owner != os.getpid():
-                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="txlog-driver")
+                pool = ThreadPoolExecutor(self._threads, thread_name_prefix="txlog-driver")
+                pool._idle_semaphore = _Idle()
+                self._pool = pool
                 self._pool_owner = os.getpid()
             return self._pool
+
+
+class _Idle(threading.Semaphore):
+    """How many helpers are idle.
+
+    Python's own semaphore has a lock, and an interrupt can leave it locked for ever. Here each step is one call in C.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._free: SimpleQueue[None] = SimpleQueue()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take an idle helper, without waiting for one. Return whether there is one."""
+        try:
+            self._free.get_nowait()
+        except Empty:
+            return False
+        return True
+
+    def release(self, n: int = 1) -> None:
+        """Note that a helper is idle."""
+        self._free.put(None)
 
 
 class _Work:
