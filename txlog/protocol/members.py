@@ -146,8 +146,7 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
     """Return the members whose last heartbeat is older than their session by the store's clock.
 
     Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for each
-    such member: the record of the heartbeat, or else the last sealed segment or the boundary, which are newer than the
-    heartbeat.
+    such member. That is the record of the heartbeat, or else the last sealed segment or the boundary, which are newer.
     """
     own_ms: int = yield Now()
     now_ms = max(own_ms, view.state.last_timestamp)
