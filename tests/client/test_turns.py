@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from tests.client.world import ORDERS, World, orders, tp
 from tests.storage.processes import in_fork
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
+from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.errors import IllegalStateError
@@ -116,12 +120,49 @@ def test_a_forked_child_uses_the_store_although_the_parent_held_its_locks(folder
             producer.send("orders", orders(10)).result()
         return admin.list_offsets("orders")[tp("orders", 0)].log_end_offset == 11
 
-    for lock in locks:
-        lock.acquire()  # a thread of the parent may hold it at the fork
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)  # of the parent: it holds them at the fork
+    thread.start()
+    held.wait()
     assert in_fork(child)
-    for lock in locks:
-        lock.release()
+    forked.set()
+    thread.join()
     folder.close()
+
+
+def test_a_handler_may_use_a_consumer_that_holds_a_lock_of_its_session(world: World) -> None:
+    world.open().create_topic("orders", ORDERS)
+    consumer = world.open().consumer(group_id="g")
+    consumer.assign([tp("orders", 0)])
+    hits = 0
+
+    def signal_in_the_lock(frame: FrameType, event: str, called: object) -> None:
+        nonlocal hits
+        near = (frame.f_code, frame.f_back.f_code if frame.f_back is not None else None)
+        if event == "c_return" and getattr(called, "__name__", "") == "get" and Session.keep.__code__ in near:
+            sys.setprofile(None)
+            hits += 1
+            consumer.commit({tp("orders", 0): 1 + hits})
+            sys.setprofile(signal_in_the_lock if hits < 4 else None)
+
+    def work() -> None:
+        sys.setprofile(signal_in_the_lock)
+        consumer.commit({tp("orders", 0): 1})
+        sys.setprofile(None)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert hits >= 2
 
 
 @pytest.mark.parametrize("transactional_id", [None, "loader"])

@@ -26,17 +26,16 @@ PACKAGES = sys.stdlib_module_names | {
 """What txlog imports at first use. A program's own module may run for ever while it is imported."""
 
 
-def lock_for_forks() -> threading.Lock:
-    """Return a new lock that is free in a forked child."""
-    lock = threading.Lock()
+def lock_for_forks() -> threading.RLock:
+    """Return a new lock that is free in a forked child. The handler of a signal may take it again in the same thread."""
+    lock = threading.RLock()
     _LOCKS.add(lock)
     return lock
 
 
 def _free_all() -> None:
     for lock in list(_LOCKS):
-        if lock.locked():
-            lock.release()
+        lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 def _wait_for_imports() -> None:
@@ -71,7 +70,7 @@ def _is_importing() -> bool:
     return any((lock := made()) is not None and lock.owner == me for made in list(_BOOTSTRAP._module_locks.values()))
 
 
-_LOCKS: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+_LOCKS: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
 _BOOTSTRAP: Any = importlib.import_module("importlib._bootstrap")
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_free_all)
