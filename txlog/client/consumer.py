@@ -420,18 +420,29 @@ class Consumer:
             if self._closed:
                 return
             try:
-                # Here, because the call began by taking back rows that an interrupted poll has not returned.
-                positions = self._commits.handed if after_error else self._fetcher.positions
-                self._commits.end(self._membership, positions, "closed")
+                self._end(after_error=after_error)
+            except Exception:
+                self._ended()
+                raise
+            self._ended()  # not after an interrupt: the next call goes on
+
+    def _end(self, *, after_error: bool) -> None:
+        try:
+            # Here, because the call began by taking back rows that an interrupted poll has not returned.
+            positions = self._commits.handed if after_error else self._fetcher.positions
+            self._commits.end(self._membership, positions, "closed")
+        finally:
+            try:
+                self._membership.leave()
+            except TxlogError as error:
+                # The result of close() is the result of the commit. A membership that stays fences no consumer.
+                self._group_log.failed("group_not_left", "closed without leaving its group", error)
             finally:
-                try:
-                    self._membership.leave()
-                except TxlogError as error:
-                    # The result of close() is the result of the commit. A membership that stays fences no consumer.
-                    self._group_log.failed("group_not_left", "closed without leaving its group", error)
-                finally:
-                    self._closed = True
-                    self._session.forget(list(self._session.views))
+                self._assign([])  # a second call commits nothing: another member may have committed more
+
+    def _ended(self) -> None:
+        self._session.forget(list(self._session.views))
+        self._closed = True
 
     def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
         """Read exactly `partitions`, for the membership. `new` were added to their topics after the subscription."""

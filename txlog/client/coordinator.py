@@ -99,6 +99,11 @@ class Coordinator:
         return cls(session, txn)
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether a commit of this epoch may have been decided."""
+        return self._in_doubt
+
+    @property
     def transactional_id(self) -> str:
         return self.txn.transactional_id
 

@@ -169,9 +169,8 @@ class SharedMembership:
         elif not self._is_gone() and now_ms - self._looked_ms >= min(
             LOOK_MS, self._config.heartbeat_interval_ms, self._config.metadata_max_age_ms
         ):
-            row = self._look()
-            self._looked_ms = now_ms
-            self._take(row)
+            self._take(self._look())
+            self._looked_ms = now_ms  # last, so that the next call looks again after an interrupt
         if not self.may_return() and self.is_subscribed:
             self._join()
 
@@ -291,7 +290,7 @@ class SharedMembership:
         )
         self._watch.note(row)
         self._joined = row.entry.value.generation if row is not None and row.entry.value is not None else 0
-        self._looked_ms = self._polled_ms = self._session.clock.monotonic_ms()
+        self._polled_ms = now_ms = self._session.clock.monotonic_ms()
         self._stop.set()
         self._stop = Stop()
         # A daemon, so that a program that ends without close() does not hang: its session ends then.
@@ -303,6 +302,7 @@ class SharedMembership:
             self._member, self._joining = joining, None
         self._journal.joined(joining.member_id, self._joined)
         self._take(row)
+        self._looked_ms = now_ms
 
     def _look(self) -> GroupRow | None:
         began = self._session.runtime.read_clocks()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Self
+from dataclasses import replace
+from typing import Self, TypeAlias
 
 from txlog import metrics
 from txlog.client.coordinator import Coordinator, look_up, txn_version
@@ -23,7 +24,7 @@ from txlog.config import Layer, ProducerConfig
 from txlog.core.owner_errors import check_owner, fenced_error
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
-from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import IllegalStateError, InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
 from txlog.logs import log
 from txlog.protocol.transactions import EndResult
 
@@ -33,6 +34,8 @@ MAX_INLINE_BYTES = 2 * 2**20
 """Size of the inline rows of one transaction over all partitions. Each process that finishes it reads all of them."""
 DRAWN_PREFIX = "__spark-"
 """Beginning of ids of jobs without a given id. They get a tombstone after their commit."""
+
+_Asked: TypeAlias = tuple[Sequence[StagedPart], Sequence[GroupOffsets], int | TxnVersion | None]
 
 
 class StagedTransaction:
@@ -50,6 +53,8 @@ class StagedTransaction:
         self._beside_members = beside_members
         """Whether its groups may have members (W57)."""
         self._attempted = False
+        self._asked: _Asked | None = None
+        """The arguments of the last `commit` that was attempted."""
         self._counting_fenced = metrics.FencedOnce()
         self._turns = Turns(f"transactional.id {coordinator.transactional_id!r}", "transaction")
 
@@ -153,7 +158,6 @@ class StagedTransaction:
             wrong = fenced_error(current, txn, "its next transaction")
         return wrong
 
-    @in_turn
     def commit(
         self,
         parts: Sequence[StagedPart] = (),
@@ -177,8 +181,34 @@ class StagedTransaction:
         * InvalidProducerEpochError: an operator aborted the transaction; abort.
         * ProducerFencedError, TxnVersionScopeError.
         * OutcomeUnknownError: delete nothing. Call `commit` with the same arguments, or `abort`, which shows which of
-          the two won.
+          the two won. The same holds after an interrupt.
         """
+        with self._turns.take("commit"):
+            result = self._commit((tuple(parts), tuple(offsets), version), compression)
+        # One line: before it the call has not returned, and the next call returns this result. After it, this is the next
+        # transaction.
+        self._asked = self._coordinator.ended = None; return result  # fmt: skip # noqa: E702
+
+    def _commit(self, asked: _Asked, compression: str | None) -> EndResult:
+        ended = self._coordinator.ended
+        is_lost = ended is not None and ended.txn.last_outcome != "commit" and not ended.skipped
+        if is_lost or self._asked not in (None, asked):
+            raise IllegalStateError(
+                f"transactional.id {self.transactional_id!r}: an interrupt or an unknown outcome has ended an earlier call for this transaction, and "
+                "this commit() is another one. hint: repeat that call, or call abort(), which tells whether the transaction is committed"
+            )
+        if ended is not None:  # a second decision would publish the same rows again
+            self._attempted = False
+            return ended
+        try:
+            return self._decide(asked, compression)
+        except TxlogError:
+            if not self._coordinator.in_doubt:
+                self._asked = None  # it is certain that this call has decided nothing
+            raise
+
+    def _decide(self, asked: _Asked, compression: str | None) -> EndResult:
+        parts, offsets, version = asked
         wanted = txn_version(version)
         if wanted is not None and self.drawn:
             raise InvalidRequestError(
@@ -192,18 +222,25 @@ class StagedTransaction:
         staged = tuple(self._settled(parts, compression))
         if not staged and not given and wanted is None:
             return EndResult(txn=self.txn)
-        self._attempted = True
+        self._attempted, self._asked = True, asked
         with self._counting_fenced:
             if not self._coordinator.send_offsets(given, wanted):
                 staged = ()
         return self._end(True, staged, wanted, refusal)
 
-    @in_turn
     def abort(self) -> EndResult:
         """Abort the transaction. `already_committed` in the result means that an earlier `commit` had won.
 
         Writes nothing unless a commit was attempted. Raises ProducerFencedError, OutcomeUnknownError.
         """
+        with self._turns.take("abort"):
+            result = self._abort()
+        self._asked = self._coordinator.ended = None; return result  # fmt: skip # noqa: E702
+
+    def _abort(self) -> EndResult:
+        if (ended := self._coordinator.ended) is not None:  # an interrupt has ended the call that ended the transaction
+            self._attempted = False
+            return replace(ended, already_committed=ended.txn.last_outcome == "commit" and not ended.skipped)
         if not self._attempted:
             metrics.count("txlog_transactions_total", 1, "aborted")
             return EndResult(txn=self.txn)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -52,7 +52,11 @@ _FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 
 
 class StagedFiles:
-    """Collect rows for one transaction and write them. Not thread-safe; each task has its own."""
+    """Collect rows for one transaction and write them. Not thread-safe; each task has its own.
+
+    An interrupted `add` has added nothing, and an interrupted `finish` goes on when it is called again. A file that such a
+    call has written may stay in the store. No record names it.
+    """
 
     def __init__(
         self,
@@ -73,72 +77,84 @@ class StagedFiles:
         self._max_buffer_bytes = max_buffer_bytes
         self._inline_bytes = inline_bytes if STAGED_INLINE in runtime.require_store().features else 0
         self._buffers: dict[tuple[str, int], _Buffer] = {}
+        """Replaced in one step. Otherwise an interrupt could lose or double rows."""
 
     def add(self, topic: TopicMetadata, rows: pa.Table, partitions: int | NDArray[np.int32]) -> None:
         """Add rows with exactly the schema of `topic` (`conform.conform`), each to its own partition or all to one.
 
         All rows of a partition have one version of the columns. Raises SchemaMismatchError for rows of another version,
-        UnknownTopicOrPartitionError for a partition out of range, StorageError.
+        UnknownTopicOrPartitionError for a partition out of range, StorageError. If it raises, it has added no row.
         """
+        buffers = dict(self._buffers)
         for partition, part in _split(rows, partitions):
             check_partition(topic, partition)
-            buffer = self._buffers.setdefault((topic.topic, partition), _Buffer(topic, partition))
+            buffer = buffers.get((topic.topic, partition)) or _Buffer(topic, partition)
             # Rows are joined by place, so a column of another version could take the place of an older one.
             if buffer.topic.schema_id != topic.schema_id:
                 raise SchemaMismatchError(
                     f"{topic.topic}-{partition}: rows for version {topic.schema_id} of the topic's columns cannot follow rows for version "
                     f"{buffer.topic.schema_id}: the columns changed while the rows were written. Nothing was published. hint: write again"
                 )
-            buffer.tables.append(part)
-            buffer.bytes += part.nbytes
-        while sum(buffer.bytes for buffer in self._buffers.values()) > self._max_buffer_bytes:
-            self._write(max(self._buffers.values(), key=lambda buffer: buffer.bytes))
+            buffers[topic.topic, partition] = replace(
+                buffer, tables=(*buffer.tables, part), bytes=buffer.bytes + part.nbytes
+            )
+        while sum(buffer.bytes for buffer in buffers.values()) > self._max_buffer_bytes:
+            largest = max(buffers, key=lambda at: buffers[at].bytes)
+            buffers[largest] = self._written(buffers[largest])
+        self._buffers = buffers
 
     def finish(self) -> tuple[StagedPart, ...]:
-        """Write what is left. Return a part for each partition that got rows, in order. Raises StorageError."""
+        """Write what is left. Return a part for each partition that got rows, in order. Raises StorageError.
+
+        A second call returns the same parts.
+        """
         parts = []
-        for (topic, partition), buffer in sorted(self._buffers.items()):
-            inline = self._inline(buffer)
-            self._write(buffer)
-            if buffer.files or inline is not None:
+        for at, buffer in sorted(self._buffers.items()):
+            if buffer.tables:
+                self._buffers[at] = buffer = self._inlined(buffer) or self._written(buffer)
+            if buffer.files or buffer.inline is not None:
                 part = StagedPart(
-                    topic=topic, partition=partition, schema_id=buffer.topic.schema_id, files=tuple(buffer.files)
+                    topic=buffer.topic.topic,
+                    partition=buffer.partition,
+                    schema_id=buffer.topic.schema_id,
+                    files=buffer.files,
                 )
-                parts.append(part if inline is None else msgspec.structs.replace(part, inline=inline))
+                parts.append(part if buffer.inline is None else msgspec.structs.replace(part, inline=buffer.inline))
         return tuple(parts)
 
-    def _inline(self, buffer: _Buffer) -> StagedRows | None:
-        """Take the rows out of the buffer if they are few and are all rows of the partition."""
-        if buffer.files or not buffer.tables or buffer.bytes > self._inline_bytes:
+    def _inlined(self, buffer: _Buffer) -> _Buffer | None:
+        """Return the buffer with its rows inline, or None unless they are few and are all rows of the partition."""
+        room = self._inline_bytes - sum(
+            len(each.inline.payload) for each in self._buffers.values() if each.inline is not None
+        )
+        if buffer.files or buffer.bytes > room:
             return None
         rows = pa.concat_tables(buffer.tables)
         payload = self._row_writer.inline(rows, buffer.topic)
-        if payload is None or len(payload) > self._inline_bytes:
+        if payload is None or len(payload) > room:
             return None
-        self._inline_bytes -= len(payload)
-        buffer.tables, buffer.bytes = [], 0
-        return StagedRows(rows=rows.num_rows, payload=payload)
+        return replace(buffer, tables=(), bytes=0, inline=StagedRows(rows=rows.num_rows, payload=payload))
 
-    def _write(self, buffer: _Buffer) -> None:
-        if not buffer.tables:
-            return
-        rows = pa.concat_tables(buffer.tables)
-        buffer.tables, buffer.bytes = [], 0
+    def _written(self, buffer: _Buffer) -> _Buffer:
+        """Return the buffer with its rows in one more file."""
         txn = self._txn
-        buffer.files.append(
-            self._row_writer.file(rows, buffer.topic, buffer.partition, txn.producer_id, txn.producer_epoch)
+        file = self._row_writer.file(
+            pa.concat_tables(buffer.tables), buffer.topic, buffer.partition, txn.producer_id, txn.producer_epoch
         )
+        return replace(buffer, tables=(), bytes=0, files=(*buffer.files, file))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Buffer:
-    """Rows of one partition that wait, and the files of those that were written."""
+    """Rows of one partition that wait, and what became of those before them."""
 
     topic: TopicMetadata
     partition: int
-    tables: list[pa.Table] = field(default_factory=list)
+    tables: tuple[pa.Table, ...] = ()
     bytes: int = 0
-    files: list[DataFile] = field(default_factory=list)
+    """Size of `tables`."""
+    files: tuple[DataFile, ...] = ()
+    inline: StagedRows | None = None
 
 
 def _split(table: pa.Table, partitions: int | NDArray[np.int32]) -> Iterator[tuple[int, pa.Table]]:
