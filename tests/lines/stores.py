@@ -7,7 +7,8 @@ and the same call again ends where an undisturbed one ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,6 +217,28 @@ def on_table(name: str, act: Callable[[TopicTable], object], state: str = "") ->
     return Call(f"TopicTable.{name}", prepare, state=state)
 
 
+def _taking(batches: Iterable[pa.RecordBatch]) -> Act:
+    """Take batches one by one. The same call again goes on with the rest."""
+    taken: list[pa.RecordBatch] = []
+
+    def act() -> int:
+        for batch in batches:
+            taken.append(batch)  # noqa: PERF402  what was taken before an interrupt stays
+        return sum(batch.num_rows for batch in taken)
+
+    return act
+
+
+def _exported(table: Any) -> pa.Table:
+    """Give the rows to another library, through C. There an interrupt has become an error of Arrow."""
+    try:
+        return pa.table(table)
+    except pa.ArrowInvalid as error:
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
 def _topic(scene: Scene, again: bool) -> Act:
     """Create a topic, perhaps one that was deleted before."""
     if again:
@@ -245,6 +268,21 @@ def _by_time(scene: Scene, act: Act) -> None:
     scene.clock.advance_ms(100_000)
     admin = scene.open().admin()
     admin.expire()
+
+
+def _in_doubt(scene: Scene) -> Act:
+    """Delete a group again, after an interrupt that came when the first record had landed."""
+    landed = scene.memory.put_if_absent
+
+    def put(path: str, data: bytes) -> None:
+        landed(path, data)
+        raise KeyboardInterrupt
+
+    scene.memory.put_if_absent = put  # type: ignore[assignment]
+    with suppress(KeyboardInterrupt):
+        scene.admin.delete_group("m", force=True)
+    scene.memory.put_if_absent = landed  # type: ignore[method-assign]
+    return lambda: len(scene.admin.delete_group("m", force=True))
 
 
 def _produced(scene: Scene) -> None:
@@ -409,12 +447,17 @@ ADMINS = (
     on_admin("remove_members", "m"),
     on_admin("delete_group", "g", over=(GroupIdNotFoundError,)),
     on_admin("delete_group", "m", force=True, over=(GroupIdNotFoundError,), state="force"),
+    Call("Admin.delete_group", _in_doubt, state="in doubt", end=lambda scene: scene.admin.list_groups()),
 )
 TABLES = (
     on_table("topic", lambda table: table.topic()),
     on_table("schema", lambda table: table.schema),
     on_table("scan", lambda table: table.scan().read_all()),
     on_table("scan", lambda table: table.scan(["k"], "k > 1").read_all(), "of a snapshot"),
+    Call("TopicTable.scan", lambda scene: _taking(scene.table().scan()), over=(IllegalStateError,), state="taken"),
+    Call("Changes.__iter__", lambda scene: _taking(scene.table().changes()), over=(IllegalStateError,)),
+    Call("Changes.read_all", lambda scene: lambda: scene.table().changes().read_all()),
+    Call("Changes.__arrow_c_stream__", lambda scene: lambda: _exported(scene.table().changes())),
     on_table("to_arrow", lambda table: table.to_arrow(where=pc.field("k") > 1)),
     on_table("to_pandas", lambda table: table.to_pandas(["k"]).to_dict("list")),
     on_table("to_polars", lambda table: table.to_polars(["k"]).to_dict(as_series=False)),
@@ -422,7 +465,7 @@ TABLES = (
     on_table("count", lambda table: table.count("k > 1"), "of a snapshot"),
     on_table("latest", lambda table: table.latest().read_all()),
     on_table("changes", lambda table: dict((found := table.changes()).offsets) | {"rows": found.read_all().num_rows}),
-    on_table("__arrow_c_stream__", pa.table),
+    on_table("__arrow_c_stream__", _exported),
     Call("Snapshot.table", lambda scene: (scene.snapshot(), lambda: repr(scene.snapshot().table("orders")))[1]),
     Call("Snapshot.tables", lambda scene: lambda: sorted(scene.snapshot().tables())),
     Call("Snapshot.ends", lambda scene: lambda: dict(scene.snapshot().ends)),

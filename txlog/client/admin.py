@@ -458,23 +458,23 @@ class Admin:
                 self._session.call(what, lambda ctx, views: program(ctx, views, GroupChange("")), settles=False)
             )
         call = (what, arguments)
-        known, change = self._unsettled.pop(group, (None, GroupChange("")))
-        if known != call:
-            change = GroupChange(self._runtime.ids.new_id())
-
+        known = self._unsettled.get(group)
+        change = known[1] if known is not None and known[0] == call else GroupChange(self._runtime.ids.new_id())
+        self._unsettled[group] = (call, change)  # first: after an interrupt anywhere the same call joins this one
         try:
             # Not `settles`, because each try looks for the record of the earlier tries.
-            return _ids(self._session.call(what, lambda ctx, views: program(ctx, views, change), settles=False))
-        except BaseException as error:
+            removed = _ids(self._session.call(what, lambda ctx, views: program(ctx, views, change), settles=False))
+        except TxlogError as error:
             if not change.in_doubt:
+                del self._unsettled[group]
                 raise
-            self._unsettled[group] = (call, change)
-            if not isinstance(error, TxlogError) or isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
+            if isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
                 raise
             raise OutcomeUnknownError(
                 f"{self._session.who}: {what}: an earlier try may have taken effect, and this one was refused ({error.problem}). "
                 "hint: look at the group before you do it again"
             ) from error
+        del self._unsettled[group]; return removed  # fmt: skip # noqa: E702
 
     def _group_infos(
         self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None, *, times: bool = False

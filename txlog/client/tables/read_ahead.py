@@ -10,9 +10,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import pyarrow as pa
+
+from txlog.errors import IllegalStateError
 
 THREADS = 4
 """Four hide most of the time that requests to an object store take."""
@@ -35,18 +37,48 @@ def in_order(reads: Sequence[Read], threads: int = THREADS) -> Iterator[pa.Recor
             yield from read()
         return
     ahead = _Ahead(reads)
-    ahead.start(min(len(reads), threads))
     try:
+        ahead.start(min(len(reads), threads))
         while (batch := ahead.next()) is not None:
             yield batch
     finally:
         ahead.stop()
 
 
+class WholeRead:
+    """The batches of a read, all of them or an error.
+
+    After an error or an interrupt a generator would look as if it had no more rows.
+    """
+
+    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        self._name = name
+        self._batches = batches
+        self._broken = False
+        """Whether a batch was asked for, and not returned."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._broken:
+            raise IllegalStateError(
+                f"topic {self._name!r}: an error or an interrupt has ended this read, so rows would be missing. hint: scan again"
+            )
+        self._broken = True
+        batch = next(self._batches, None)
+        if batch is None:
+            self._broken = False
+            raise StopIteration
+        self._broken = False; return batch  # fmt: skip # noqa: E702
+
+
 class _Ahead:
     def __init__(self, reads: Sequence[Read]) -> None:
         self._reads = reads
-        self._condition = threading.Condition()
+        # `with lock` is one step for a Ctrl-C, `with condition` is not: it could leave the lock held for ever.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._waiting: list[deque[pa.RecordBatch]] = [deque() for _ in reads]
         self._ended = [False] * len(reads)
         self._errors: dict[int, BaseException] = {}
@@ -61,14 +93,14 @@ class _Ahead:
             threading.Thread(target=self._work, name=f"txlog-table-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        with self._condition:
+        with self._lock:
             self._stopped = True
             for waiting in self._waiting:
                 waiting.clear()
             self._condition.notify_all()
 
     def next(self) -> pa.RecordBatch | None:
-        with self._condition:
+        with self._lock:
             while self._current < len(self._reads):
                 waiting = self._waiting[self._current]
                 if waiting:
@@ -97,7 +129,7 @@ class _Ahead:
                 self._end(number)
 
     def _take(self) -> int | None:
-        with self._condition:
+        with self._lock:
             if self._stopped or self._begun == len(self._reads):
                 return None
             self._begun += 1
@@ -114,7 +146,7 @@ class _Ahead:
             is_next = number == self._current and not self._waiting[number]
             return self._stopped or is_next or self._bytes + size <= AHEAD_BYTES
 
-        with self._condition:
+        with self._lock:
             self._condition.wait_for(has_room)
             if self._stopped:
                 return False
@@ -124,6 +156,6 @@ class _Ahead:
             return True
 
     def _end(self, number: int) -> None:
-        with self._condition:
+        with self._lock:
             self._ended[number] = True
             self._condition.notify_all()

@@ -28,7 +28,7 @@ from txlog.client.tables.latest import Newest
 from txlog.client.tables.packing import has_gaps, pack_tasks
 from txlog.client.tables.positions import Position, offsets_of, past_cut
 from txlog.client.tables.predicate import Predicate
-from txlog.client.tables.read_ahead import THREADS, in_order, threads_for
+from txlog.client.tables.read_ahead import THREADS, WholeRead, in_order, threads_for
 from txlog.client.tables.where import bind
 from txlog.config import IsolationLevel, parse_isolation
 from txlog.core.compaction import value_columns
@@ -372,7 +372,7 @@ class TopicTable:
         chosen = (
             pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=schema) for batch in batches
         )
-        return pa.RecordBatchReader.from_batches(schema, chosen)
+        return pa.RecordBatchReader.from_batches(schema, WholeRead(self.name, chosen))
 
     def _read(self, chosen: Sequence[ReadTask]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of tasks, in order, with all columns of the tasks."""
