@@ -35,6 +35,7 @@ SETTINGS = {
     "linger.ms": 0,
     "partition.assignment.strategy": "cooperative-sticky",
 }
+T0 = TopicPartition("t", 0)
 _filled: dict[str, tuple[dict[str, Any], int]] = {}
 
 
@@ -209,6 +210,7 @@ class Case:
     changes: bool = False
     """Whether the call changes what is read. After an interrupt, polls may refuse until it is called again."""
     topics: tuple[str, ...] = ("t",)
+    method: str = "poll"
 
     def __str__(self) -> str:
         return self.name
@@ -297,12 +299,40 @@ def _iterating(lives: Lives) -> Callable[[], object]:
     return lambda: reader.take(next(rows))
 
 
-T0 = TopicPartition("t", 0)
+def _for_ever(lives: Lives) -> Callable[[], object]:
+    reader = _assigned(lives, "t", "u")
+    rows = iter(reader.consumer)
+    reader.take(next(rows))
+    return lambda: reader.take(next(rows))
+
+
+def _seeking_end(lives: Lives) -> Callable[[], object]:
+    """Skip rows of one partition, which another consumer has read."""
+    reader = _assigned(lives)
+    other = lives.reader("b")
+    other.consumer.assign([T0])
+    while other.poll():
+        pass
+    return lambda: reader.consumer.seek_to_end(T0)
+
+
+def _beside(call: Callable[[Reader], object]) -> Callable[[Lives], Callable[[], object]]:
+    """Make a call of a member whose partitions another one waits for."""
+
+    def prepare(lives: Lives) -> Callable[[], object]:
+        reader = _gives_up(lives, enable_auto_commit=True)
+        lives.readers[-1].poll()
+        return lambda: call(reader)
+
+    return prepare
+
+
 POLLS = (
     Case("first poll of assigned partitions", _polls(_assigned), once=True),
     Case("poll in the middle of a file", _polls(_after(1, "u")), once=True, topics=("u",)),
     Case("poll at the end of a plan", _polls(_after(3)), once=True),
-    Case("iterate", _iterating, once=True, topics=("t", "u")),
+    Case("iterate", _iterating, once=True, topics=("t", "u"), method="iterate"),
+    Case("iterate for ever", _for_ever, once=True, topics=("t", "u"), method="__iter__"),
     Case("first poll of a member", _polls(lambda lives: _member(lives, polls=0))),
     Case("poll that gives up partitions", _polls(_gives_up)),
     Case("poll that gives up partitions and commits", _polls(lambda lives: _gives_up(lives, enable_auto_commit=True))),
@@ -312,25 +342,83 @@ POLLS = (
     Case("poll that commits", _polls(_auto)),
 )
 CALLS = (
-    Case("commit", _on_member(lambda reader: reader.consumer.commit())),
-    Case("committed", _on_member(lambda reader: reader.consumer.committed())),
-    Case("position", _on_member(lambda reader: reader.consumer.position(T0))),
-    Case("lag", _on_member(lambda reader: reader.consumer.lag())),
-    Case("offsets for times", _on_member(lambda reader: reader.consumer.offsets_for_times({T0: 0}))),
-    Case("group metadata", _on_member(lambda reader: reader.consumer.group_metadata())),
-    Case("pause", _on_member(lambda reader: (reader.consumer.pause(), reader.consumer.resume()))),
-    Case("seek", _on_member(lambda reader: reader.consumer.seek(T0, 0))),
-    Case("seek to the beginning", _on_member(lambda reader: reader.consumer.seek_to_beginning())),
-    Case("seek to the committed offsets", _on_member(lambda reader: reader.consumer.seek_to_committed())),
-    Case("subscribe", lambda lives: lives.main.subscribe, changes=True),
-    Case("subscribe to more", _on_member(lambda reader: reader.subscribe("t", "u")), changes=True, topics=("t", "u")),
-    Case("assign", lambda lives: lambda: lives.main.consumer.assign(lives.partitions("t")), changes=True, once=True),
-    Case("assign topics", lambda lives: lambda: lives.main.consumer.assign_topics("t"), changes=True, once=True),
-    Case("unsubscribe", _on_member(lambda reader: reader.consumer.unsubscribe()), changes=True),
-    Case("close", _on_member(lambda reader: reader.consumer.close()), changes=True),
+    Case("commit", _on_member(lambda reader: reader.consumer.commit()), method="commit"),
+    Case("committed", _on_member(lambda reader: reader.consumer.committed()), method="committed"),
+    Case("position", _on_member(lambda reader: reader.consumer.position(T0)), method="position"),
+    Case("lag", _on_member(lambda reader: reader.consumer.lag()), method="lag"),
+    Case(
+        "offsets for times",
+        _on_member(lambda reader: reader.consumer.offsets_for_times({T0: 0})),
+        method="offsets_for_times",
+    ),
+    Case("group metadata", _on_member(lambda reader: reader.consumer.group_metadata()), method="group_metadata"),
+    Case("pause", _on_member(lambda reader: (reader.consumer.pause(), reader.consumer.resume())), method="pause"),
+    Case("seek", _on_member(lambda reader: reader.consumer.seek(T0, 0)), method="seek"),
+    Case(
+        "seek to the beginning",
+        _on_member(lambda reader: reader.consumer.seek_to_beginning()),
+        method="seek_to_beginning",
+    ),
+    Case(
+        "seek to the committed offsets",
+        _on_member(lambda reader: reader.consumer.seek_to_committed()),
+        method="seek_to_committed",
+    ),
+    Case("subscribe", lambda lives: lives.main.subscribe, changes=True, method="subscribe"),
+    Case(
+        "subscribe to more",
+        _on_member(lambda reader: reader.subscribe("t", "u")),
+        changes=True,
+        topics=("t", "u"),
+        method="subscribe",
+    ),
+    Case(
+        "assign",
+        lambda lives: lambda: lives.main.consumer.assign(lives.partitions("t")),
+        changes=True,
+        once=True,
+        method="assign",
+    ),
+    Case(
+        "assign topics",
+        lambda lives: lambda: lives.main.consumer.assign_topics("t"),
+        changes=True,
+        once=True,
+        method="assign_topics",
+    ),
+    Case("unsubscribe", _on_member(lambda reader: reader.consumer.unsubscribe()), changes=True, method="unsubscribe"),
+    Case("close", _on_member(lambda reader: reader.consumer.close()), changes=True, method="close"),
     Case(
         "close with auto commit",
         _on_member(lambda reader: reader.consumer.close(), polls=2, enable_auto_commit=True),
         changes=True,
+        method="close",
     ),
+    Case("resume", _on_member(lambda reader: reader.consumer.resume()), method="resume"),
+    Case("seek to the end", _seeking_end, method="seek_to_end"),
+    Case(
+        "beginning offsets", _on_member(lambda reader: reader.consumer.beginning_offsets()), method="beginning_offsets"
+    ),
+    Case("end offsets", _on_member(lambda reader: reader.consumer.end_offsets()), method="end_offsets"),
+    Case(
+        "leave a block",
+        _on_member(lambda reader: reader.consumer.__exit__(None, None, None)),
+        changes=True,
+        method="__exit__",
+    ),
+    Case(
+        "leave a block after an error",
+        _on_member(
+            lambda reader: reader.consumer.__exit__(ValueError, ValueError(), None), polls=2, enable_auto_commit=True
+        ),
+        changes=True,
+        method="__exit__",
+    ),
+    Case(
+        "unsubscribe beside another member",
+        _beside(lambda reader: reader.consumer.unsubscribe()),
+        changes=True,
+        method="unsubscribe",
+    ),
+    Case("close beside another member", _beside(lambda reader: reader.consumer.close()), changes=True, method="close"),
 )

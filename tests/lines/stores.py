@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import txlog
+from txlog.client import at_exit
 from txlog.client.admin import Admin
 from txlog.client.groups import GroupOffsets
 from txlog.client.producer import Producer
@@ -157,6 +158,7 @@ def _fill(memory: MemoryObjectStore, clock: ManualClock) -> None:
     member.poll(0)
     member.commit()
     store.runtime.close()
+    at_exit.unwatch(eager)  # its process has died
 
 
 Act = Callable[[], Any]

@@ -18,6 +18,7 @@ import txlog
 from tests.effort import PROFILE
 from tests.lines.at_line import Line, interrupted, lines_of
 from txlog.client.producer import Producer
+from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
@@ -27,13 +28,16 @@ SENT = [0, 1, 2, 3]
 LAST = [10, 11, 12, 13]
 """Rows of the send that is interrupted."""
 STRIDE = 150 if PROFILE == "quick" else 60
+BEFORE_INIT = ("init_transactions", "enter")
+BEFORE_BEGIN = ("begin_transaction", "transaction")
+"""Calls that come before the first row."""
 FILES = {"inline": "65536", "files": "0"}
 
 
 class Scene:
-    """A producer with four sent rows over two topics and two partitions."""
+    """A producer with four sent rows over two topics and two partitions, unless the call comes before the first row."""
 
-    def __init__(self, kind: str, inline_bytes: str) -> None:
+    def __init__(self, kind: str, inline_bytes: str, call: str = "") -> None:
         self.clock = ManualClock()
         self.memory = MemoryObjectStore(clock=self.clock)
         store = self.open(1)
@@ -43,11 +47,13 @@ class Scene:
         settings = {} if staged is None else {"staged": staged}
         self.kind = kind
         self.producer: Producer = store.producer(None if kind == "plain" else "id", **settings)
-        if kind != "plain":
+        if kind != "plain" and call not in BEFORE_INIT:
             self.producer.init_transactions()
-            self.producer.begin_transaction()
+            if call not in BEFORE_BEGIN:
+                self.producer.begin_transaction()
+        self.sent = [] if call in BEFORE_INIT + BEFORE_BEGIN else SENT
         self.futures: list[Future[Any]] = [
-            self.producer.send("ab"[row // 2], [{"k": row}], partition=row % 2) for row in SENT
+            self.producer.send("ab"[row // 2], [{"k": row}], partition=row % 2) for row in self.sent
         ]
 
     def open(self, seed: int) -> txlog.Store:
@@ -57,6 +63,31 @@ class Scene:
     def send(self) -> None:
         rows = [{"k": row} for row in LAST]
         self.futures.append(self.producer.send("a", rows, key="k"))
+
+    def result(self) -> None:
+        for future in self.futures:
+            future.result()
+
+    def send_offsets_to_transaction(self) -> None:
+        self.producer.send_offsets_to_transaction({TopicPartition("a", 0): 1}, "g")
+
+    def transaction(self) -> None:
+        with self.producer.transaction():
+            self.send()
+
+    def partitions_for(self) -> None:
+        assert len(self.producer.partitions_for("a")) == 2
+
+    def enter(self) -> None:
+        self.producer.__enter__()
+
+    def leave(self) -> None:
+        self.producer.__exit__(None, None, None)
+
+    def offset(self) -> int | None:
+        with self.open(3).consumer(group_id="g") as consumer:
+            (found,) = consumer.committed(TopicPartition("a", 0)).values()
+        return None if found is None else found.offset
 
     def committed(self) -> list[int]:
         found: list[int] = []
@@ -74,6 +105,12 @@ class Case(NamedTuple):
     ways: tuple[tuple[str, ...], ...]
 
 
+WHOLE = ("begin_transaction", "send", "commit_transaction", "close")
+AFTER_OFFSETS = (
+    ("send_offsets_to_transaction", "commit_transaction", "close"),
+    ("commit_transaction", "close"),
+    ("abort_transaction", "close"),
+)
 AFTER_SEND = (("commit_transaction", "close"), ("send", "commit_transaction", "close"), ("abort_transaction", "close"))
 AFTER_COMMIT = (("commit_transaction", "close"), ("close",), ("abort_transaction", "close"))
 AFTER_ABORT = (("abort_transaction", "close"), ("commit_transaction", "close"))
@@ -87,6 +124,18 @@ CASES = [
     *(Case(kind, "commit_transaction", AFTER_COMMIT) for kind in TRANSACTIONAL),
     *(Case(kind, "abort_transaction", AFTER_ABORT) for kind in TRANSACTIONAL),
     *(Case(kind, "close", (("close",),)) for kind in TRANSACTIONAL),
+    *(Case(kind, "leave", (("close",),)) for kind in TRANSACTIONAL),
+    *(Case(kind, "result", (("commit_transaction", "close"),)) for kind in TRANSACTIONAL),
+    *(Case(kind, "send_offsets_to_transaction", AFTER_OFFSETS) for kind in TRANSACTIONAL),
+    *(
+        Case(kind, "transaction", (("commit_transaction", "close"), ("abort_transaction", "close")))
+        for kind in TRANSACTIONAL
+    ),
+    Case("held", "init_transactions", (("init_transactions", *WHOLE),)),
+    Case("held", "enter", (("enter", *WHOLE),)),
+    Case("held", "begin_transaction", (WHOLE,)),
+    Case("held", "partitions_for", (("partitions_for", "commit_transaction", "close"),)),
+    Case("plain", "result", (("result", "close"),)),
     Case("plain", "send", (("close",), ("send", "close"))),
     Case("plain", "flush", (("flush", "close"),)),
     Case("plain", "close", (("close",),)),
@@ -94,7 +143,7 @@ CASES = [
 
 
 def call_of(scene: Scene, name: str) -> Callable[[], object]:
-    found: Callable[[], object] = scene.send if name == "send" else getattr(scene.producer, name)
+    found: Callable[[], object] = getattr(scene, name, None) or getattr(scene.producer, name)
     return found
 
 
@@ -113,15 +162,23 @@ def go_on(scene: Scene, way: tuple[str, ...]) -> dict[str, str]:
 def judge(case: Case, way: tuple[str, ...], scene: Scene, said: dict[str, str]) -> str:
     """Return what is wrong; nothing if all is well."""
     rows = scene.committed()
-    expected = [*SENT, *LAST] if said.get("send") == "ok" else SENT
+    sent = scene.sent
+    expected = [*sent, *LAST] if said.get("send") == "ok" else sent
     if said["close"] != "ok":
         return "close() failed"
     if pending := sum(not Future.done(future) for future in scene.futures):
         return f"{pending} futures are pending"
+    if case.call == "transaction":
+        return "" if rows in ([], LAST) else f"rows {rows}"
+    if case.call == "send_offsets_to_transaction":
+        # Without the same call again, a commit must not succeed if the transaction has these offsets.
+        carried = said.get(case.call) == said.get("commit_transaction") == "ok"
+        if scene.offset() != (1 if carried else None):
+            return f"offset {scene.offset()}, {said}"
     if case.kind == "plain":
         return "" if rows in (expected, sorted([*expected, *LAST])) and rows.count(LAST[0]) <= 2 else f"rows {rows}"
     if said.get("commit_transaction") == "ok":
-        complete = rows in (expected, [*SENT, *LAST])
+        complete = rows in (expected, [*sent, *LAST])
         return "" if complete else f"commit said ok, and the rows are {rows}"
     if case.call == "commit_transaction":
         if way[0] == "commit_transaction":
@@ -133,7 +190,7 @@ def judge(case: Case, way: tuple[str, ...], scene: Scene, said: dict[str, str]) 
 
 
 def lines_in(case: Case, inline_bytes: str) -> list[Line]:
-    scene = Scene(case.kind, inline_bytes)
+    scene = Scene(case.kind, inline_bytes, case.call)
     lines = lines_of(call_of(scene, case.call))
     go_on(scene, ("close",))
     return lines
@@ -141,7 +198,7 @@ def lines_in(case: Case, inline_bytes: str) -> list[Line]:
 
 def live(case: Case, inline_bytes: str, line: Line, way: tuple[str, ...]) -> str | None:
     """Return what is wrong after an interrupt before the line, or None if the call did not run the line this time."""
-    scene = Scene(case.kind, inline_bytes)
+    scene = Scene(case.kind, inline_bytes, case.call)
     if not interrupted(line, call_of(scene, case.call)):
         go_on(scene, ("close",))  # the thread of the producer did this line's work first
         return None
