@@ -318,9 +318,9 @@ def _next(scene: Scene) -> None:
 def _abort_instead(scene: Scene, act: Act) -> None:
     """Abort. The answer tells what the interrupted commit has done."""
     committed = scene.made.abort().already_committed
-    assert _keys(scene).count(30) == committed, f"abort() said {committed}"
+    assert keys(scene).count(30) == committed, f"abort() said {committed}"
     _next(scene)
-    assert _keys(scene).count(30) == committed, "the next transaction changed what the abort had said"
+    assert keys(scene).count(30) == committed, "the next transaction changed what the abort had said"
 
 
 def _go_on(scene: Scene, act: Act) -> None:
@@ -332,10 +332,10 @@ def _go_on(scene: Scene, act: Act) -> None:
             raise
         scene.made.abort()
         _next(scene)
-    assert _keys(scene).count(40) == 1, _keys(scene)
+    assert keys(scene).count(40) == 1, keys(scene)
 
 
-def _keys(scene: Scene) -> list[int]:
+def keys(scene: Scene) -> list[int]:
     with scene.open().consumer("orders") as consumer:
         return [row["k"] for batch in consumer.iterate() for row in batch.to_pylist()]
 

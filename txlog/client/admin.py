@@ -6,7 +6,7 @@ since 1970; -1 and None mean that there is no value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from txlog.client import offsets as lookup
@@ -20,6 +20,7 @@ from txlog.client.descriptions import (
     ProducerDescription,
     TransactionDescription,
 )
+from txlog.client.group_changes import GroupChanges
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.notebook import GroupList, TransactionList
 from txlog.client.offsets import OffsetSpec, lags_ms
@@ -34,10 +35,8 @@ from txlog.errors import (
     CorruptLogError,
     GroupIdNotFoundError,
     InvalidRequestError,
-    OutcomeUnknownError,
     TransactionalIdNotFoundError,
     TxlogError,
-    TxlogTimeoutError,
 )
 from txlog.protocol import expiry, group_admin, table
 from txlog.protocol import groups as group_protocol
@@ -60,8 +59,7 @@ class Admin:
     def __init__(self, runtime: Runtime, call: Layer | None = None) -> None:
         self._runtime = runtime
         self._session = Session(runtime, runtime.settings.client_config(call), f"admin of {runtime.where}")
-        self._unsettled: dict[str, tuple[object, GroupChange]] = {}
-        """For each group, the last call whose outcome is unknown. The same call joins it."""
+        self._changes = GroupChanges(self._session)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -354,7 +352,7 @@ class Admin:
         self._require_group(group)
         self._runtime.ensure_writable()
 
-        return self._change(
+        return self._changes.make(
             group,
             f"removing the member of group {group!r}",
             (),
@@ -374,7 +372,7 @@ class Admin:
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
             return group_admin.delete_group(ctx, views, group, force=force, dry_run=dry_run, change=change)
 
-        return self._change(group, f"deleting group {group!r}", (force,), program, dry_run=dry_run)
+        return self._changes.make(group, f"deleting group {group!r}", (force,), program, dry_run=dry_run)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -437,44 +435,7 @@ class Admin:
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
             return group_admin.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run, change=change)
 
-        return self._change(group, f"{what} of group {group!r}", (values, force), program, dry_run=dry_run)
-
-    def _change(
-        self,
-        group: str,
-        what: str,
-        arguments: tuple[object, ...],
-        program: Callable[[Context, Views, GroupChange], Program[tuple[Views, GroupValue | None]]],
-        *,
-        dry_run: bool = False,
-    ) -> tuple[str, ...]:
-        """Change a group, and return the removed members.
-
-        After an unknown outcome the same call joins the earlier one (PROTOCOL.md, W44). Raises OutcomeUnknownError
-        instead of a refusal that does not show whether an earlier try succeeded.
-        """
-        if dry_run:  # It settles nothing, and leaves an earlier call as it is.
-            return _ids(
-                self._session.call(what, lambda ctx, views: program(ctx, views, GroupChange("")), settles=False)
-            )
-        call = (what, arguments)
-        known = self._unsettled.get(group)
-        change = known[1] if known is not None and known[0] == call else GroupChange(self._runtime.ids.new_id())
-        self._unsettled[group] = (call, change)  # first: after an interrupt anywhere the same call joins this one
-        try:
-            # Not `settles`, because each try looks for the record of the earlier tries.
-            removed = _ids(self._session.call(what, lambda ctx, views: program(ctx, views, change), settles=False))
-        except TxlogError as error:
-            if not change.in_doubt:
-                del self._unsettled[group]
-                raise
-            if isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
-                raise
-            raise OutcomeUnknownError(
-                f"{self._session.who}: {what}: an earlier try may have taken effect, and this one was refused ({error.problem}). "
-                "hint: look at the group before you do it again"
-            ) from error
-        del self._unsettled[group]; return removed  # fmt: skip # noqa: E702
+        return self._changes.make(group, f"{what} of group {group!r}", (values, force), program, dry_run=dry_run)
 
     def _group_infos(
         self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None, *, times: bool = False
@@ -485,10 +446,6 @@ class Admin:
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)
         lags = lags_ms(self._session, described[0].offsets, views) if times else {}
         return tuple(GroupInfo.of(group, views, lags) for group in described)
-
-
-def _ids(member: GroupValue | None) -> tuple[str, ...]:
-    return () if member is None else tuple(each.member_id for each in member.members) or (member.member_id,)
 
 
 def _check_states(states: Iterable[str]) -> frozenset[str]:

@@ -68,6 +68,10 @@ class _Waiters(list[Any]):
         self._asked()
 
 
+ASK_AGAIN_S = 1.0
+"""How long a thread that waits for a future waits before it looks whether another one still takes care of the rows."""
+
+
 class SendFuture(Future[RecordMetadata]):
     """The future of one send. Waiting for it sends its rows without further linger.
 
@@ -93,21 +97,31 @@ class SendFuture(Future[RecordMetadata]):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return where the rows are, or raise why they are not in the log. Raises TimeoutError after `timeout` seconds."""
-        if not super().done():
-            self._send_now()
-        return super().result(timeout)
+        self._await(timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return why the rows are not in the log, or None. Raises TimeoutError after `timeout` seconds."""
-        if not super().done():
-            self._send_now()
-        return super().exception(timeout)
+        self._await(timeout)
+        return super().exception(0)
 
     def done(self) -> bool:
         """Return whether the rows are in the log, or failed."""
         if not super().done():
             self._asked()
         return super().done()
+
+    def _await(self, timeout: float | None) -> None:
+        """Wait, and ask again from time to time: an interrupt may end the call of another thread that takes the rows."""
+        left = timeout
+        while not super().done():
+            self._send_now()
+            step = ASK_AGAIN_S if left is None else min(ASK_AGAIN_S, left)
+            try:
+                super().exception(step)
+            except TimeoutError:
+                if left is not None and (left := left - step) <= 0:
+                    raise
 
 
 def tell(future: Future[RecordMetadata], on_delivery: OnDelivery) -> None:

@@ -79,10 +79,10 @@ class Driver:
     def close(self) -> None:
         """Stop the helpers after their present programs. Later programs still run, without helpers."""
         with self._lock:
-            self._closed = True
+            self._closed, pool = True, self._pool
         # The pool is forgotten last, so that a call after an interrupted one waits for it, too.
-        if self._pool is not None and self._pool_owner == os.getpid():
-            self._pool.shutdown(wait=True)
+        if pool is not None and self._pool_owner == os.getpid():
+            pool.shutdown(wait=True)
         self._pool = None
 
     def _perform(self, effect: Effect) -> Any:
