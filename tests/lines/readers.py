@@ -141,6 +141,16 @@ class Lives:
         assert not twice or generation < 0, f"{tp}, offset {offset}: {twice} and {reader.name} in {generation}"
         by.append((reader.name, generation))
 
+    def hand_over(self, *topics: str) -> None:
+        """Close the main reader if it reads nothing. If it is closed, let another one read the rest, from the group's offsets."""
+        consumer = self.main.consumer
+        if not consumer._closed and not consumer.assignment() and not consumer._membership.is_subscribed:
+            consumer.close()
+        if consumer._closed:
+            self.readers = [each for each in self.readers if each is not self.main]
+            self.main.told.clear()
+            self.reader("d").subscribe(*topics)
+
     def commit_all(self, reader: Reader) -> None:
         """Let a consumer commit what it has returned, if it may."""
         with contextlib.suppress(CommitFailedError, IllegalStateError):

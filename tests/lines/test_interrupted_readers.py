@@ -61,14 +61,7 @@ def life(case: Case, where: Line, way: Callable[[Lives, Callable[[], object]], N
         is_open = not lives.main.consumer._closed
         if was_interrupted and is_open:
             way(lives, call)
-        reads = lives.main.consumer.assignment() if not lives.main.consumer._closed else ()
-        if not lives.main.consumer._closed and not reads and not lives.main.consumer._membership.is_subscribed:
-            lives.main.consumer.close()
-        if lives.main.consumer._closed:
-            # Somebody else reads what is left, from the group's offsets.
-            lives.readers = [each for each in lives.readers if each is not lives.main]
-            lives.main.told.clear()
-            lives.reader("d").subscribe(*case.topics)
+        lives.hand_over(*case.topics)
         lives.settle(*case.topics)
         if case.once and way in (again, commit_first) and was_interrupted:
             twice = {at: by for at, by in lives.received.items() if len(by) > 1}

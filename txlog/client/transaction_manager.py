@@ -391,11 +391,18 @@ class TransactionManager:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether there are rows of which only another call for the transaction can tell whether they are in the log."""
-        return self._sender.undecided is not None
+        """Whether there are rows of which only another call for the transaction can tell whether they are in the log.
 
-    def doubt(self) -> OutcomeUnknownError:
+        After an interrupted abort nothing else writes them or fails their futures.
+        """
+        return self._sender.undecided is not None or self._state.state == "ABORTING"
+
+    def doubt(self) -> TxlogError:
         """Return the error of a call that waits for such rows."""
+        if self._sender.undecided is None:
+            return TransactionAbortedError(
+                f"{self._who}: the transaction is being aborted, so the rows will not be visible. hint: call abort_transaction() again"
+            )
         return OutcomeUnknownError(
             f"{self._who}: the outcome of its commit is unknown, so it is not known whether the rows are in the log. "
             "hint: call commit_transaction() again, or abort_transaction(), which tells what won"
