@@ -25,7 +25,7 @@ from txlog.errors import TxlogError
 # A generator that is collected swallows an interrupt that comes while it ends.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-SAMPLE = 2
+SAMPLE = 1
 HANG_S = 20
 A_MOMENT_S = 0.003
 OTHER = [20, 21, 22, 23]
@@ -321,7 +321,7 @@ def share(name: str, mode: str, line: Line) -> None:
             assert found <= 1, "rows are doubled"
             assert not committed or found
         scene.store.close()
-        scene.seen()
+        scene.seen(whole=True)
     finally:
         scene.close()
 
