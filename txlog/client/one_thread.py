@@ -33,7 +33,8 @@ class OneThread:
         if self._begun:
             # Not Thread.join: an interrupted one can take the thread for ended.
             with self._running:
-                pass
+                # Not `pass`: Python leaves that out of the block, so an interrupt of a debugger would keep the lock.
+                self._begun = True
 
     def _run(self) -> None:
         with self._running:
