@@ -2,6 +2,9 @@
 
 Before one request of the first job, the second one runs from beginning to end; so do a third and a fourth job within the second.
 Each request of the first job takes its turn. Then readers and `fsck` judge the store.
+
+In a part of the runs the first job's process sleeps there, for longer than `delete.grace.ms`: others write, the second job
+runs, and maintenance deletes what is superseded. A job that a process repeats has run before, and so has old views.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import random
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -21,24 +25,34 @@ from tests.effort import cases
 from tests.second_reader import reader as second_reader
 from txlog.client import reading
 from txlog.client.store import Store
+from txlog.core.names import TopicPartition
 from txlog.errors import (
     CommitFailedError,
     ConcurrentTransactionsError,
     GroupIdNotFoundError,
     InvalidPartitionsError,
+    InvalidRequestError,
+    OutcomeUnknownError,
     TopicExistsError,
     TxlogError,
     UnknownTopicOrPartitionError,
 )
 from txlog.exporter.exporter import Exporter
+from txlog.inspection.chain import dump_partition
+from txlog.inspection.overview import look as overview
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
+from txlog.maintenance.size import measure_partition
 from txlog.maintenance.vacuum import vacuum
 from txlog.metrics.registry import Registry
+from txlog.protocol.repair import repair_partition
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 
+T = TypeVar("T")
+
 HOUR_MS = 3_600_000
+GRACE_MS = 600_000
 SCHEMA = {"id": "int64"}
 SETTINGS = {"segment.batches": "2", "key.columns": "id"}
 GROUP_ERRORS = (CommitFailedError, ConcurrentTransactionsError, GroupIdNotFoundError)
@@ -60,7 +74,12 @@ class World:
             object_store=store or self.memory,
             clock=self.clock,
             ids=SeededIds(self.opened * 1000 + len(self.memory._objects)),
-            config={"linger.ms": 0, "delete.grace.ms": HOUR_MS, "metadata.max.age.ms": 0},
+            config={
+                "linger.ms": 0,
+                "delete.grace.ms": GRACE_MS,
+                "metadata.max.age.ms": 0,
+                "default.api.timeout.ms": 24 * HOUR_MS,
+            },
         )
 
 
@@ -69,12 +88,17 @@ def prepared() -> tuple[dict[str, Any], int]:
     """Return the objects of a store in which every job has something to do, and the time."""
     world = World()
     store = world.open()
-    store.create_topic("logs", SCHEMA, 1, {**SETTINGS, "retention.ms": str(4 * HOUR_MS)})
+    store.create_topic("logs", SCHEMA, 1, {**SETTINGS, "retention.ms": str(HOUR_MS)})
     store.create_topic("keys", SCHEMA, 1, {**SETTINGS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     store.create_topic("facts", SCHEMA, 2, SETTINGS)
+    store.create_topic("shown", SCHEMA, 1, {**SETTINGS, "publish.formats": "delta,iceberg", "publish.max.lag.ms": "0"})
+    store.create_topic("gone", SCHEMA, 1, SETTINGS)
+    with store.producer() as producer:
+        for number in range(5):
+            producer.send("gone", [{"id": number}]).result()
     number = 0
-    for _ in range(3):
-        for topic in ("logs", "keys", "facts"):
+    for turn in range(3):
+        for topic in ("logs", "keys", "facts", "shown"):
             with store.producer(f"p{topic}") as producer:
                 for _ in range(5):
                     with producer.transaction():
@@ -83,6 +107,8 @@ def prepared() -> tuple[dict[str, Any], int]:
         with store.consumer("facts", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
             list(consumer.iterate())
             consumer.commit()
+        if turn == 2:
+            store.delete_topic("gone")
         maintain(world.open())
         world.clock.advance_ms(2 * HOUR_MS)
     dead = store.producer("dead", staged=False)
@@ -94,14 +120,24 @@ def prepared() -> tuple[dict[str, Any], int]:
     return dict(world.memory._objects), world.clock.now_ms()
 
 
+HELD: WeakKeyDictionary[Store, Any] = WeakKeyDictionary()
+"""What a job keeps until it runs again in the same process."""
+
+
+def held(store: Store, make: Callable[[], T]) -> T:
+    return cast(T, HELD.setdefault(store, make()))
+
+
 def maintain(store: Store) -> None:
-    report = Maintainer(store.runtime, MaintainPolicy(vacuum_interval_ms=0, merge_min_segments=2)).run()
+    policy = MaintainPolicy(vacuum_interval_ms=0, merge_min_segments=2)
+    report = held(store, lambda: Maintainer(store.runtime, policy)).run()
     failed = [action for step in report.steps for action in step.failed]
     assert not failed, failed
 
 
 def clean(store: Store) -> None:
-    report = vacuum(store.runtime, reading.read_session(store.runtime), dry_run=False)
+    session = held(store, lambda: reading.read_session(store.runtime))
+    report = vacuum(store.runtime, session, dry_run=False)
     assert not report.failed, report.failed
 
 
@@ -118,10 +154,48 @@ def produce(store: Store) -> None:
 
 
 def export(store: Store) -> None:
-    registry = Registry()
-    Exporter(lambda: store.runtime, registry, clock=store.runtime.clock).refresh()
+    registry, exporter = held(store, lambda: exporting(store))
+    exporter.refresh()
     assert registry.values("txlog_exporter_looks_total").get(("failed",), 0) == 0
     assert not any(registry.values("txlog_exporter_errors_total").values())
+
+
+def exporting(store: Store) -> tuple[Registry, Exporter]:
+    registry = Registry()
+    return registry, Exporter(lambda: store.runtime, registry, clock=store.runtime.clock, min_interval_ms=0)
+
+
+def partitions_of(store: Store) -> Iterator[TopicPartition]:
+    for topic in store.topics():
+        yield from (TopicPartition(topic.name, number) for number in range(topic.partitions))
+
+
+def inspect(store: Store) -> None:
+    assert not overview(store.runtime).warnings
+
+
+def describe(store: Store) -> None:
+    admin = held(store, store.admin)
+    for tp in partitions_of(store):
+        admin.describe_partition(tp.topic, tp.partition)
+
+
+def dump(store: Store) -> None:
+    for tp in (*partitions_of(store), TopicPartition("gone", 0)):
+        dump_partition(store.runtime, tp)
+
+
+def measure(store: Store) -> None:
+    session = held(store, lambda: reading.read_session(store.runtime))
+    for tp in partitions_of(store):
+        measure_partition(session, tp)
+
+
+def repair(store: Store) -> None:
+    """Look at every partition, as after a finding of `fsck` in it."""
+    for tp in partitions_of(store):
+        done = store.runtime.run(repair_partition(store.runtime.context(), tp))
+        assert not done, done
 
 
 def create(store: Store) -> None:
@@ -157,19 +231,26 @@ JOBS: dict[str, tuple[Callable[[Store], object], tuple[type[TxlogError], ...]]] 
     ),
     "records": (lambda store: store.admin().delete_records("logs", 0), (UnknownTopicOrPartitionError,)),
     "group": (lambda store: store.admin().delete_group("g"), GROUP_ERRORS),
+    "inspect": (inspect, (UnknownTopicOrPartitionError,)),
+    "describe": (describe, (UnknownTopicOrPartitionError,)),
+    "dump": (dump, (UnknownTopicOrPartitionError,)),
+    "measure": (measure, (UnknownTopicOrPartitionError,)),
+    "repair": (repair, ()),
     "read": (
         lambda store: store.snapshot("logs", "keys").tables()["logs"].count("id >= 0"),
         (UnknownTopicOrPartitionError,),
     ),
 }
 """Each job with the errors that it may raise beside another one."""
+ASLEEP: dict[str, tuple[type[TxlogError], ...]] = {"produce": (OutcomeUnknownError,), "read": (InvalidRequestError,)}
+"""More errors of a job whose process sleeps for longer than `delivery.timeout.ms`, or than a snapshot holds."""
 
 
 class Switch:
     """A store whose `at`-th request waits until `other` has run."""
 
     def __init__(self, inner: Any, at: int, other: Callable[[], None]) -> None:
-        self._inner, self._at, self._other = inner, at, other
+        self._inner, self.at, self._other = inner, at, other
         self._lock = threading.RLock()
         self.requests = 0
         self.url, self.place = inner.url, inner.place
@@ -182,19 +263,31 @@ class Switch:
         def request(*arguments: Any, **named: Any) -> Any:
             with self._lock:
                 self.requests += 1
-                if self.requests == self._at:
+                if self.requests == self.at:
                     self._other()
             return found(*arguments, **named)
 
         return request
 
 
-def play(world: World, name: str, at: int, other: Callable[[], None], wrong: list[str]) -> int:
-    """Run a job, and `other` before its request number `at`. Return its number of requests."""
+def play(
+    world: World, name: str, at: int, other: Callable[[], None], wrong: list[str], *, repeated: bool = False
+) -> int:
+    """Run a job, and `other` before its request number `at`. Return its number of requests.
+
+    `repeated`: the same process has run the job before, and others have written since.
+    """
     job, allowed = JOBS[name]
-    switch = Switch(world.memory, at, other)
+    if repeated:
+        allowed += ASLEEP.get(name, ())
+    switch = Switch(world.memory, 0, other)
     try:
-        job(world.open(switch))
+        store = world.open(switch)
+        if repeated:
+            job(store)
+            write(world)
+        switch.requests, switch.at = 0, at
+        job(store)
     except allowed:
         pass
     except (TxlogError, AssertionError) as error:
@@ -202,8 +295,22 @@ def play(world: World, name: str, at: int, other: Callable[[], None], wrong: lis
     return switch.requests
 
 
-def run(chain: tuple[str, ...], ats: tuple[int, ...], folder: Path) -> tuple[list[str], int]:
-    """Run each job of `chain` before request `ats` of the job before it. Return what is wrong, and the first one's requests."""
+def write(world: World) -> None:
+    """Append two segments to the topics that exist."""
+    store = world.open()
+    topics = {topic.name for topic in store.topics()} & {"logs", "keys", "facts", "shown"}
+    with store.producer() as producer:
+        for topic in sorted(topics):
+            for number in range(4):
+                producer.send(topic, [{"id": number}], partition=0).result()
+
+
+def run(chain: tuple[str, ...], ats: tuple[int, ...], folder: Path, *, sleeps: bool = False) -> tuple[list[str], int]:
+    """Run each job of `chain` before request `ats` of the job before it. Return what is wrong, and the first one's requests.
+
+    `sleeps`: the first job has run before. Its process sleeps while the others run, until everything is deleted that is
+    superseded then.
+    """
     objects, now_ms = prepared()
     world = World(objects, now_ms)
     wrong: list[str] = []
@@ -211,12 +318,21 @@ def run(chain: tuple[str, ...], ats: tuple[int, ...], folder: Path) -> tuple[lis
     def start(number: int) -> int:
         if number == len(chain):
             return 0
-        return play(
-            world, chain[number], ats[number] if number < len(ats) else 0, lambda: void(start(number + 1)), wrong
-        )
+        at = ats[number] if number < len(ats) else 0
+        return play(world, chain[number], at, lambda: between(number + 1), wrong, repeated=sleeps and not number)
 
-    def void(_: int) -> None:
-        pass
+    def between(number: int) -> None:
+        if not sleeps or number > 1:
+            start(number)
+            return
+        # Less than an hour in all: longer ones end every step of a job by its time limit.
+        world.clock.advance_ms(3 * GRACE_MS // 2)
+        write(world)
+        start(number)
+        # The first round supersedes, and the next ones delete. Each state between them can be what the sleeper finds.
+        for _ in range((3, 1, 3, 2)[(ats[0] + list(JOBS).index(chain[1])) % 4]):
+            maintain(world.open())
+            world.clock.advance_ms(3 * GRACE_MS // 2)
 
     requests = start(0)
     wrong += judged(world, folder)
@@ -241,7 +357,7 @@ def judged(world: World, folder: Path) -> list[str]:
             wrong.append(f"{topic.name}: rows twice")
         if topic.name == "facts":
             ids = {row["id"] for row in rows}
-            lost = {each for turn in range(3) for each in range(turn * 15 + 10, turn * 15 + 15)} - ids
+            lost = {each for turn in range(3) for each in range(turn * 20 + 10, turn * 20 + 15)} - ids
             if lost:
                 wrong.append(f"facts: {lost} are lost")
         others = sum(len(second.read(topic.name, number, "read_committed")) for number in range(topic.partitions))
@@ -254,21 +370,28 @@ PAIRS = [(first, second) for first in JOBS for second in JOBS]
 SAMPLE = 24
 
 
-def schedules(pair: tuple[str, str], tmp_path: Path) -> tuple[list[int], int]:
-    """Return each request of the pair's first job, alone."""
-    wrong, requests = run((pair[0],), (0,), tmp_path / "alone")
+def requests_of(first: str, tmp_path: Path, *, sleeps: bool) -> int:
+    """Return how many requests a job makes alone."""
+    wrong, requests = run((first,), (0,), tmp_path / f"alone-{sleeps}", sleeps=sleeps)
     assert not wrong, wrong
-    return list(range(1, requests + 1)), requests
+    return requests
 
 
 @pytest.mark.parametrize("number", cases(range(SAMPLE)))
 def test_some_pairs_at_one_request(number: int, tmp_path: Path) -> None:
     dice = random.Random(number)
     first, second = dice.choice(PAIRS)
-    points, _ = schedules((first, second), tmp_path)
-    at = dice.choice(points)
-    wrong, _ = run((first, second), (at,), tmp_path / "pair")
-    assert not wrong, (first, second, at, wrong)
+    sleeps = number % 2 == 1
+    at = dice.randint(1, requests_of(first, tmp_path, sleeps=sleeps))
+    wrong, _ = run((first, second), (at,), tmp_path / "pair", sleeps=sleeps)
+    assert not wrong, (first, second, at, sleeps, wrong)
+
+
+def test_a_measurement_beside_maintenance_that_deletes(tmp_path: Path) -> None:
+    requests = requests_of("measure", tmp_path, sleeps=True)
+    for at in range(requests // 2, requests, 5):
+        wrong, _ = run(("measure", "create"), (at,), tmp_path / str(at), sleeps=True)
+        assert not wrong, (at, wrong)
 
 
 def test_maintenance_between_the_view_of_a_vacuum_and_its_list() -> None:
@@ -316,17 +439,20 @@ def test_maintenance_between_the_view_of_a_vacuum_and_its_list() -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_each_pair_at_each_request(first: str, second: str, tmp_path: Path) -> None:
-    """Also with a third and a fourth job within the second one, at drawn requests."""
-    points, _ = schedules((first, second), tmp_path)
+    """Also asleep, and with a third and a fourth job within the second one, at drawn requests."""
     dice = random.Random(zlib.crc32(f"{first} {second}".encode()))
     found: list[Any] = []
-    for at in points:
-        wrong, _ = run((first, second), (at,), tmp_path / str(at))
-        found += [(at, each) for each in wrong]
-        chain = (first, second, dice.choice(list(JOBS)), dice.choice(list(JOBS)))
-        ats = (at, dice.randint(1, 60), dice.randint(1, 60))
-        if at % 4 == 0:
-            wrong, _ = run(chain, ats, tmp_path / f"{at}-more")
-            found += [(chain, ats, each) for each in wrong]
-    print(f"{first} {second}: {len(points)} requests, {len(found)} findings")
+    total = 0
+    for sleeps in (False, True):
+        requests = requests_of(first, tmp_path, sleeps=sleeps)
+        total += requests
+        for at in range(1, requests + 1):
+            chain, ats = (first, second), (at,)
+            if not at % 4:
+                chain = (*chain, dice.choice(list(JOBS)), dice.choice(list(JOBS)))
+                ats = (at, dice.randint(1, 60), dice.randint(1, 60))
+            for some in {chain[:2], chain}:
+                wrong, _ = run(some, ats, tmp_path / f"{at}-{sleeps}-{len(some)}", sleeps=sleeps)
+                found += [(some, ats, sleeps, each) for each in wrong]
+    print(f"{first} {second}: {total} requests, {len(found)} findings")
     assert not found, found[:5]
