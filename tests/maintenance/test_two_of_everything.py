@@ -387,10 +387,11 @@ def test_some_pairs_at_one_request(number: int, tmp_path: Path) -> None:
     assert not wrong, (first, second, at, sleeps, wrong)
 
 
-def test_a_measurement_beside_maintenance_that_deletes(tmp_path: Path) -> None:
-    requests = requests_of("measure", tmp_path, sleeps=True)
-    for at in range(requests // 2, requests, 5):
-        wrong, _ = run(("measure", "create"), (at,), tmp_path / str(at), sleeps=True)
+@pytest.mark.parametrize("job", ["measure", "repair"])
+def test_a_look_at_each_partition_beside_maintenance_that_deletes(job: str, tmp_path: Path) -> None:
+    requests = requests_of(job, tmp_path, sleeps=True)
+    for at in range(requests // 2, requests, 7):
+        wrong, _ = run((job, "create"), (at,), tmp_path / str(at), sleeps=True)
         assert not wrong, (at, wrong)
 
 
@@ -447,7 +448,8 @@ def test_each_pair_at_each_request(first: str, second: str, tmp_path: Path) -> N
         requests = requests_of(first, tmp_path, sleeps=sleeps)
         total += requests
         for at in range(1, requests + 1):
-            chain, ats = (first, second), (at,)
+            chain: tuple[str, ...] = (first, second)
+            ats: tuple[int, ...] = (at,)
             if not at % 4:
                 chain = (*chain, dice.choice(list(JOBS)), dice.choice(list(JOBS)))
                 ats = (at, dice.randint(1, 60), dice.randint(1, 60))

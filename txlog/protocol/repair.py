@@ -23,7 +23,7 @@ from txlog.core.records import Clean, DataFile, SegmentIndex, Snapshot, TxnIndex
 from txlog.core.segments import aborted_txn_of, build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
-from txlog.errors import CorruptLogError
+from txlog.errors import CorruptLogError, StorageError
 from txlog.protocol.context import Context
 from txlog.protocol.load import present, read_clean
 from txlog.protocol.put import encode_readable, put_pure
@@ -57,13 +57,19 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
 
     Return what was done. With `dry_run` nothing is written: return what would be done. Reads all records from the
     boundary on, with one segment in memory at a time. Raises UnsupportedStoreError for an object of a newer format, and
-    StorageError. Raises CorruptLogError if a `.clean` or two snapshots leave no place to begin.
+    StorageError, also if maintenance is faster again and again. Raises CorruptLogError if a `.clean` or two snapshots
+    leave no place to begin.
     """
-    listed: Sequence[str] = yield List(tp.folder)
-    there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))
-    if there.listing.clean is not None:
-        there.clean = yield from read_clean(tp, there.listing.clean)
-    followed = yield from _follow(tp, there)
+    for _ in range(ctx.max_loads):
+        there = yield from _list(tp)
+        followed = yield from _follow(tp, there)
+        # Maintenance may have deleted what the LIST showed: then it is superseded, and not missing (R15).
+        if not (followed.wrong or followed.broken) or there.is_as_in((yield from _list(tp))):
+            break
+    else:
+        raise StorageError(
+            f"{tp}: maintenance changed it in each of {ctx.max_loads} tries of a repair. hint: repeat it"
+        )
     done = []
     for wrong in followed.wrong:
         if wrong.is_refused or (wrong.of_segment and wrong.segment.end_offset <= followed.state.log_start_offset):
@@ -71,6 +77,14 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
         done.append((yield from _make(ctx, tp, wrong, dry_run)))
     refused = [wrong for wrong in followed.wrong if wrong.is_refused]
     return (*done, *(_repair_of(tp, wrong, is_made=False) for wrong in refused), *_out_of_reach(tp, there, followed))
+
+
+def _list(tp: TopicPartition) -> Program[_There]:
+    listed: Sequence[str] = yield List(tp.folder)
+    there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))
+    if there.listing.clean is not None:
+        there.clean = yield from read_clean(tp, there.listing.clean)
+    return there
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +98,11 @@ class _There:
     @property
     def sealed_end(self) -> int:
         return chain.sealed_end(self.listing, self.clean)
+
+    def is_as_in(self, later: _There) -> bool:
+        """Return whether a later LIST shows that maintenance has superseded nothing and begun no later boundary."""
+        mine, its = self.listing, later.listing
+        return (mine.boundary, mine.clean) == (its.boundary, its.clean) and self.listed <= later.listed
 
     def is_current(self, name: SegmentName) -> bool:
         """Return whether readers or the loader may need the index of this segment, without regard to the log start."""
