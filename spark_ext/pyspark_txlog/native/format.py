@@ -16,6 +16,7 @@ checkpoint continues with either of the two. Only the tasks differ: `write_frame
       mode append and the option topic              native
       no option topic: rows name their topics       Python          a native write has one topic
       a compacted topic                             Python          it keeps the order of the rows of a key
+      an Observation and a committed version        Python          Observation.get waits until the rows are computed
       another mode, partitionBy, bucketBy, sortBy   Python          Spark or the sink refuses it
       Spark Connect                                 Python          Spark's writer loses the columns' ids there
     start()
@@ -51,7 +52,7 @@ from pyspark_txlog import schemas
 from pyspark_txlog.messages import NotNativeError, short_java_errors
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.native.scan import frame_of
-from pyspark_txlog.native.write import write_frame
+from pyspark_txlog.native.write import _is_observed, write_frame
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
 from pyspark_txlog.sink.micro_batch import hides_query, query_id
@@ -117,6 +118,8 @@ def begin_save(frame: DataFrame, options: Mapping[str, str]) -> Callable[[], Non
         _check_topic(runtime, parsed)
         _check_access(frame.sparkSession, runtime)
         writer, transaction = TxlogWriter.begin_in(runtime, parsed, frame.schema)
+        if writer.is_repeated and _is_observed(frame):
+            raise NotNativeError("the version is committed, and an Observation waits until the rows are computed again")
     except BaseException:
         runtime.close()
         raise

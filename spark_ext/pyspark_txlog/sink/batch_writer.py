@@ -129,7 +129,7 @@ class TxlogWriter(DataSourceArrowWriter):
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
         """Executor side: write this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
-        if self._is_repeated:
+        if self.is_repeated:
             # The coordinator will skip this version, so the rows need not be computed.
             return TaskFiles(parts=())
         context = TaskContext.get()
@@ -196,7 +196,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Raises what `write` and `commit` raise, after `abort`.
         """
         try:
-            self._commit(transaction, () if self._is_repeated else write(runtime, self._options, self._txn, self.topic))
+            self._commit(transaction, () if self.is_repeated else write(runtime, self._options, self._txn, self.topic))
         except BaseException:
             self.abort(())
             raise
@@ -230,7 +230,7 @@ class TxlogWriter(DataSourceArrowWriter):
         transaction.forget()
 
     @property
-    def _is_repeated(self) -> bool:
+    def is_repeated(self) -> bool:
         """Whether the coordinator is sure to skip this version, because the versions of an id only increase."""
         version = version_of(self._options)
         return version is not None and is_repeated(self._txn, version)
