@@ -172,6 +172,24 @@ def native_write_by_executors(spark: SparkSession, url: str, folder: Path) -> ob
     return "it works"
 
 
+def ordered_writes(spark: SparkSession, url: str, folder: Path) -> object:
+    """Write frames of many tasks by both roads, small and large. Ids increase with the tasks. Return the number of rows."""
+    first = 0
+    for switch, sizes in ((uninstall, (2_000, 12_000)), (install, (2_000, 2_000, 2_000, 12_000))):
+        switch()
+        for size in sizes:
+            rows = spark.range(first, first + size, 1, 8)
+            # Spark does not know how many rows this has.
+            rows = rows.mapInArrow(lambda batches: batches, rows.schema).selectExpr(
+                "id AS order_id", "concat('c', id % 3) AS country"
+            )
+            writer = rows.write.format("txlog").mode("append").option("topic", "batches").option("key", "country")
+            writer.save(url)
+            first += size
+    uninstall()
+    return first
+
+
 def held_up_write(spark: SparkSession, url: str, folder: Path) -> object:
     return write(spark, url, folder, held_up(frame(spark), folder))
 
@@ -225,6 +243,7 @@ STEPS: Mapping[str, Callable[[SparkSession, str, Path], Any]] = {
         append_stream,
         foreach_batch,
         native_write_by_executors,
+        ordered_writes,
         held_up_write,
         held_up_stream,
         held_up_native_write,

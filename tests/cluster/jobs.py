@@ -65,6 +65,15 @@ class Place:
                     assert info.last_stable_offset == info.log_end_offset
                 assert self._ids(store, topic) == list(expected.get(topic, ())), topic
 
+    def order_of_keys(self, topic: str) -> dict[str, bool]:
+        """Return whether the order ids of each country increase."""
+        found: dict[str, list[int]] = {}
+        with txlog.open(self.url) as store:
+            for batch in store.consumer(topic, auto_offset_reset="earliest").iterate():
+                for row in batch.select(["country", "order_id"]).to_pylist():
+                    found.setdefault(row["country"], []).append(row["order_id"])
+        return {country: ids == sorted(ids) for country, ids in sorted(found.items())}
+
     def _ids(self, store: Store, topic: str) -> list[int]:
         consumer = store.consumer(topic, auto_offset_reset="earliest")
         return sorted(one for batch in consumer.iterate() for one in batch["order_id"].to_pylist())

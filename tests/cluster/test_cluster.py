@@ -35,3 +35,10 @@ def test_a_worker_dies_in_the_middle(cluster: SparkCluster, place: Place, steps:
     """Lost 0, doubled 0, torn 0, and no transaction stays open."""
     Job(master=cluster.master, place=place, steps=steps).run_and_lose_a_worker(cluster)
     place.check(**dict.fromkeys(written, EVERYTHING))
+
+
+def test_rows_of_one_key_keep_their_order_over_two_executors(cluster: SparkCluster, place: Place) -> None:
+    """By both roads, and for small and large frames: a shuffle would bring the rows of one executor first."""
+    found = Job(master=cluster.master, place=place, steps=["ordered_writes"]).run()
+    assert place.order_of_keys("batches") == dict.fromkeys(("c0", "c1", "c2"), True)
+    place.check(batches=range(found["ordered_writes"]))

@@ -36,3 +36,10 @@ def test_every_road(connect_server: str, place: Place) -> None:
     refused = "InvalidRequestError: topic 'native': over Spark Connect, Spark's own writer loses the column ids"
     assert found["native_write_by_executors"].startswith(refused)
     place.check(**dict.fromkeys(job.TOPICS, EVERYTHING))
+
+
+def test_rows_of_one_key_keep_their_order(connect_server: str, place: Place) -> None:
+    """With `install()` and without it, for small and large frames: a write over Connect always uses the Python sink."""
+    found = Job(master=connect_server, place=place, steps=["ordered_writes"]).run()
+    assert place.order_of_keys("batches") == dict.fromkeys(("c0", "c1", "c2"), True)
+    place.check(batches=range(found["ordered_writes"]))

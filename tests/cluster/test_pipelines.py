@@ -13,9 +13,11 @@ from tests.cluster.jobs import ENVIRONMENT, EVERYTHING, Place, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 PIPELINE = """
+    import pyspark_txlog
     from pyspark import pipelines as dp
     from pyspark.sql import SparkSession
 
+    pyspark_txlog.{switch}()
     URL = {url!r}
     spark = SparkSession.active()
 
@@ -41,24 +43,26 @@ SPEC = """
 PIPELINE_S = 250
 
 
-def run(place: Place) -> tuple[int, str]:
-    """Return (the status of `spark-pipelines run`, its output)."""
+def run(place: Place, switch: str) -> tuple[int, str]:
+    """Return (the status of `spark-pipelines run`, its output). `switch` is install or uninstall."""
     folder = place.folder / "project"
     (folder / "pipeline").mkdir(parents=True, exist_ok=True)
     (folder / "spark-pipeline.yml").write_text(textwrap.dedent(SPEC.format(folder=folder)))
-    (folder / "pipeline" / "copies.py").write_text(textwrap.dedent(PIPELINE.format(url=place.url)))
+    (folder / "pipeline" / "copies.py").write_text(textwrap.dedent(PIPELINE.format(url=place.url, switch=switch)))
     console = folder / "console.txt"
     environment = {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(SPARK_BIN.parent)}
     with running([SPARK_BIN / "spark-pipelines", "run"], console, environment) as process:
         return process.wait(PIPELINE_S), console.read_text()
 
 
-def test_a_topic_is_source_and_sink(place: Place) -> None:
+@pytest.mark.parametrize(("first", "second"), [("uninstall", "install"), ("install", "uninstall")])
+def test_a_topic_is_source_and_sink(place: Place, first: str, second: str) -> None:
+    """By each road, and the second run goes on with the checkpoint of the other one."""
     place.fill()
-    status, said = run(place)
+    status, said = run(place, first)
     assert status == 0, said[-6000:]
     # The folder of the pipeline's own tables. Their catalog ended with the process.
     shutil.rmtree(place.folder / "project" / "spark-warehouse")
-    status, said = run(place)
+    status, said = run(place, second)
     assert status == 0, said[-6000:]
     place.check(orders=EVERYTHING, streamed=EVERYTHING)

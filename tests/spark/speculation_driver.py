@@ -1,7 +1,7 @@
 """A Spark job on two workers: its first task hangs at its end until Spark has run a second attempt beside the first.
 
-`python speculation_driver.py <url> <folder> <master>`: each attempt that has returned all its rows creates a file in
-the folder.
+`python speculation_driver.py <url> <folder> <master> <road>`: each attempt that has returned all its rows creates a file
+in the folder. The road is that of `TopicTable.append`, or `native` or `python` for `format("txlog")`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pyspark_txlog import TxLog, session
+from pyspark_txlog import TxLog, session, uninstall
 
 ROWS = 40
 PATIENCE_S = 200
 
 
-def main(url: str, folder: str, master: str) -> None:
+def main(url: str, folder: str, master: str, road: str) -> None:
     spark = session(
         "txlog speculation",
         master=master,
@@ -47,9 +47,14 @@ def main(url: str, folder: str, master: str) -> None:
                 time.sleep(0.01)
 
     frame = spark.range(0, ROWS, 1, 4).selectExpr("id AS order_id")
-    with TxLog(spark, url) as log:
-        slow = frame.mapInArrow(slow_at_the_end, frame.schema)
-        log.table("orders").append(slow, transactional_id="nightly", road="executors")
+    slow = frame.mapInArrow(slow_at_the_end, frame.schema)
+    if road == "executors":
+        with TxLog(spark, url) as log:
+            log.table("orders").append(slow, transactional_id="nightly", road=road)
+        return
+    if road == "python":
+        uninstall()
+    slow.write.format("txlog").mode("append").options(**{"topic": "orders", "transactional.id": "nightly"}).save(url)
 
 
 if __name__ == "__main__":

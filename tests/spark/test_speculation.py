@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.storm]
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False)])
 
 
-def test_a_task_that_runs_twice_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("road", ["executors", "native", "python"])
+def test_a_task_that_runs_twice_at_once(tmp_path: Path, road: str) -> None:
     url = str(tmp_path / "log")
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -31,7 +32,7 @@ def test_a_task_that_runs_twice_at_once(tmp_path: Path) -> None:
         store.create_topic("orders", SCHEMA, partitions=2)
         with console.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, driver.__file__, url, str(marks), cluster.master],
+                [sys.executable, driver.__file__, url, str(marks), cluster.master, road],
                 stderr=output,
                 stdout=output,
                 start_new_session=True,
