@@ -28,7 +28,7 @@ SPARK_PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 TABLE_HEAD = "| what may differ | with `install()` | without |"
 KEYLESS = "partitions of a stream's rows without a key"
 STATE = "state of a query's `transactional.id` after a micro-batch that failed"
-SKIPPED = "counts of a version or micro-batch that is skipped"
+SKIPPED = "accumulators of a `save` that repeats a version"
 
 
 def differences(page: Path = SPARK_PAGE) -> frozenset[str]:
@@ -195,7 +195,7 @@ class Judge:
         return difference in self.allowed
 
     def outcomes(self, native: Any, python: Any, what: object, *, skipped: bool = False) -> None:
-        """Compare results or errors of one call. `skipped` says that it repeats a version or micro-batch."""
+        """Compare results or errors of one call. `skipped` says that it repeats a version, and nothing observes it."""
         if native == python:
             return
         if skipped and not isinstance(native, Fault) and not isinstance(python, Fault) and self.may(SKIPPED):

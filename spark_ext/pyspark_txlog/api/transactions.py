@@ -18,7 +18,7 @@ from typing import TypeAlias, TypedDict
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
-from pyspark_txlog.sink.micro_batch import MicroBatch, hides_query, query_id
+from pyspark_txlog.sink.micro_batch import MicroBatch, compute_skipped, hides_query, in_micro_batch, query_id
 from pyspark_txlog.sink.routing import TopicRoute, topic_for
 from txlog.engine import (
     ConsumerGroupMetadata,
@@ -139,6 +139,8 @@ class Transaction:
             self._topics.add(topic)
             if self.repeated and self.version is not None:
                 check_version(self._staged.txn, replace(self.version, topics=frozenset({topic})))
+                if in_micro_batch(frame.sparkSession):
+                    compute_skipped(frame)
                 return
             made = write_frame(
                 self._runtime,

@@ -16,7 +16,6 @@ checkpoint continues with either of the two. Only the tasks differ: `write_frame
       mode append and the option topic              native
       no option topic: rows name their topics       Python          a native write has one topic
       a compacted topic                             Python          it keeps the order of the rows of a key
-      an Observation and a committed version        Python          Observation.get waits until the rows are computed
       another mode, partitionBy, bucketBy, sortBy   Python          Spark or the sink refuses it
       Spark Connect                                 Python          Spark's writer loses the columns' ids there
     start()
@@ -55,7 +54,7 @@ from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.native.write import _is_observed, write_frame
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
-from pyspark_txlog.sink.micro_batch import hides_query, query_id
+from pyspark_txlog.sink.micro_batch import compute_skipped, hides_query, in_micro_batch, query_id
 from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.sink.routing import TopicRoute
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter, query_names
@@ -118,8 +117,6 @@ def begin_save(frame: DataFrame, options: Mapping[str, str]) -> Callable[[], Non
         _check_topic(runtime, parsed)
         _check_access(frame.sparkSession, runtime)
         writer, transaction = TxlogWriter.begin_in(runtime, parsed, frame.schema)
-        if writer.is_repeated and _is_observed(frame):
-            raise NotNativeError("the version is committed, and an Observation waits until the rows are computed again")
     except BaseException:
         runtime.close()
         raise
@@ -127,6 +124,9 @@ def begin_save(frame: DataFrame, options: Mapping[str, str]) -> Callable[[], Non
     def run() -> None:
         with closing(runtime):
             writer.run(runtime, transaction, _writing(frame))
+            # An Observation would wait for ever.
+            if writer.is_repeated and (_is_observed(frame) or in_micro_batch(frame.sparkSession)):
+                compute_skipped(frame)
 
     return run
 
@@ -152,7 +152,9 @@ def begin_stream(frame: DataFrame, options: Mapping[str, str]) -> Callable[[Data
     def run(batch: DataFrame, number: int) -> None:
         # None in a thread that is not pinned. Then the checkpoint has it.
         own_id = query_id(batch.sparkSession)
-        TxlogStreamWriter.run(parsed, batch.schema, _writing(batch, number, names), own_id, number)
+        TxlogStreamWriter.run(
+            parsed, batch.schema, _writing(batch, number, names), own_id, number, lambda: compute_skipped(batch)
+        )
 
     return run
 

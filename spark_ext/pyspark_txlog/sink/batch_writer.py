@@ -19,6 +19,7 @@ record names the files of the other attempts; vacuum removes them.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
+from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY
 from pyspark_txlog.sink.options import parse_write_options, settled_write
 from txlog.engine import (
     Runtime,
@@ -129,10 +131,12 @@ class TxlogWriter(DataSourceArrowWriter):
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
         """Executor side: write this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
-        if self.is_repeated:
-            # The coordinator will skip this version, so the rows need not be computed.
-            return TaskFiles(parts=())
         context = TaskContext.get()
+        if self.is_repeated:
+            # The coordinator will skip this version. In foreachBatch Spark keeps a query's state only of tasks that end.
+            if context is not None and context.getLocalProperty(QUERY_ID_PROPERTY) is not None:
+                deque(iterator, maxlen=0)
+            return TaskFiles(parts=())
         task = context.partitionId() if context is not None else 0
         with closing(self._options.open()) as runtime:
             parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self.topic)

@@ -28,7 +28,7 @@ from txlog.engine.offsets import committed_offsets
 from txlog.errors import CommitFailedError, GroupIdNotFoundError, InvalidRequestError, TxnVersionScopeError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,6 +143,16 @@ def hides_query(spark: SparkSession) -> bool:
     from py4j.clientserver import ClientServer
 
     return not isinstance(context._gateway, ClientServer)
+
+
+def compute_skipped(frame: DataFrame) -> None:
+    """Run the plan of a write that is skipped. A stateful query keeps its state of a micro-batch only if each task of it ends."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def in_micro_batch(spark: SparkSession) -> bool:
+    """Return whether this thread works in a micro-batch, or may do so where nothing shows it."""
+    return hides_query(spark) or query_id(spark) is not None
 
 
 def task_of_batch(task: int, number: int) -> int:

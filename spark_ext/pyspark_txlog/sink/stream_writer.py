@@ -25,8 +25,8 @@ process has changed the id's record since the last commit: otherwise there is no
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -192,8 +192,10 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 "hint: use a micro-batch trigger; a continuous or real-time trigger is not supported"
             )
         parts: tuple[StagedPart, ...] = ()
-        # The coordinator is sure to skip a committed version, so the rows need not be computed.
-        if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
+        if is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
+            # The coordinator is sure to skip a committed version. But Spark keeps a query's state only of tasks that end.
+            deque(iterator, maxlen=0)
+        else:
             with closing(self._options.open()) as runtime:
                 task = task_of_batch(context.partitionId(), int(batch_id))
                 parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self.topic)
@@ -251,10 +253,19 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     @plain_errors
-    def run(cls, options: Options, schema: StructType, write: NativeWrite, query_id: str | None, batch_id: int) -> None:
+    def run(
+        cls,
+        options: Options,
+        schema: StructType,
+        write: NativeWrite,
+        query_id: str | None,
+        batch_id: int,
+        skip: Callable[[], None],
+    ) -> None:
         """Do the whole micro-batch here, through one session: `begin`, `write` in place of Spark's tasks, `commit`.
 
-        `query_id` may be None if the checkpoint is read, which has it.
+        `query_id` may be None if the checkpoint is read, which has it. If the micro-batch is committed already, `skip` runs its
+        plan.
 
         Raises what the three raise. If the commit raises, after `abort`.
         """
@@ -267,6 +278,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 )
             begun = StreamFiles(parts=(), txn=txn, query_id=query, store_id=writer._store_id)
             repeated = is_repeated(txn, TxnVersion(version=batch_id, scope=begun.query_id))
+            if repeated:
+                skip()
             parts = () if repeated else write(session.runtime, options, txn, writer.topic)
             try:
                 last = writer._commit_in(session, begun, parts, batch_id)
