@@ -107,6 +107,7 @@ def test_a_version_that_no_publication_explains_is_named(left: str, world: World
         with pytest.raises(TableConflictError, match=named.rpartition("/")[2]):
             publish(world.open())
         assert newest(world.open()).number == number
+        assert "Delta" in left or world.memory.get(HINT) is None
     # What the error says.
     store = world.open()
     store.alter_topic("orders", remove_config=["publish.formats"])
@@ -133,7 +134,7 @@ def test_readers_of_iceberg_are_not_led_to_a_version_of_no_publication(world: Wo
         # Spark would go on from version 8 to version 9.
         with pytest.raises(TableConflictError, match="v9"):
             send(world, 6)
-        assert rows(world)[1] == [*range(6)]
+        assert world.memory.get(HINT) is None
         assert "orders/metadata/v8.metadata.json" not in objects(world)
 
 

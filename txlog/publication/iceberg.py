@@ -130,8 +130,8 @@ def check_version(tables: Tables, data: bytes) -> Program[None]:
 
 def complete_version(after: Tables) -> Program[None]:
     """Let `version-hint.text` name a version, as `put_hint`. Raises TableConflictError if the table goes on behind its end."""
-    yield from put_hint(after)
     yield from _check_end(after)
+    yield from put_hint(after)
 
 
 def put_hint(tables: Tables) -> Program[None]:
@@ -165,12 +165,13 @@ def put_hint(tables: Tables) -> Program[None]:
 def _check_end(tables: Tables) -> Program[None]:
     """Check that the next version is not there before its publication. An incomplete copy of the store may have left it.
 
-    Spark goes on from the hint to the next versions.
+    Spark goes on from the hint to the next versions. The hint is removed as by `check_version`.
     """
     following = tables.version_of("iceberg") + 1
     path = table_version_path("iceberg", tables.newest.topic, following)
     size = yield Size(path)
     if size is not None and not (yield from is_decided("iceberg", tables, following)):
+        yield Delete(f"{tables.newest.topic}/{HINT}")
         raise table_conflict("iceberg", tables.newest.topic, path)
 
 
