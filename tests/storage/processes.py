@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+CHILD_SECONDS = 120
+"""A forked child that has not ended then prints its stacks, and ends."""
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -31,6 +34,8 @@ def in_fork(check: Callable[[], bool]) -> bool:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        # A child that hangs shows where, and ends.
+        faulthandler.dump_traceback_later(CHILD_SECONDS, exit=True, file=sys.__stderr__)
         status = 1
         try:
             status = 0 if check() else 2

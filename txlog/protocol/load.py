@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import TypeVar
 
 from txlog.core import chain, envelope, names
@@ -81,7 +80,9 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
     least_ms = 2 * min(view.loading_ms, MAX_LOADING_MS)
     began = now = yield ReadClocks()
-    for slots in count():
+    # Not itertools.count(): the explorer compares what a program holds.
+    slots = 0
+    while True:
         by_name_ms = now.ms_since(began)
         is_enough = by_name_ms >= least_ms and (slots >= MAX_SLOTS_BY_NAME or by_name_ms >= MAX_MS_BY_NAME)
         if is_enough or view.age_ms(now) >= limit_ms:
@@ -102,6 +103,7 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
         if stored is None:
             return view
         view = ctx.learn(view.extended(stored))
+        slots += 1
     return (yield from reload(ctx, view))
 
 
