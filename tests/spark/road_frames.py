@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[pa.Field[pa.DataType], str]] = {
     "a_byte": (_TYPES["a_byte"], "CAST(id % 120 - 60 AS TINYINT)"),
     "a_short": (_TYPES["a_short"], "CAST(id % 32768 AS SMALLINT)"),
     "a_long": (_TYPES["a_long"], "9223372036854775807 - id"),
-    "a_float": (_TYPES["a_float"], "CAST(id AS FLOAT) / CAST(3 AS FLOAT)"),
+    "a_float": (_TYPES["a_float"], "CAST(id / 3 AS FLOAT)"),
     "a_double": (
         _TYPES["a_double"],
         "CASE id % 11 WHEN 0 THEN double('NaN') WHEN 1 THEN -0.0D WHEN 2 THEN double('-Infinity') ELSE id * 0.1D END",

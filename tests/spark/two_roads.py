@@ -28,6 +28,7 @@ SPARK_PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 TABLE_HEAD = "| what may differ | with `install()` | without |"
 KEYLESS = "partitions of a stream's rows without a key"
 STATE = "state of a query's `transactional.id` after a micro-batch that failed"
+ROW_NUMBER = "number of bad values and of the first bad row in an error"
 SKIPPED = "accumulators of a `save` that repeats a version"
 
 
@@ -236,7 +237,15 @@ class Judge:
         return {place: found for place, found in kept.items() if found}, rest
 
 
-ERRORS: dict[str, Callable[[Fault, Fault], bool]] = {}
+_NUMBERS = re.compile(r"(a value is|\d+ values are) null(, the first in row \d+)?")
+
+
+def _same_but_numbers(native: Fault, python: Fault) -> bool:
+    ours, theirs = (_NUMBERS.sub("", each.text) for each in (native, python))
+    return native.kind == python.kind and ours == theirs
+
+
+ERRORS: dict[str, Callable[[Fault, Fault], bool]] = {ROW_NUMBER: _same_but_numbers}
 """Rows of the table about errors: whether two errors differ as the row says."""
 DIFFERENCES = frozenset({KEYLESS, STATE, SKIPPED, *ERRORS})
 """The rows of the table that this harness can judge."""
