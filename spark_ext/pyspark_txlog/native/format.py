@@ -51,7 +51,7 @@ from pyspark_txlog import schemas
 from pyspark_txlog.messages import NotNativeError, short_java_errors
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.native.scan import frame_of
-from pyspark_txlog.native.write import _is_observed, write_frame
+from pyspark_txlog.native.write import is_observed, write_frame
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
 from pyspark_txlog.sink.micro_batch import compute_skipped, hides_query, in_micro_batch, query_id
@@ -125,7 +125,7 @@ def begin_save(frame: DataFrame, options: Mapping[str, str]) -> Callable[[], Non
         with closing(runtime):
             writer.run(runtime, transaction, _writing(frame))
             # An Observation would wait for ever.
-            if writer.is_repeated and (_is_observed(frame) or in_micro_batch(frame.sparkSession)):
+            if writer.is_repeated and (is_observed(frame) or in_micro_batch(frame.sparkSession)):
                 compute_skipped(frame)
 
     return run

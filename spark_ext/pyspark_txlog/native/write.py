@@ -138,7 +138,7 @@ def write_frame(
     first = _first_task(runtime, batch, by_task=by_task)
     if road == "auto":
         road = _known_road(frame, small_rows)
-    if road == "executors" and _is_observed(frame):
+    if road == "executors" and is_observed(frame):
         road, small_rows = "auto", 0
     if road == "auto" and not is_over_connect(frame):
         with described(session, f"{what}, by the driver if they are few"):
@@ -199,7 +199,7 @@ def _known_road(frame: DataFrame, small_rows: int) -> Road:
     return "executors" if _file_bytes(plan) >= LARGE_BYTES else "auto"
 
 
-def _is_observed(frame: DataFrame) -> bool:
+def is_observed(frame: DataFrame) -> bool:
     """Return whether the plan has an `Observation`. It would wait for ever for a job of Spark's writer, because that runs in
     another session."""
     return not is_over_connect(frame) and "CollectMetrics" in frame._jdf.queryExecution().analyzed().toString()
