@@ -226,6 +226,10 @@ class BatonLock:
     def locked(self) -> bool:
         return bool(self._holder)
 
+    def _at_fork_reinit(self) -> None:
+        """Be free in a forked child, as Python's own locks."""
+        self._give_up()
+
     def __enter__(self) -> bool:
         return self.acquire()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pandas as pd
@@ -249,13 +250,17 @@ def test_rows_that_do_not_fit_are_never_dropped_by_the_next_transaction(
         producer.begin_transaction(version=1)
         inner = producer._split
 
+        def end_and_begin() -> None:
+            """End the repeated transaction, and begin one that is not repeated."""
+            producer.abort_transaction()
+            producer.begin_transaction(version=2)
+
         def split(*given: Any) -> Any:
             try:
                 return inner(*given)
             finally:
-                # Another thread ends the repeated transaction, and begins one that is not repeated.
-                producer.abort_transaction()
-                producer.begin_transaction(version=2)
+                with ThreadPoolExecutor(1) as other:
+                    other.submit(end_and_begin).result()
 
         monkeypatch.setattr(producer, "_split", split)
         with pytest.raises(SchemaMismatchError, match="'nothing' is unknown"):

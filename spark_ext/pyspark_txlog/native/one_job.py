@@ -15,13 +15,13 @@ vacuum removes them (PROTOCOL.md, "Staged").
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
@@ -39,14 +39,19 @@ _RESULT_PART = 4
 _RESULT = "result"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
+_REFUSALS: dict[str, type[TxlogError]] = {
+    kind.__name__: kind for kind in (SchemaMismatchError, UnknownTopicOrPartitionError)
+}
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a task returns: its rows, or the parts that it wrote, or why the topic cannot take one of its rows."""
 
     task: int
     rows: bytes | None = None
     parts: tuple[StagedPart, ...] = ()
-    refused: tuple[type[TxlogError], str] | None = None
+    refused: tuple[str, str] | None = None
+    """The class of the error, and its message."""
 
     def table(self) -> pa.Table:
         assert self.rows is not None
@@ -64,6 +69,8 @@ class TaskWriter:
     compression: str
     first: int
     """Is added to the number of a task."""
+    columns: tuple[str, ...]
+    """The names of the columns, which have others in the job."""
     rows: int
     """How many rows a task may return."""
     bytes: int
@@ -80,7 +87,7 @@ class TaskWriter:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                held.append(batch)
+                held.append(batch.rename_columns(list(self.columns)))
                 size, count = size + batch.nbytes, count + batch.num_rows
                 if files is None and size <= share and count <= self.rows:
                     continue
@@ -91,9 +98,9 @@ class TaskWriter:
                     files = StagedFiles(runtime, self.txn, compression=self.compression)
                 try:
                     stored, partitions = self.route.take(pa.Table.from_batches(held), task + self.first)
-                except (SchemaMismatchError, UnknownTopicOrPartitionError) as error:
+                except tuple(_REFUSALS.values()) as error:
                     # Not raised here: another attempt would find the same row, and Spark would wrap the error.
-                    return TaskResult(task=task, refused=(type(error), str(error)))
+                    return TaskResult(task=task, refused=(type(error).__name__, str(error)))
                 files.add(self.route.topic, stored, partitions)
                 held = []
             if files is not None:
@@ -150,6 +157,7 @@ def write_once(
         compression=runtime.settings.row_config({"compression.type": compression}, route.topic).compression_type,
         first=first,
         rows=small_rows,
+        columns=tuple(frame.columns),
         bytes=most_bytes(frame),
         tasks=likely_tasks(frame),
     )
@@ -157,12 +165,15 @@ def write_once(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(writer, batches)
 
-    found = fetch(frame.mapInArrow(run, f"{_RESULT} binary")).column(_RESULT)
-    results: list[TaskResult] = sorted((pickle.loads(each.as_py()) for each in found), key=lambda each: each.task)
+    # Spark finds the columns of a frame by name, and cannot find one with a dot or a quote in its name.
+    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    found = fetch(plain.mapInArrow(run, f"{_RESULT} binary")).column(_RESULT)
+    decoder = msgspec.msgpack.Decoder(TaskResult)
+    results = sorted((decoder.decode(each.as_py()) for each in found), key=lambda each: each.task)
     for result in results:
         if result.refused is not None:
             kind, message = result.refused
-            raise kind(message)
+            raise _REFUSALS[kind](message)
     few = all(result.rows is not None for result in results)
     parts: list[StagedPart] = []
     for has_rows, group in groupby(results, lambda result: result.rows is not None):
@@ -185,7 +196,7 @@ def run_task(writer: TaskWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[
     assert context is not None
     result = writer.run(context.partitionId(), batches)
     if result is not None:
-        yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
+        yield pa.record_batch({_RESULT: pa.array([msgspec.msgpack.encode(result)], pa.binary())})
 
 
 def _packed(batches: list[pa.RecordBatch]) -> bytes:
