@@ -316,3 +316,50 @@ def test_a_handler_that_would_wait_for_the_call_which_it_interrupts_is_refused(
             producer.commit_transaction()
         assert world.read() == ([1, 2] if inside == "send" else [1])
     producer.close()
+
+
+def test_a_refused_handler_that_ends_a_commit_leaves_its_outcome_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler of a signal closes the producer, and lets the refusal through. It is no answer about the decision."""
+    world.open().create_topic("orders", ORDERS)
+    store = world.open()
+    producer = store.producer("loader")
+    producer.init_transactions()
+    put = store.runtime.store.put_if_absent
+
+    def and_then_a_signal(path: str, data: bytes) -> Any:
+        answer = put(path, data)
+        if b"PREPARE_COMMIT" in data:
+            monkeypatch.undo()
+            producer.close()
+        return answer
+
+    monkeypatch.setattr(store.runtime.store, "put_if_absent", and_then_a_signal)
+    with pytest.raises(IllegalStateError, match=r"close\(\) was called inside commit_transaction\(\)"):  # noqa: SIM117
+        with producer.transaction():
+            sent = producer.send("orders", orders(1))
+    with pytest.raises(txlog.errors.OutcomeUnknownError):
+        sent.result()
+    producer.commit_transaction()
+    assert sent.result().base_offset == 0
+    assert world.read() == [1]
+    producer.close()
+
+
+def test_a_refused_handler_that_ends_a_close_drops_no_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second signal, whose handler closes the producer, too."""
+    world.open().create_topic("orders", ORDERS)
+    producer = world.open().producer(linger_ms=60_000)
+    sent = producer.send("orders", orders(1))
+
+    def signal(*_: Any) -> Any:
+        monkeypatch.undo()
+        producer.close()
+
+    monkeypatch.setattr(producer._sender, "flush", signal)
+    with pytest.raises(IllegalStateError, match=r"close\(\) was called inside close\(\)"):
+        producer.close()
+    producer.close()
+    assert sent.result().base_offset == 0
+    assert world.read() == [1]

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from txlog import metrics
 from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session import Call, Session, only_views
+from txlog.client.turns import InsideCallError
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
@@ -210,7 +211,7 @@ class Coordinator:
                 raise
             # Not "retry": a caller who believes that nothing was decided could delete its staged files.
             raise OutcomeUnknownError(str(error)) from error
-        except OutcomeUnknownError:
+        except (OutcomeUnknownError, InsideCallError):
             watch.done("unknown")
             raise
         except TxlogError as error:

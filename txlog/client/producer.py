@@ -28,7 +28,7 @@ from txlog.client.scope import TransactionCall, TransactionScope
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.session import Session
 from txlog.client.transaction_manager import TransactionManager
-from txlog.client.turns import Turns, call_below, close_after
+from txlog.client.turns import InsideCallError, Turns, call_below, close_after
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
@@ -338,6 +338,8 @@ class Producer:
                         self._sender.flush(None)
                 else:
                     self._transactions.end_open()
+            except InsideCallError:
+                raise  # as an interrupt: the next call goes on, and no row is dropped
             except Exception as error:
                 failure = error
             self._end(failure)
@@ -438,12 +440,7 @@ class Producer:
                 f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that runs the callback. "
                 "hint: call it in another thread"
             )
-        below = self._turns.own_call or call_below(sys._getframe(1).f_back, (Producer.send, Producer.flush), self)
-        if below:
-            raise IllegalStateError(
-                f"{self._who}: {call}() was called inside {below}() of the same thread, as in the handler of a signal: it would wait for "
-                "itself. hint: let the handler raise an exception or set a flag"
-            )
+        self._turns.refuse_inside(call, call_below(sys._getframe(1).f_back, (Producer.send, Producer.flush), self))
 
     def _send_now(self) -> None:
         """Send without linger. Called by the future of a send that a thread waits for."""

@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 from txlog.client.producer_state import Call, ProducerState
 from txlog.client.transaction_manager import TransactionManager
+from txlog.client.turns import InsideCallError
 from txlog.core.transactions import TxnVersion
 from txlog.errors import AbortableError, InvalidRequestError
 from txlog.protocol.transactions import EndResult
@@ -76,6 +77,6 @@ class TransactionCall:
             raise
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, Exception):
+        if kind is None or (issubclass(kind, Exception) and not issubclass(kind, InsideCallError)):
             self._transactions.call = None
         self._turn.__exit__(None, None, None)

@@ -19,7 +19,7 @@ from txlog.client.groups import GroupOffsets
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
-from txlog.client.turns import Turns, in_turn
+from txlog.client.turns import InsideCallError, Turns, in_turn
 from txlog.config import Layer, ProducerConfig
 from txlog.core.owner_errors import check_owner, fenced_error
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -202,8 +202,8 @@ class StagedTransaction:
             return ended
         try:
             return self._decide(asked, compression)
-        except TxlogError:
-            if not self._coordinator.in_doubt:
+        except TxlogError as error:
+            if not (self._coordinator.in_doubt or isinstance(error, InsideCallError)):
                 self._asked = None  # it is certain that this call has decided nothing
             raise
 

@@ -19,6 +19,7 @@ from txlog.client.held_rows import HeldRows
 from txlog.client.producer_state import Call, ProducerState, after_close, again
 from txlog.client.sender import Sender
 from txlog.client.session import Session
+from txlog.client.turns import InsideCallError
 from txlog.config import ProducerConfig
 from txlog.core.names import TopicPartition
 from txlog.core.records import TransactionMetadata
@@ -206,6 +207,8 @@ class TransactionManager:
             result = coordinator.end(True, self._sender.parts, wanted, refusal=refusal)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
+        except InsideCallError:
+            raise  # as an interrupt: the same call joins this one
         except TxlogError as error:
             with self._lock:
                 self._state.fail(error)

@@ -26,6 +26,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class InsideCallError(IllegalStateError):
+    """A call was refused inside another one of the same thread, as in the handler of a signal.
+
+    If the handler lets it through, it ends the outer call as an interrupt does. It is no answer of the store.
+    """
+
+
 class Maker:
     """The process that made a client."""
 
@@ -120,17 +127,23 @@ class Turns(Maker):
         turn = self._current()
         return turn is None or (nested and turn.thread is threading.current_thread())
 
-    @property
-    def own_call(self) -> str:
-        """The call of this thread that has the turn; empty if there is none."""
+    def refuse_inside(self, call: str, below: str) -> None:
+        """Raise InsideCallError if `call` is made inside a call of this thread: `below`, or the one that has the turn."""
         turn = self._current()
-        return turn.call if turn is not None and turn.thread is threading.current_thread() else ""
+        if turn is not None and turn.thread is threading.current_thread():
+            below = turn.call
+        if below:
+            raise InsideCallError(
+                f"{self._who}: {call}() was called inside {below}() of the same thread, as in the handler of a signal: it would wait for "
+                "itself. hint: let the handler raise an exception or set a flag"
+            )
 
     def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
         """Raise IllegalStateError unless `call` is allowed now; the calls in `beside` may run at the same time."""
         turn = self._current()
         if turn is not None and turn.call not in beside and not self.is_free(nested=nested):
-            raise IllegalStateError(
+            is_own = turn.thread is threading.current_thread()
+            raise (InsideCallError if is_own else IllegalStateError)(
                 f"{self._who}: {call}() was called while {turn.call}() runs in thread {turn.thread.name!r}. "
                 f"hint: call it after {turn.call}() has returned, or use one {self._kind} for each thread"
             )
