@@ -6,12 +6,13 @@ import contextlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import txlog
@@ -363,3 +364,16 @@ def test_a_refused_handler_that_ends_a_close_drops_no_row(world: World, monkeypa
     producer.close()
     assert sent.result().base_offset == 0
     assert world.read() == [1]
+
+
+def test_rows_that_are_made_while_they_are_sent_may_wait_for_other_rows(world: World) -> None:
+    world.open().create_topic("orders", ORDERS)
+    with world.open().producer(linger_ms=60_000) as producer:
+        sent = producer.send("orders", orders(1))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pylist(orders(1 + sent.result(60).records), schema=ORDERS)
+            producer.flush()
+
+        producer.send("orders", pa.RecordBatchReader.from_batches(ORDERS, batches()))
+    assert world.read() == [1, 2]

@@ -440,7 +440,9 @@ class Producer:
                 f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that runs the callback. "
                 "hint: call it in another thread"
             )
-        self._turns.refuse_inside(call, call_below(sys._getframe(1).f_back, (Producer.send, Producer.flush), self))
+        # Rows may be made while they are read: a send has added none before.
+        methods, frame = (Producer.send, Producer.flush), sys._getframe(1).f_back
+        self._turns.refuse_inside(call, call_below(frame, methods, self, but=Producer._split))
 
     def _send_now(self) -> None:
         """Send without linger. Called by the future of a send that a thread waits for."""

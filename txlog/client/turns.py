@@ -55,15 +55,22 @@ class Maker:
             )
 
 
-def call_below(frame: FrameType | None, methods: Iterable[Callable[..., object]], client: object) -> str:
+def call_below(
+    frame: FrameType | None, methods: Iterable[Callable[..., object]], client: object, *, but: Callable[..., object]
+) -> str:
     """Return which of these methods of `client` runs in `frame` or below it in this thread's stack; empty if none does.
 
-    Then the handler of a signal, or a callback, makes a call while that method waits for it to return.
+    Then the handler of a signal, or a callback, makes a call while that method waits for it to return. While `but` runs, the
+    method that has called it holds nothing that the call waits for.
     """
-    codes = {method.__code__: method.__name__ for method in methods if isinstance(method, FunctionType)}
+    codes = {method.__code__: method.__name__ for method in (*methods, but) if isinstance(method, FunctionType)}
+    holds = True
     while frame is not None:
         if frame.f_code in codes and frame.f_locals.get("self") is client:
-            return codes[frame.f_code]
+            name = codes[frame.f_code]
+            if holds and name != but.__name__:
+                return name
+            holds = name != but.__name__
         frame = frame.f_back
     return ""
 
