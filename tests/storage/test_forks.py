@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import pyspark_txlog
@@ -182,6 +184,20 @@ def test_a_child_imports_what_other_threads_were_importing(
 
     assert in_fork(check)
     thread.join()
+
+
+def test_a_child_of_the_tests_collects_no_garbage_of_its_parent() -> None:
+    """Another test may have left a connection of DuckDB. Without its threads, to close it ends the process."""
+    garbage: list[object] = [duckdb.connect()]
+    garbage[0].execute("SELECT count(*) FROM range(1000000)")  # type: ignore[attr-defined]
+    garbage.append(garbage)
+    gc.disable()
+    try:
+        del garbage
+        assert in_fork(lambda: gc.collect() >= 0)
+    finally:
+        gc.enable()
+    gc.collect()
 
 
 FORK_BESIDE_AN_IMPORT = """

@@ -102,7 +102,6 @@ class Sender:
         """What becomes of the rows of the open transaction: they are appended, written to files, or wait for the commit."""
         self._settling: tuple[threading.Thread, FrameType] | None = None
         """The thread that completes futures, and its function. An interrupt may end that without a reset."""
-        """The thread that completes the futures of a commit."""
         self._committing = False
         """Whether a commit is about to decide about the rows that wait for it."""
         self._was_asked = False
