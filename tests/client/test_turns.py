@@ -377,3 +377,31 @@ def test_rows_that_are_made_while_they_are_sent_may_wait_for_other_rows(world: W
 
         producer.send("orders", pa.RecordBatchReader.from_batches(ORDERS, batches()))
     assert world.read() == [1, 2]
+
+
+@pytest.mark.parametrize("at", ["send_offsets", "end"])
+def test_a_refused_handler_that_ends_a_staged_commit_leaves_its_outcome_open(
+    world: World, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    world.open().create_topic("orders", ORDERS)
+    store = world.open()
+    staged = StagedTransaction.begin(store.runtime, "job")
+    put = store.runtime.store.put_if_absent
+
+    def and_then_a_signal(*args: Any) -> Any:
+        answer = put(*args) if at == "end" else True
+        if at == "send_offsets" or b"PREPARE_COMMIT" in args[1]:
+            monkeypatch.undo()
+            staged.abort()
+        return answer
+
+    if at == "end":
+        monkeypatch.setattr(store.runtime.store, "put_if_absent", and_then_a_signal)
+    else:
+        monkeypatch.setattr(staged._coordinator, "send_offsets", and_then_a_signal)
+    with pytest.raises(IllegalStateError, match=r"abort\(\) was called while commit\(\) runs"):
+        staged.commit(version=1)
+    assert staged._coordinator.in_doubt == (at == "end")
+    with pytest.raises(IllegalStateError, match=r"this commit\(\) is another one"):
+        staged.commit(version=2)
+    assert not staged.commit(version=1).skipped
