@@ -216,6 +216,10 @@ class BatonLock:
         self._holder, self._depth = me, 1
         return True
 
+    def _at_fork_reinit(self) -> None:
+        """Be free in a forked child. Without this, a child of a later test would keep the locks that follow this one."""
+        self._holder = self._depth = 0
+
     def release(self) -> None:
         self._depth -= 1
         if not self._depth:
@@ -225,10 +229,6 @@ class BatonLock:
 
     def locked(self) -> bool:
         return bool(self._holder)
-
-    def _at_fork_reinit(self) -> None:
-        """Be free in a forked child, as Python's own locks."""
-        self._give_up()
 
     def __enter__(self) -> bool:
         return self.acquire()

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from lab.baton import Baton, BatonCondition, BatonLock, BatonStore, BatonThread, StuckError, _Task
+from lab.baton import Baton, BatonCondition, BatonLock, BatonStore, BatonThread, StuckError, _Task, hooked
+from tests.storage.processes import in_fork
+from txlog.storage import forks
 from txlog.storage.memory import MemoryObjectStore
 
 
@@ -113,3 +115,15 @@ def test_time_passes_when_no_thread_can_run() -> None:
 
     baton.run(play)
     assert seen == [(True, 1000), (False, 6000)]
+
+
+def test_a_lock_that_outlives_its_baton_keeps_no_lock_of_a_forked_child() -> None:
+    with hooked("txlog.storage.forks") as hook:
+        hook.baton = None  # type: ignore[assignment]  # not used
+        kept = forks.lock_for_forks()
+
+    def child() -> bool:
+        forks._free_all()  # as after each fork, where Python only prints an error
+        return kept in forks._LOCKS
+
+    assert in_fork(child)
