@@ -22,6 +22,7 @@ from txlog.protocol import publications
 from txlog.protocol.publications import read_chain
 from txlog.protocol.topics import earlier_version
 from txlog.publication import formats
+from txlog.storage.object_store import Names
 
 CONFIG = {
     "publish.formats": "delta,iceberg",
@@ -193,6 +194,35 @@ def test_a_faster_publisher_is_no_conflict(world: World) -> None:
         store.runtime.run(formats.complete_version(name, known, columns, retention_ms=0))  # type: ignore[arg-type]
     assert world.memory.get(HINT) == b"13"
     assert (world.memory.get(LAST) or b"").startswith(b'{"version":10,')
+
+
+def test_a_last_checkpoint_that_another_publisher_replaces_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests replace it. A publisher that looks between them must not delete the new one."""
+    for number in range(3, 12):
+        send(world, number)
+    known = newest(world.open())
+    there, get, list_ = world.memory.get(LAST), world.memory.get, world.memory.list
+    assert there is not None
+
+    def between(prefix: str, start_after: str = "") -> Names:
+        found = list_(prefix, start_after)
+        if prefix.endswith("_delta_log/"):
+            world.memory.delete(LAST)
+        return found
+
+    def last_one(path: str) -> bytes | None:
+        found = get(path)
+        if path == LAST:
+            world.memory.put_if_absent(LAST, there)
+        return found
+
+    monkeypatch.setattr(world.memory, "list", between)
+    monkeypatch.setattr(world.memory, "get", last_one)
+    columns = earlier_version("orders", 0)
+    world.open().runtime.run(formats.complete_version("delta", known, columns, retention_ms=0))
+    assert get(LAST) == there
 
 
 @pytest.mark.parametrize("folder", ["_delta_log", "metadata"])

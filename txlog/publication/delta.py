@@ -342,8 +342,8 @@ def _check_end(folder: str, version: int, after: Tables) -> Program[None]:
         yield Delete(folder + name)
     if LAST_CHECKPOINT in listed:
         there = yield Get(folder + LAST_CHECKPOINT)
-        hinted = -1 if there is None else hinted_version(there)
-        if not (yield from _is_there(_checkpoint_path(folder, hinted))):
+        # Another publisher replaces it if it is not there now.
+        if there is not None and not (yield from _is_there(_checkpoint_path(folder, hinted_version(there)))):
             yield Delete(folder + LAST_CHECKPOINT)
 
 
