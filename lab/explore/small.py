@@ -15,7 +15,7 @@ from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget
 from lab.explore.mutants import Mutant
 from lab.explore.scenarios import TABLE, A, B, C, Scenario, Scene, Size, context
-from txlog.core import fetch_plan
+from txlog.core import fates
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.protocol import staged_lists
@@ -166,7 +166,7 @@ def _hides_commits(self: Any, producer_id: int, offset: int, kind: str = "data")
     return kind == "commit" or bool(_HIDES(self, producer_id, offset, kind))
 
 
-_HIDES = fetch_plan.AbortedRanges.hides
+_HIDES = fates.AbortedRanges.hides
 
 
 def _fetch_and_take_over(client: Client) -> Program[Client]:
@@ -188,7 +188,7 @@ class _NoEntry:
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=name, scenario=scenario, rules=rules, patches=patches)
     for name, scenario, rules, patches in (
-        ("rows of a COMMIT are taken for control", "small sealed", "R11", {"txlog.core.fetch_plan.AbortedRanges.hides": _hides_commits}),
+        ("rows of a COMMIT are taken for control", "small sealed", "R11", {"txlog.core.fates.AbortedRanges.hides": _hides_commits}),
         ("a marker leaves out the rows that its PREPARE_COMMIT holds", "small", "W25", {"txlog.protocol.transactions.read_parts": _without_held_rows}),
         ("an object of rows goes while a record names it", "small list", "C8", {"txlog.protocol.vacuum_dead.TransactionEntry": _NoEntry}),
         ("a job fetches before its init", "resumes", "W42", {"lab.explore.small.take_over_and_fetch": _fetch_and_take_over}),

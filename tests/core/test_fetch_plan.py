@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.chains import TP, Chain, Row, chains, data_file, inline_file_of, payload_of
-from txlog.core.fetch_plan import BY_COLUMN, AbortedRanges, FilePiece, InlinePiece, Piece, RowRange, plan_fetch
+from txlog.core.fates import AbortedRanges
+from txlog.core.fetch_plan import BY_COLUMN, FilePiece, InlinePiece, Piece, RowRange, plan_fetch
 from txlog.core.names import SegmentName
 from txlog.core.records import AbortedTxn, CommitRecord, IndexedFile, IndexEntry, OffsetEntry, SegmentIndex
 from txlog.core.segments import build_index, check_index

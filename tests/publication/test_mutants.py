@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from tests.publication.lives import Life, publish
 from txlog.client import reading
 from txlog.core import publication as deciding
 from txlog.core.cleaning import MergePolicy
+from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition
 from txlog.core.row_runs import joined
 from txlog.maintenance.merge import merge_partition
@@ -67,8 +67,8 @@ MUTANTS = {
     ),
     "rows of aborted transactions are published": (
         deciding,
-        "AbortedRanges",
-        lambda aborted: SimpleNamespace(hides=lambda *_: False),
+        "walk_batches",
+        lambda **given: walk_batches(**{**given, "aborted": ()}),
     ),
     "rows that come into the cut later are forgotten": (
         publishing,

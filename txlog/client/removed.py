@@ -13,9 +13,9 @@ import msgspec
 from txlog.client.session import Session
 from txlog.config import IsolationLevel
 from txlog.core.effects import Program
-from txlog.core.fetch_plan import AbortedRanges
-from txlog.core.records import AbortedTxn, CommitRecord
-from txlog.core.segments import end_of_entry
+from txlog.core.fates import walk_batches
+from txlog.core.names import TopicPartition
+from txlog.core.records import CommitRecord
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import read_slot, relisting
 from txlog.protocol.read import ReadIndex, read_index
@@ -76,7 +76,7 @@ def _look_below(view: PartitionView, start: int, isolation: IsolationLevel) -> P
         by_deletion = by_deletion or _begins_at_deletion(view, read)
         # A compaction leaves out rows below the log start, so its run does not show whether there were any.
         if read.index.compacted is msgspec.UNSET:
-            end = _end_of_rows(read, end, isolation)
+            end = _end_of_rows(view.topic_partition, read, end, isolation)
     return Removed(log_start=log_start, offsets=max(end - start, 0), by_deletion=by_deletion)
 
 
@@ -85,18 +85,16 @@ def _is_aborted(record: CommitRecord, aborted: dict[int, int]) -> bool:
     return record.kind == "data" and record.transactional and 0 <= first <= record.base_offset
 
 
-def _end_of_rows(read: ReadIndex, end: int, isolation: IsolationLevel) -> int:
+def _end_of_rows(tp: TopicPartition, read: ReadIndex, end: int, isolation: IsolationLevel) -> int:
     """Return the offset after the last row below `end`, or the beginning of the segment if it has no such row."""
-    index = read.index
-    ranges = AbortedRanges(read.aborted if isolation == "read_committed" else _NONE)
+    aborted = read.aborted if isolation == "read_committed" else ()
+    batches = walk_batches(tp=tp, indexes=[read.index], aborted=aborted)
     ends = [
-        min(end_of_entry(index, at), end)
-        for at, entry in enumerate(index.entries)
-        if entry.records
-        and entry.base_offset < end
-        and not ranges.hides(entry.producer_id, entry.base_offset, entry.kind)
+        min(batch.end_offset, end)
+        for batch in batches
+        if batch.fate == "committed" and batch.entry.records and batch.entry.base_offset < end
     ]
-    return max(ends, default=index.base_offset)
+    return max(ends, default=read.index.base_offset)
 
 
 def _begins_at_deletion(view: PartitionView, read: ReadIndex) -> bool:
@@ -111,6 +109,3 @@ def _begins_at_deletion(view: PartitionView, read: ReadIndex) -> bool:
     if read.index.generation:
         return True
     return any(each.base_offset == base and each.kind == "log_start" for each in read.index.entries)
-
-
-_NONE: tuple[AbortedTxn, ...] = ()

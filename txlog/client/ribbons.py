@@ -15,10 +15,10 @@ import msgspec
 
 from txlog.client.session import Session
 from txlog.core.effects import Gather, Program
-from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.fates import LogBatch, walk_batches
 from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.records import AbortedTxn, CommitRecord, IndexEntry
-from txlog.core.segments import aborted_txn_of, end_of_entry
+from txlog.core.records import AbortedTxn, CommitRecord, IndexEntry, SegmentIndex
+from txlog.core.segments import aborted_txn_of
 from txlog.drawing.sections import FilePoint, Piece, Ribbon
 from txlog.drawing.spans import Span, Spans
 from txlog.errors import CorruptLogError
@@ -147,6 +147,7 @@ class _Look:
         self._fates = Spans(self._start, state.next_offset, max_spans, joined=True)
         self._places = Spans(self._start, state.next_offset, max_spans, joined=False)
         self._totals = {"rows": 0, "files": 0, "bytes": 0, "aborted": 0}
+        self._first_open = {each.producer_id: each.txn_first_offset for each in state.open_transactions}
         self._files: list[FilePoint] = []
         self._aborted: list[AbortedTxn] = []
         self._pieces: list[Piece] = []
@@ -196,10 +197,9 @@ class _Look:
         records = [stored.record for stored in self._view.tail]
         self._aborted += [txn for record in records if (txn := aborted_txn_of(record)) is not None]
         self._totals["aborted"] += len(self._aborted)
-        aborted = AbortedRanges(self._aborted)
+        self._add_batches(tail=records)
         for record in reversed(records):
             size = record.payload_bytes + sum(file.bytes for file in record.files)
-            self._add_batch(record, record.end_offset, aborted)
             title = f"tail, {count_text(record.records, 'row')}, {count_text(len(record.files), 'file')}, {bytes_text(size)}"
             self._places.add(record.base_offset, record.end_offset, "tail", title)
             self._totals["files"] += len(record.files)
@@ -214,14 +214,7 @@ class _Look:
             self._totals["aborted"] += len(read.aborted)
             # A transaction that began above this segment has nothing in it.
             self._aborted = [txn for txn in self._aborted if txn.first_offset < index.end_offset]
-            aborted = AbortedRanges(self._aborted)
-            for at in reversed(range(len(index.entries))):
-                entry, end_offset = index.entries[at], end_of_entry(index, at)
-                if name.generation:
-                    # A run has only committed rows, and may have forgotten their producers and markers.
-                    self._add_committed(entry, end_offset)
-                else:
-                    self._add_batch(entry, end_offset, aborted)
+            self._add_batches(indexes=[index])
             place = "sealed" if not name.generation else "merged" if index.compacted is msgspec.UNSET else "compacted"
             size = sum(file.bytes for file in index.files)
             rows = sum(entry.records for entry in index.entries)
@@ -236,30 +229,29 @@ class _Look:
                 at_ms = index.entries[-1].timestamp if index.entries else self._view.state.last_timestamp
                 self._files.append(FilePoint(at_ms, place, size, len(index.files)))
 
-    def _add_committed(self, entry: IndexEntry, end_offset: int) -> None:
-        if end_offset > self._start:
-            self._totals["rows"] += entry.records
-            self._fates.add(entry.base_offset, end_offset, "committed")
+    def _add_batches(self, indexes: Sequence[SegmentIndex] = (), tail: Sequence[CommitRecord] = ()) -> None:
+        batches = walk_batches(
+            tp=self._tp,
+            indexes=indexes,
+            tail=tail,
+            aborted=self._aborted,
+            log_start_offset=self._start,
+            first_open=self._first_open,
+        )
+        for batch in reversed(list(batches)):
+            if batch.fate != "removed":
+                self._add_batch(batch)
 
-    def _add_batch(self, batch: CommitRecord | IndexEntry, end_offset: int, aborted: AbortedRanges) -> None:
-        if end_offset <= self._start:
-            return
-        self._totals["rows"] += batch.records
-        if batch.kind in ("log_start", "expire"):
-            fate = "control"
-        elif batch.kind == "abort" or aborted.hides(batch.producer_id, batch.base_offset, batch.kind):
-            fate = "aborted"
-        elif batch.transactional and batch.kind == "data" and self._is_open(batch):
-            fate = "open"
-        else:
-            fate = "committed"
-        self._fates.add(batch.base_offset, end_offset, fate)
-        if batch.kind in ("commit", "abort") or (batch.transactional and batch.producer_id >= 0):
-            self._add_piece(batch, end_offset, fate)
-
-    def _is_open(self, batch: CommitRecord | IndexEntry) -> bool:
-        entry = self._view.state.producers.get(batch.producer_id)
-        return entry is not None and 0 <= entry.txn_first_offset <= batch.base_offset
+    def _add_batch(self, batch: LogBatch) -> None:
+        entry = batch.entry
+        self._totals["rows"] += entry.records
+        # A marker has the colour of the rows before it.
+        fate = {"commit": "committed", "abort": "aborted"}.get(entry.kind, batch.fate)
+        self._fates.add(entry.base_offset, batch.end_offset, fate)
+        # A run may have forgotten the producers and markers of its rows.
+        is_told = entry.kind in ("commit", "abort") or (entry.transactional and entry.producer_id >= 0)
+        if is_told and not batch.has_gaps:
+            self._add_piece(entry, batch.end_offset, fate)
 
     def _add_piece(self, batch: CommitRecord | IndexEntry, end_offset: int, fate: str) -> None:
         """Add a batch to its producer's transaction; a marker ends the transaction that is above it in the log."""

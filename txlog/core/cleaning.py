@@ -15,7 +15,7 @@ import msgspec
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.chain import NO_CLEAN, PartitionListing
-from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.fates import walk_batches
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
@@ -204,7 +204,7 @@ def merged_index(
     batches.
     """
     compacted = kept.compaction if kept is not None else _compacted([index for index, _ in inputs])
-    entries, row = _merged_entries([index for index, _ in inputs], aborted, keeps_distinct, kept, compacted)
+    entries, row = _merged_entries(tp, [index for index, _ in inputs], aborted, keeps_distinct, kept, compacted)
     if row != (file.rows if file is not None else 0):
         raise CorruptLogError(
             f"{tp}: the batches of {run.name.index} have {row} rows, and {'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
@@ -226,10 +226,13 @@ def merged_index(
 
 
 def rows_of_entries(
-    inputs: Sequence[SegmentIndex], aborted: Iterable[AbortedTxn], keeps_distinct: Callable[[IndexEntry], bool]
+    tp: TopicPartition,
+    inputs: Sequence[SegmentIndex],
+    aborted: Iterable[AbortedTxn],
+    keeps_distinct: Callable[[IndexEntry], bool],
 ) -> tuple[int, ...]:
     """Return the rows of each entry that `merged_index` makes of all committed rows, in order."""
-    entries, _ = _merged_entries(inputs, aborted, keeps_distinct, None, _compacted(inputs))
+    entries, _ = _merged_entries(tp, inputs, aborted, keeps_distinct, None, _compacted(inputs))
     return tuple(entry.records for entry in entries if entry.records)
 
 
@@ -342,6 +345,7 @@ def _compacted(inputs: Sequence[SegmentIndex]) -> Compaction | msgspec.UnsetType
 
 
 def _merged_entries(
+    tp: TopicPartition,
     inputs: Sequence[SegmentIndex],
     aborted: Iterable[AbortedTxn],
     keeps_distinct: Callable[[IndexEntry], bool],
@@ -349,45 +353,36 @@ def _merged_entries(
     compacted: Compaction | msgspec.UnsetType,
 ) -> tuple[list[IndexEntry], int]:
     """Return the entries of a run, and the sum of their rows."""
-    ranges = AbortedRanges(aborted)
     clean_end = 0 if compacted is msgspec.UNSET else compacted.end_offset
     entries: list[IndexEntry] = []
     row = 0
-    at = -1
-    for index in inputs:
-        for entry in index.entries:
-            at += 1
-            # In generation 0 an entry without rows is a marker. In a cleaned run it is a batch whose rows compaction
-            # removed.
-            if not (entry.records or index.generation):
-                continue
-            if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
-                continue
-            distinct = keeps_distinct(entry)
-            if kept is not None:
-                entry = kept.of(at, entry)
-            if not entry.records:
-                if distinct:
-                    entries.append(msgspec.structs.replace(entry, file=None, first_row=0))
-                continue
-            last = entries[-1] if entries else None
-            if (
-                not distinct
-                and last is not None
-                and (last.kind, last.producer_id, last.transactional) == ("data", NO_PRODUCER_ID, False)
-                # An entry does not cross the compaction's end, so that compacted rows can be distinguished from the
-                # others later.
-                and not last.base_offset < clean_end <= entry.base_offset
-                and last.records + entry.records <= MAX_COALESCED_ROWS
-                and last.timestamp // COALESCED_MS == entry.timestamp // COALESCED_MS
-            ):
-                # The rows may have gaps: a run's offsets are in its `_offset` column.
-                entries[-1] = msgspec.structs.replace(
-                    last, records=last.records + entry.records, timestamp=entry.timestamp
-                )
-            elif distinct:
-                entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
-            else:
-                entries.append(msgspec.structs.replace(entry, **_SHARED, file=0, first_row=row))
-            row += entry.records
+    for at, batch in enumerate(walk_batches(tp=tp, indexes=inputs, aborted=aborted)):
+        entry = batch.entry
+        if batch.fate != "committed" or not isinstance(entry, IndexEntry):
+            continue
+        distinct = keeps_distinct(entry)
+        if kept is not None:
+            entry = kept.of(at, entry)
+        if not entry.records:
+            if distinct:
+                entries.append(msgspec.structs.replace(entry, file=None, first_row=0))
+            continue
+        last = entries[-1] if entries else None
+        if (
+            not distinct
+            and last is not None
+            and (last.kind, last.producer_id, last.transactional) == ("data", NO_PRODUCER_ID, False)
+            # An entry does not cross the compaction's end, so that compacted rows can be distinguished from the
+            # others later.
+            and not last.base_offset < clean_end <= entry.base_offset
+            and last.records + entry.records <= MAX_COALESCED_ROWS
+            and last.timestamp // COALESCED_MS == entry.timestamp // COALESCED_MS
+        ):
+            # The rows may have gaps: a run's offsets are in its `_offset` column.
+            entries[-1] = msgspec.structs.replace(last, records=last.records + entry.records, timestamp=entry.timestamp)
+        elif distinct:
+            entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
+        else:
+            entries.append(msgspec.structs.replace(entry, **_SHARED, file=0, first_row=row))
+        row += entry.records
     return entries, row

@@ -1,22 +1,20 @@
 """Which rows of which files does a read of `[start, end)` of one partition return, and in what order?
 
-The answer needs only indexes, commit records and the aborted transactions; no file is opened (PROTOCOL.md, "Reading",
-R10, R11). Control batches without rows are never returned; a COMMIT that carries rows is. A batch of an aborted
-transaction is dropped as a whole, so a file that holds nothing else is never read. The caller has bounded `end` by the
-last stable offset or the log end. For read_uncommitted it gives no aborted transactions.
+`core/fates.py` says which batches a reader sees; this module cuts their rows to the range. No file is opened, and a
+file that holds only rows of aborted transactions never will be. The caller has bounded `end` by the last stable offset
+or the log end. For read_uncommitted it gives no aborted transactions.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import TypeAlias
 
+from txlog.core.fates import LogBatch, walk_batches
 from txlog.core.names import SegmentObject, TopicPartition, parse_partition_object
 from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexedFile, SegmentIndex
-from txlog.core.segments import check_rows, floor_entry
+from txlog.core.segments import check_rows
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptLogError
 
@@ -100,152 +98,57 @@ def plan_fetch(
     """
     if start >= end:
         return ()
-    aborted_ranges = AbortedRanges(aborted)
     pieces: list[Piece] = []
-    at = start
-    for index in indexes:
-        if at >= end or index.end_offset <= at:
-            continue
-        _check_covered(tp, at, end, index.base_offset)
-        for file_piece in _index_pieces(tp, index, aborted_ranges, at, min(end, index.end_offset), cut):
-            _add(pieces, file_piece)
-        at = index.end_offset
-    for record, payload in tail:
-        if at >= end or record.end_offset <= at:
-            continue
-        _check_covered(tp, at, end, record.base_offset)
-        hidden = aborted_ranges.hides(record.producer_id, record.base_offset, record.kind)
-        if record.records and not hidden and not (cut is not None and cut.hides(record)):
-            for piece in _record_pieces(tp, record, payload, at, min(end, record.end_offset)):
+    payloads = {record.base_offset: payload for record, payload in tail}
+    records = [record for record, _ in tail]
+    for batch in walk_batches(tp=tp, indexes=indexes, tail=records, aborted=aborted, start=start, end=end, cut=cut):
+        if batch.fate == "committed" and batch.entry.records:
+            for piece in _pieces(tp, batch, payloads, start, end):
                 _add(pieces, piece)
-        at = record.end_offset
-    if at < end:
-        raise CorruptLogError(
-            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}. hint: check the store with `txlog fsck`"
-        )
     return tuple(pieces)
 
 
-class AbortedRanges:
-    """Finds whether a batch belongs to an aborted transaction: same producer, offset within an aborted range.
-
-    Ranges of one producer never overlap: a transaction begins after the marker of the one before it.
-    """
-
-    __slots__ = ("_by_producer",)
-
-    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        self._by_producer: dict[int, list[tuple[int, int]]] = {}
-        for txn in aborted:
-            self._by_producer.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
-        for ranges in self._by_producer.values():
-            ranges.sort()
-
-    def hides(self, producer_id: int, offset: int, kind: str = "data") -> bool:
-        """Return whether a batch of that producer at `offset` was aborted (R10).
-
-        The rows of a COMMIT never are (R11).
-        """
-        ranges = self._by_producer.get(producer_id)
-        if ranges is None or kind != "data":
-            return False
-        at = bisect_right(ranges, offset, key=itemgetter(0)) - 1
-        return at >= 0 and offset <= ranges[at][1]
-
-
-def _index_pieces(
-    tp: TopicPartition,
-    index: SegmentIndex,
-    aborted: AbortedRanges,
-    start: int,
-    end: int,
-    cut: SnapshotCut | None,
-) -> Iterator[FilePiece]:
-    """Yield the pieces of one segment or run. A batch that lies in several files gives one piece for each."""
-    position = max(floor_entry(index, start), 0)
-    for number in range(position, len(index.entries)):
-        entry = index.entries[number]
-        if entry.base_offset >= end:
-            return
-        if not entry.records:
-            continue
-        if entry.file is None:
-            raise CorruptLogError(
-                f"{tp}: the batch at offset {entry.base_offset} has no file; an internal topic cannot be read"
-            )
-        if cut is not None and cut.hides(entry):
-            continue
-        # A cleaned run holds only rows of committed transactions, and its offsets have gaps.
-        if index.generation:
-            trimmed, base_offset, timestamp = entry.records, BY_COLUMN, BY_COLUMN
-            skipped = 0
-        elif aborted.hides(entry.producer_id, entry.base_offset, entry.kind):
-            continue
-        else:
-            skipped = max(start - entry.base_offset, 0)
-            trimmed = min(end, entry.end_offset) - entry.base_offset - skipped
-            base_offset, timestamp = entry.base_offset + skipped, entry.timestamp
-        if trimmed <= 0:
-            continue
-        row_range = RowRange(
-            first_row=entry.first_row + skipped, rows=trimmed, base_offset=base_offset, timestamp=timestamp
+def _pieces(
+    tp: TopicPartition, batch: LogBatch, payloads: Mapping[int, bytes], start: int, end: int
+) -> Iterator[Piece]:
+    """Yield the pieces of one batch's rows in `[start, end)`: one for each of its files."""
+    entry = batch.entry
+    if isinstance(entry, CommitRecord):
+        check_rows(entry, str(tp))
+    if entry.entries if isinstance(entry, CommitRecord) else entry.file is None:
+        raise CorruptLogError(
+            f"{tp}: the batch at offset {entry.base_offset} holds entries; an internal topic cannot be read"
         )
-        yield from _file_pieces(tp, index.files, entry.file, row_range, start, end)
-
-
-def _record_pieces(tp: TopicPartition, record: CommitRecord, payload: bytes, start: int, end: int) -> Iterator[Piece]:
-    check_rows(record, str(tp))
-    skipped = max(start - record.base_offset, 0)
-    row_range = RowRange(
-        first_row=skipped,
-        rows=end - record.base_offset - skipped,
-        base_offset=record.base_offset + skipped,
-        timestamp=record.timestamp,
-    )
-    if record.payload_bytes:
+    bounds = entry if batch.segment is None else batch.segment
+    start, end = max(start, bounds.base_offset), min(end, bounds.end_offset)
+    if batch.has_gaps:
+        skipped, rows, base_offset, timestamp = 0, entry.records, BY_COLUMN, BY_COLUMN
+    else:
+        skipped = max(start - entry.base_offset, 0)
+        rows = min(end, entry.end_offset) - entry.base_offset - skipped
+        base_offset, timestamp = entry.base_offset + skipped, entry.timestamp
+    if rows <= 0:
+        return
+    if isinstance(entry, CommitRecord) and entry.payload_bytes:
         yield InlinePiece(
-            topic_partition=tp, payload=payload, schema_id=record.schema_id, range=row_range, rows=record.records
+            topic_partition=tp,
+            payload=payloads[entry.base_offset],
+            schema_id=entry.schema_id,
+            range=RowRange(first_row=skipped, rows=rows, base_offset=base_offset, timestamp=timestamp),
+            rows=entry.records,
         )
         return
-    if record.entries:
-        raise CorruptLogError(
-            f"{tp}: the batch at offset {record.base_offset} holds entries; an internal topic cannot be read"
-        )
-    yield from _file_pieces(tp, record.files, 0, row_range, start, end, record.schema_id)
-
-
-def _file_pieces(
-    tp: TopicPartition,
-    files: Sequence[DataFile],
-    number: int,
-    wanted: RowRange,
-    start: int,
-    end: int,
-    schema_id: int = 0,
-) -> Iterator[FilePiece]:
-    """Cut `wanted` into ranges of each file's own rows, and yield a piece for each of these files.
-
-    `wanted` counts rows from file `number` on, over the ends of files. Files of an index state their schema.
-    """
-    skip, left, base_offset = wanted.first_row, wanted.rows, wanted.base_offset
-    while left:
-        file = files[number]
-        number += 1
-        if skip >= file.rows:
-            skip -= file.rows
-            continue
-        rows = min(file.rows - skip, left)
+    for file, schema_id, first_row, part in batch.rows_in_files(skipped, rows):
         yield FilePiece(
             topic_partition=tp,
             file=file,
-            schema_id=file.schema_id if isinstance(file, IndexedFile) else schema_id,
-            ranges=(replace(wanted, first_row=skip, rows=rows, base_offset=base_offset),),
+            schema_id=schema_id,
+            ranges=(RowRange(first_row=first_row, rows=part, base_offset=base_offset, timestamp=timestamp),),
             offset_column=isinstance(file, IndexedFile) and file.offset_column,
             start=start,
             end=end,
         )
-        skip, left = 0, left - rows
-        base_offset += 0 if wanted.by_column else rows
+        base_offset += 0 if batch.has_gaps else part
 
 
 def _add(pieces: list[Piece], piece: Piece) -> None:
@@ -267,10 +170,3 @@ def _adjacent(old: RowRange, new: RowRange) -> bool:
     if new.first_row != old.first_row + old.rows or new.by_column != old.by_column:
         return False
     return old.by_column or (new.base_offset == old.base_offset + old.rows and new.timestamp == old.timestamp)
-
-
-def _check_covered(tp: TopicPartition, at: int, end: int, found: int) -> None:
-    if found > at:
-        raise CorruptLogError(
-            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}. hint: check the store with `txlog fsck`"
-        )

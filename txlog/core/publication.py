@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import msgspec
 
-from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition, table_version_path
 from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexedFile, SegmentIndex
 from txlog.core.records.publications import (
@@ -28,7 +28,6 @@ from txlog.core.records.publications import (
     RowRun,
 )
 from txlog.core.row_runs import joined, minus, positions
-from txlog.core.segments import end_of_entry
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptLogError
 
@@ -189,74 +188,35 @@ def shown_partition(
 
     `indexes` and `tail` are those of one walk from the log start on. No record below `end_offset` has inline rows.
     """
-    ranges = AbortedRanges(aborted)
     spans: dict[str, list[Span]] = {}
     files: dict[str, tuple[DataFile, int, OfBatch | None]] = {}
     hidden: list[OffsetRun] = []
-
-    def take(
-        number: int,
-        skip: int,
-        rows: int,
-        first: int,
-        end: int,
-        timestamp: int,
-        listed: Sequence[DataFile],
-        schema_id: int,
-    ) -> None:
-        while rows:
-            file = listed[number]
-            number += 1
-            if skip >= file.rows:
-                skip -= file.rows
-                continue
-            part = min(file.rows - skip, rows)
+    for batch in walk_batches(
+        tp=tp, indexes=indexes, tail=tail, aborted=aborted, start=log_start_offset, end=end_offset, cut=cut
+    ):
+        entry = batch.entry
+        if not entry.records:
+            continue
+        if batch.fate == "hidden":
+            hidden.append(OffsetRun(entry.base_offset, batch.end_offset))
+        if batch.fate != "committed":
+            continue
+        first = entry.base_offset
+        for file, schema_id, first_row, rows in batch.rows_in_files():
             own = isinstance(file, IndexedFile) and file.offset_column
             is_sorted = isinstance(file, IndexedFile) and file.sorted_by is not msgspec.UNSET
-            exact = end - first == rows and not is_sorted
-            batch = None if own else OfBatch(base_offset=first - skip, timestamp=timestamp)
-            files[file.path] = (file, file.schema_id if isinstance(file, IndexedFile) else schema_id, batch)
-            spans.setdefault(file.path, []).append(
-                Span(
-                    first_row=skip,
-                    rows=part,
-                    first_offset=first,
-                    end_offset=first + part if exact else end,
-                    is_exact=exact,
-                )
+            is_exact = batch.end_offset - entry.base_offset == entry.records and not is_sorted
+            span = Span(
+                first_row=first_row,
+                rows=rows,
+                first_offset=first,
+                end_offset=first + rows if is_exact else batch.end_offset,
+                is_exact=is_exact,
             )
-            first += part if exact else 0
-            skip, rows = 0, rows - part
-
-    for index in indexes:
-        for at, entry in enumerate(index.entries):
-            end = end_of_entry(index, at)
-            if not entry.records or entry.base_offset >= end_offset or end <= log_start_offset or entry.file is None:
-                continue
-            if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
-                continue
-            if cut.hides(entry):
-                hidden.append(OffsetRun(entry.base_offset, end))
-                continue
-            take(entry.file, entry.first_row, entry.records, entry.base_offset, end, entry.timestamp, index.files, 0)
-    for record in tail:
-        if not record.files or record.base_offset >= end_offset or record.end_offset <= log_start_offset:
-            continue
-        if ranges.hides(record.producer_id, record.base_offset, record.kind):
-            continue
-        if cut.hides(record):
-            hidden.append(OffsetRun(record.base_offset, record.end_offset))
-            continue
-        take(
-            0,
-            0,
-            record.records,
-            record.base_offset,
-            record.end_offset,
-            record.timestamp,
-            record.files,
-            record.schema_id,
-        )
+            times_itself = None if own else OfBatch(base_offset=first - first_row, timestamp=entry.timestamp)
+            files[file.path] = (file, schema_id, times_itself)
+            spans.setdefault(file.path, []).append(span)
+            first += rows if is_exact else 0
     compacted = [index.compacted.end_offset for index in indexes if index.compacted is not msgspec.UNSET]
     return ShownPartition(
         log_start_offset=log_start_offset,

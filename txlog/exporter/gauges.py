@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.transactions import IDLE, is_timed_out
 from txlog.exporter.look import Seen, aborted_in_tail, count_small, rows_end
@@ -138,7 +139,7 @@ def _last_row(seen: Seen, tp: TopicPartition) -> int | None:
         return None
     stable = view.state.last_stable_offset
     records = [stored.record for stored in view.tail if stored.record.base_offset < stable]
-    end = rows_end(records, aborted_in_tail(view))
+    end = rows_end(walk_batches(tp=tp, indexes=(), tail=records, aborted=aborted_in_tail(view)))
     if end >= 0:
         return end
     for name in reversed(seen.walk(tp)):

@@ -36,7 +36,7 @@ from txlog.client.session import Session
 from txlog.core.ages import ClockReading
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES
 from txlog.core.effects import Get, Program, ReadClocks, gathered
-from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.fates import LogBatch, walk_batches
 from txlog.core.names import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -48,9 +48,7 @@ from txlog.core.names import (
 from txlog.core.records import (
     AbortedTxn,
     CleanupRun,
-    CommitRecord,
     DataFile,
-    IndexEntry,
     Publication,
     TopicMetadata,
     TransactionRow,
@@ -96,14 +94,14 @@ class SegmentSize:
     """Append time of each batch."""
 
     @classmethod
-    def of(cls, read: ReadIndex) -> SegmentSize:
+    def of(cls, tp: TopicPartition, read: ReadIndex) -> SegmentSize:
         """Return the size of a segment from its index."""
         entries, files = read.index.entries, read.index.files
         return cls(
             files=len(files),
             small_files=count_small(files),
             bytes=sum(file.bytes for file in files),
-            rows_end=rows_end(entries, read.aborted),
+            rows_end=rows_end(walk_batches(tp=tp, indexes=[read.index], aborted=read.aborted)),
             bases=array("q", (each.base_offset for each in entries)),
             times=array("q", (each.timestamp for each in entries)),
         )
@@ -279,7 +277,7 @@ class Looker:
                 read = yield from read_indexes(seen.views[tp], [name], {})
             except MissingObjectError:
                 return None  # maintenance has just replaced it
-            return SegmentSize.of(read[name])
+            return SegmentSize.of(tp, read[name])
 
         for (tp, name), found in self._each("reading indexes", chosen, one).items():
             if isinstance(found, SegmentSize):
@@ -327,13 +325,9 @@ class Looker:
         return found
 
 
-def rows_end(batches: Iterable[CommitRecord | IndexEntry], aborted: Iterable[AbortedTxn]) -> int:
-    """Return the end of the last of these batches that has rows and was not aborted; -1 if there is none."""
-    ranges = AbortedRanges(aborted)
-    visible = (
-        each for each in batches if each.records and not ranges.hides(each.producer_id, each.base_offset, each.kind)
-    )
-    return max((each.end_offset for each in visible), default=-1)
+def rows_end(batches: Iterable[LogBatch]) -> int:
+    """Return the end of the last of these batches that has committed rows; -1 if there is none."""
+    return max((each.end_offset for each in batches if each.fate == "committed" and each.entry.records), default=-1)
 
 
 def count_small(files: Iterable[DataFile]) -> int:

@@ -13,17 +13,17 @@ from txlog.client.descriptions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core import names
 from txlog.core.effects import Gather, Program
+from txlog.core.fates import Fate, LogBatch, walk_batches
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, BatchKind, CommitRecord, IndexEntry, SegmentIndex
+from txlog.core.records import AbortedTxn, BatchKind
 from txlog.core.schema import OFFSET_COLUMN
-from txlog.core.segments import end_of_entry
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, relisting
 from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
 
-BatchFate: TypeAlias = Literal["plain", "committed", "aborted", "open", "control"]
-"""Fate of a batch: `plain` without a transaction, else its transaction's outcome so far; `control` has no rows."""
+BatchFate: TypeAlias = Fate | Literal["plain"]
+"""Fate of a batch: `plain` without a transaction, else what became of its transaction so far; `control` has no rows."""
 
 
 class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,58 +121,34 @@ def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:
 
 
 def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[AbortedTxn]) -> Iterable[ChainBatch]:
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for txn in aborted:
-        ranges.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
-    first_open = {entry.producer_id: entry.txn_first_offset for entry in view.state.open_transactions}
-
-    def fate(kind: BatchKind, transactional: bool, producer_id: int, offset: int) -> BatchFate:
-        if kind != "data":
-            return "control"
-        if not transactional:
-            return "plain"
-        if any(first <= offset < last for first, last in ranges.get(producer_id, ())):
-            return "aborted"
-        return "open" if offset >= first_open.get(producer_id, offset + 1) else "committed"
-
-    def described(
-        batch: IndexEntry | CommitRecord, end_offset: int, object_name: str, rows_in: tuple[str, ...]
-    ) -> ChainBatch:
-        return ChainBatch(
-            base_offset=batch.base_offset,
-            last_offset=end_offset - 1,
-            records=batch.records,
-            kind=batch.kind,
-            fate=fate(batch.kind, batch.transactional, batch.producer_id, batch.base_offset),
-            producer_id=batch.producer_id,
-            producer_epoch=batch.producer_epoch,
-            base_sequence=batch.base_sequence,
-            timestamp=batch.timestamp,
-            object=object_name,
-            rows_in=rows_in,
+    objects = {name.base_offset: name.index for name in indexes}
+    for batch in walk_batches(
+        tp=view.topic_partition,
+        indexes=[read.index for read in indexes.values()],
+        tail=[stored.record for stored in view.tail],
+        aborted=aborted,
+        log_start_offset=view.state.log_start_offset,
+        first_open={entry.producer_id: entry.txn_first_offset for entry in view.state.open_transactions},
+    ):
+        entry, segment = batch.entry, batch.segment
+        if batch.fate == "removed":
+            continue
+        rows_in = tuple(part.file.path for part in batch.rows_in_files())
+        yield ChainBatch(
+            base_offset=entry.base_offset,
+            last_offset=batch.end_offset - 1,
+            records=entry.records,
+            kind=entry.kind,
+            fate=_fate_of(batch),
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            base_sequence=entry.base_sequence,
+            timestamp=entry.timestamp,
+            object=names.batch_name(entry.base_offset) if segment is None else objects[segment.base_offset],
+            rows_in=rows_in or (("inline",) if entry.records and segment is None else ()),
         )
 
-    for name, read in indexes.items():
-        for at, entry in enumerate(read.index.entries):
-            # A batch of a cleaned run may have gaps between its remaining rows.
-            end_offset = end_of_entry(read.index, at)
-            if end_offset > view.state.log_start_offset:
-                yield described(entry, end_offset, name.index, _files_of(entry, read.index))
-    for stored in view.tail:
-        record = stored.record
-        if record.end_offset > view.state.log_start_offset:
-            rows_in = tuple(file.path for file in record.files) or (("inline",) if record.records else ())
-            yield described(record, record.end_offset, names.batch_name(record.base_offset), rows_in)
 
-
-def _files_of(entry: IndexEntry, index: SegmentIndex) -> tuple[str, ...]:
-    """Return the files that hold a batch's rows: its first file, and as many after it as the rows need."""
-    if entry.file is None or not entry.records:
-        return ()
-    found: list[str] = []
-    missing = entry.records + entry.first_row
-    for file in index.files[entry.file :]:
-        if missing > 0:
-            found.append(file.path)
-        missing -= file.rows
-    return tuple(found)
+def _fate_of(batch: LogBatch) -> BatchFate:
+    is_plain = batch.fate == "committed" and batch.entry.kind == "data" and not batch.entry.transactional
+    return "plain" if is_plain else batch.fate

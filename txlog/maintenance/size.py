@@ -5,16 +5,16 @@ Only indexes and the tail are read. No data file is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from txlog.client.session import Session
 from txlog.core.cleaning import MergePolicy, choose_merges
 from txlog.core.effects import List, Program
-from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, CommitRecord, DataFile, IndexEntry
+from txlog.core.records import AbortedTxn, DataFile
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, relisting
 from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
@@ -74,22 +74,16 @@ def _measured(
     view: PartitionView, indexes: ReadIndexes, aborted: Sequence[AbortedTxn], objects: int, policy: MergePolicy
 ) -> PartitionSize:
     tp, state = view.topic_partition, view.state
-    ranges = AbortedRanges(aborted)
     walk = [name for name in view.walk if name in indexes]
-    files: dict[str, DataFile] = {}
-    rows = hidden = 0
-    for name in walk:
-        index = indexes[name].index
-        files |= {file.path: file for file in index.files}
-        rows += sum(entry.records for entry in index.entries)
-        if not name.generation:
-            hidden += _hidden_rows(ranges, index.entries)
     tail = [stored.record for stored in view.tail]
     inline_bytes = sum(record.payload_bytes for record in tail)
-    hidden += _hidden_rows(ranges, tail)
-    for record in tail:
-        files |= {file.path: file for file in record.files}
-        rows += record.records
+    sealed = [indexes[name].index for name in walk]
+    named: list[DataFile] = [
+        *(file for index in sealed for file in index.files),
+        *(file for each in tail for file in each.files),
+    ]
+    files = {file.path: file for file in named}
+    batches = list(walk_batches(tp=tp, indexes=sealed, tail=tail, aborted=aborted))
     groups = choose_merges(
         walk,
         {name: indexes[name].index for name in walk},
@@ -107,13 +101,9 @@ def _measured(
         files=len(files),
         bytes=sum(file.bytes for file in files.values()) + inline_bytes,
         small_files=sum(file.bytes * 2 < policy.target_bytes for file in files.values()),
-        rows=rows,
-        aborted_rows=hidden,
+        rows=sum(batch.entry.records for batch in batches),
+        aborted_rows=sum(batch.entry.records for batch in batches if batch.fate == "aborted"),
         merge_runs=len(groups),
         merge_files=len(merged),
         merge_bytes=sum(file.bytes for file in merged.values()),
     )
-
-
-def _hidden_rows(ranges: AbortedRanges, batches: Iterable[CommitRecord | IndexEntry]) -> int:
-    return sum(each.records for each in batches if ranges.hides(each.producer_id, each.base_offset, each.kind))

@@ -89,7 +89,8 @@ class Merge(CleanPlan):
         """Return how many rows each entry of the run's index will have. Rows may be sorted within an entry."""
         if self.counted is not None:
             return self.counted
-        return cleaning.rows_of_entries([read.index for read in self.indexes], self.aborted, self.keeps_distinct)
+        indexes = [read.index for read in self.indexes]
+        return cleaning.rows_of_entries(self.topic_partition, indexes, self.aborted, self.keeps_distinct)
 
     def keeps_distinct(self, entry: IndexEntry) -> bool:
         """Return whether the run's index must keep this batch's transaction distinct (C3)."""
