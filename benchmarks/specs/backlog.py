@@ -24,7 +24,7 @@ from benchmarks.worlds import World
 from txlog.client.store import Store
 from txlog.core.append_rules import RollPolicy
 from txlog.core.names import TopicPartition
-from txlog.exporter.look import Looker
+from txlog.inspection.look import StoreMonitor
 from txlog.maintenance.maintain import STEPS, Maintainer, MaintainPolicy
 from txlog.protocol import members
 from txlog.protocol.context import INTERNAL_ROLL
@@ -287,7 +287,7 @@ def _latest_offset(store: Store) -> Callable[[], object]:
 
 
 def _look(store: Store) -> Callable[[], object]:
-    looker = Looker(store.runtime, max_reads=10)
+    looker = StoreMonitor(store.runtime, "bench", max_reads=10)
     return looker.look
 
 

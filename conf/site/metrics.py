@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conf.site.markdown import escape
-from txlog.exporter import look
+from txlog.inspection import look
 from txlog.metrics.table import METRICS, SECONDS, SOURCES, Metric
 
 _TITLES = {

@@ -12,9 +12,12 @@ from rich.console import Console
 
 from tests.cli.conftest import order_rows
 from tests.cli.support import Cli
+from tests.client.world import World
+from tests.metrics.world import commit, filled
 from txlog.cli import top
 from txlog.client import Store
 from txlog.errors import StorageError
+from txlog.inspection.look import StoreMonitor
 
 ONCE = ("top", "--once", "--interval-ms", 1)
 
@@ -112,6 +115,23 @@ def test_damage_hides_one_partition(cli: Cli, store: Store) -> None:
     (told,) = done.json["damaged"]
     assert "orders/0/" in told
     assert msgspec.json.decode(done.err)["status"] == 4
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 2), (5, 8)])
+def test_a_look_at_a_quiet_store_costs_a_request_for_each_topic_and_partition(topics: int, partitions: int) -> None:
+    world = World()
+    store = filled(world, topics, partitions)
+    commit(store, "audit", 1)
+    monitor = StoreMonitor(world.open().runtime, "top")
+    top._look(monitor, [])
+    world.clock.sleep_ms(2000)
+    with world.counting.counting() as cost:
+        look = top._look(monitor, [])
+    assert (len(look.ends), len(look.groups)) == (topics * partitions, 1)
+    # The descriptor, the names of topics, and for the table of consumer offsets its partitions and the one in use. The
+    # table of transactions is listed, and empty.
+    assert cost.total == 2 + 3 + topics + topics * partitions
+    world.close()
 
 
 def test_it_goes_on_until_a_signal(cli: Cli, busy: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from txlog.core import fates
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.exporter.gauges import gauges
-from txlog.exporter.look import Looker
+from txlog.inspection.look import StoreMonitor
 from txlog.maintenance.merge import merge_partition
 
 pytestmark = [pytest.mark.spark, pytest.mark.python_source]
@@ -92,7 +92,7 @@ WAYS: dict[str, Callable[[Path, Store, SparkSession], Any]] = {
         each["fate"] for each in Cli(root)("dump-log", str(TP), "-o", "json").json["batches"]
     ],
     "page": _ribbon,
-    "exporter": lambda root, store, _: gauges(Looker(store.runtime, max_reads=99).look())[
+    "exporter": lambda root, store, _: gauges(StoreMonitor(store.runtime, "test", max_reads=99).look())[
         "txlog_publication_lag_offsets"
     ],
 }
@@ -128,7 +128,7 @@ def test_the_table_names_each_way_that_takes_the_walk() -> None:
         "core/fetch_plan.py",
         "core/publication.py",
         "exporter/gauges.py",
-        "exporter/look.py",
+        "inspection/look.py",
         "inspection/chain.py",
         "maintenance/size.py",
     }

@@ -19,11 +19,13 @@ from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, Topics, TopicsOption, option
 from txlog.cli.output import Output, Row, encode_line, rich_table, write
 from txlog.core.names import TopicPartition
-from txlog.errors import CorruptLogError, RetriableError
+from txlog.core.transactions import IDLE
+from txlog.errors import RetriableError, TxlogError
 from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from txlog.client.descriptions import GroupInfo, OffsetInfo
+    from txlog.inspection.look import StoreMonitor
 
 _INTERVAL_MS = 2000
 _SHOWN = 15
@@ -43,7 +45,7 @@ class _Look:
     ends: Mapping[TopicPartition, OffsetInfo]
     groups: Sequence[GroupInfo]
     holds: tuple[TopHold, ...]
-    damaged: tuple[CorruptLogError, ...]
+    damaged: tuple[TxlogError, ...]
 
 
 def top(
@@ -61,13 +63,18 @@ def top(
     names = [*(topic or ()), *(topic_option or ())]
     for name in names:
         session.store.topic(name)
+    # A local import, because `--help` does not need it.
+    from txlog.inspection.look import StoreMonitor
+
+    session.store.runtime.require_store()
+    monitor = StoreMonitor(session.store.runtime, "top")
     clock = session.store.runtime.clock
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         screen = None if once or session.out.is_json or not sys.stdout.isatty() else stack.enter_context(_screen())
         before: _Look | None = None
         while True:
             try:
-                look = _look(session, names)
+                look = _look(monitor, names)
                 document = _document(session.store.url, before, look)
                 if before is not None or screen is not None:
                     _show(session.out, document, screen, once=once)
@@ -87,18 +94,20 @@ def top(
         interrupts.check()
 
 
-def _look(session: Session, names: list[str]) -> _Look:
-    clock = session.store.runtime.clock
-    damaged: list[CorruptLogError] = []
-    wanted = names or [each.name for each in session.store.topics(damaged=damaged)]
-    at_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
-    ends = session.admin.list_offsets(wanted, damaged=damaged)
-    groups = session.admin.list_groups(damaged=damaged)
-    ages = {each.transactional_id: each.duration_ms for each in session.admin.list_transactions(damaged=damaged)}
+def _look(monitor: StoreMonitor, names: list[str]) -> _Look:
+    # A local import, because `--help` does not need it.
+    from txlog.client.descriptions import GroupInfo, HangingTransaction, OffsetInfo
+
+    monotonic_ms = monitor.runtime.clock.monotonic_ms()
+    seen = monitor.look()
+    ends = {tp: OffsetInfo.of(view, None, None) for tp, view in seen.views.items() if not names or tp.topic in names}
+    groups = [GroupInfo.of(group, seen.views) for group in seen.groups]
+    by_producer = {row.value.producer_id: row.value for row in seen.transactions}
     holds = []
-    for each in session.admin.find_hanging(-1, damaged=damaged):
-        info = ends.get(TopicPartition(each.topic, each.partition))
-        if info is not None:
+    for tp, info in ends.items():
+        for entry in seen.views[tp].state.open_transactions:
+            txn = by_producer.get(entry.producer_id)
+            each = HangingTransaction.of(tp, entry, txn, seen.at_ms)
             holds.append(
                 TopHold(
                     transactional_id=each.transactional_id,
@@ -108,20 +117,18 @@ def _look(session: Session, names: list[str]) -> _Look:
                     first_offset=each.first_offset,
                     waiting=max(info.log_end_offset - each.first_offset, 0),
                     holds_lso=each.first_offset <= info.last_stable_offset,
-                    open_ms=max(ages.get(each.transactional_id or "", -1), each.open_ms),
+                    open_ms=max(each.open_ms, -1 if txn is None or txn.state in IDLE else seen.at_ms - txn.started_at),
                     quiet_ms=each.open_ms,
                     advice=each.advice,
                 )
             )
-    # Several calls may find the same damage.
-    different = {str(error): error for error in damaged}
     return _Look(
-        at_ms=at_ms,
+        at_ms=seen.at_ms,
         monotonic_ms=monotonic_ms,
         ends=ends,
         groups=[each for each in groups if not names or any(offset.topic in names for offset in each.offsets)],
         holds=tuple(sorted(holds, key=lambda hold: -hold.open_ms)),
-        damaged=tuple(different.values()),
+        damaged=tuple(error for _, error in seen.damaged),
     )
 
 

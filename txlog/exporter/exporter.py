@@ -17,7 +17,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.core.names import is_reserved
 from txlog.errors import RetriableError, TxlogError
 from txlog.exporter.gauges import Gauges, gauges
-from txlog.exporter.look import Looker
+from txlog.inspection.look import StoreMonitor
 from txlog.logs import log
 from txlog.metrics.registry import Registry
 from txlog.metrics.table import METRICS
@@ -55,7 +55,7 @@ class Exporter:
         self._running: Future[None] | None = None
         self._looked_at_ms: int | None = None
         self._runtime: Runtime | None = None
-        self._looker: Looker | None = None
+        self._looker: StoreMonitor | None = None
         self._error = ""
         for outcome in ("ok", "failed"):
             registry.add("txlog_exporter_looks_total", 0, outcome)
@@ -85,7 +85,7 @@ class Exporter:
         """Open the store if it is not open. Raises what opening it raises."""
         if self._looker is None:
             self._runtime = self._open_store()
-            self._looker = Looker(self._runtime, max_reads=self._max_reads)
+            self._looker = StoreMonitor(self._runtime, "exporter", max_reads=self._max_reads)
 
     def close(self) -> None:
         """Begin no look any more, and close the store."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.transactions import IDLE, is_timed_out
-from txlog.exporter.look import Seen, aborted_in_tail, count_small, rows_end
+from txlog.inspection.look import StoreState, aborted_in_tail, count_small, rows_end
 from txlog.metrics.registry import Labels
 
 Gauges: TypeAlias = dict[str, dict[Labels, float]]
@@ -19,7 +19,7 @@ JOBS = frozenset({"merge", "compact", "retention", "vacuum", "repair"})
 OTHER_JOB = "other"
 
 
-def gauges(seen: Seen) -> Gauges:
+def gauges(seen: StoreState) -> Gauges:
     """Return all metrics of the store, by name and labels."""
     found: Gauges = {}
     for name, labels, value in (
@@ -37,14 +37,14 @@ def gauges(seen: Seen) -> Gauges:
 _Samples: TypeAlias = Iterator[tuple[str, Labels, float]]
 
 
-def _topics(seen: Seen) -> _Samples:
+def _topics(seen: StoreState) -> _Samples:
     damaged = {name for name, _ in seen.damaged}
     yield "up", (), 1
     for name in {*seen.topics, *(name for name in damaged if name and not is_reserved(name))}:
         yield "topic_up", (name,), int(name not in damaged)
 
 
-def _partitions(seen: Seen) -> _Samples:
+def _partitions(seen: StoreState) -> _Samples:
     # An init between the looks at the partition and at the id leaves no start.
     started = {row.value.producer_id: row.value.started_at for row in seen.transactions if row.value.started_at >= 0}
     for tp, view in seen.views.items():
@@ -78,7 +78,7 @@ def _partitions(seen: Seen) -> _Samples:
         yield "unmeasured_segments", labels, len(walk) - len(sizes)
 
 
-def _transactions(seen: Seen) -> _Samples:
+def _transactions(seen: StoreState) -> _Samples:
     rows = [row.value for row in seen.transactions if row.value.state not in IDLE]
     for state in OPEN_STATES:
         yield "open_transactions", (state,), sum(txn.state == state for txn in rows)
@@ -88,7 +88,7 @@ def _transactions(seen: Seen) -> _Samples:
     yield "overdue_transactions", (), sum(is_timed_out(txn, seen.at_ms) for txn in rows)
 
 
-def _groups(seen: Seen) -> _Samples:
+def _groups(seen: StoreState) -> _Samples:
     for group in seen.groups:
         member = group.member
         count = 0 if member is None else len(member.members) or int(bool(member.member_id))
@@ -98,7 +98,7 @@ def _groups(seen: Seen) -> _Samples:
                 yield f"group_lag_{name}", (group.group, *_labels(tp)), lag
 
 
-def _published(seen: Seen) -> _Samples:
+def _published(seen: StoreState) -> _Samples:
     for topic, published in seen.published.items():
         worst: dict[str, float] = {}
         for number in range(seen.topics[topic].partitions):
@@ -112,7 +112,7 @@ def _published(seen: Seen) -> _Samples:
                 yield f"publication_lag_{name}", (topic, each), lag
 
 
-def _lag(seen: Seen, tp: TopicPartition, offset: int, last_row: int | None) -> Iterator[tuple[str, float]]:
+def _lag(seen: StoreState, tp: TopicPartition, offset: int, last_row: int | None) -> Iterator[tuple[str, float]]:
     """Yield how many offsets wait after `offset`, and for how long, if it is known.
 
     No offset waits from the end `last_row` on. None: all offsets up to the last stable one wait.
@@ -132,7 +132,7 @@ def _lag(seen: Seen, tp: TopicPartition, offset: int, last_row: int | None) -> I
         yield "seconds", _seconds(seen, at_ms)
 
 
-def _last_row(seen: Seen, tp: TopicPartition) -> int | None:
+def _last_row(seen: StoreState, tp: TopicPartition) -> int | None:
     """Return the end of the last visible row, if it is known: a table never shows the markers after it."""
     view = seen.views.get(tp)
     if view is None:
@@ -151,7 +151,7 @@ def _last_row(seen: Seen, tp: TopicPartition) -> int | None:
     return -1
 
 
-def _maintenance(seen: Seen) -> _Samples:
+def _maintenance(seen: StoreState) -> _Samples:
     last: dict[str, tuple[float, float, float]] = {}
     for run in sorted(seen.runs, key=lambda run: run.ended_at):
         for job in {step.job for step in run.steps}:
@@ -171,5 +171,5 @@ def _labels(tp: TopicPartition) -> Labels:
     return tp.topic, str(tp.partition)
 
 
-def _seconds(seen: Seen, since_ms: int) -> float:
+def _seconds(seen: StoreState, since_ms: int) -> float:
     return max(seen.at_ms - since_ms, 0) / 1000

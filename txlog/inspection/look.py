@@ -1,7 +1,8 @@
-"""How does an exporter look at a whole store, and how many requests does that cost?
+"""What does a program see that looks at a whole store again and again, and how many requests does that cost?
 
-An exporter reads once what cannot change: indexes of segments, append times of records, runs of the journal. A look at a store
-in which nothing happened costs these requests. (A LIST of more than 1,000 names is several requests.)
+The exporter and `txlog top` look this way. What cannot change is read once: indexes of segments, append times of
+records, runs of the journal. A look at a store in which nothing happened costs these requests. (A LIST of more than
+1,000 names is several requests.)
 
 * One GET reads the store's descriptor, and one LIST finds the names of topics.
 * One GET for each topic looks for newer metadata. Deleted topics count, too.
@@ -10,6 +11,8 @@ in which nothing happened costs these requests. (A LIST of more than 1,000 names
 * One LIST for each of these two tables finds these partitions.
 * One LIST reads the names of the journal of maintenance, at most 2,000.
 * One GET for each published topic looks for a newer publication.
+
+A monitor without `max_reads` leaves the last two out, and reads no index.
 
 The first look and changes cost more.
 
@@ -124,7 +127,7 @@ class Published:
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class StoreState:
     """What one look found."""
 
     at_ms: int
@@ -150,22 +153,23 @@ class Seen:
         return [name for name in view.walk if name.end_offset > view.state.log_start_offset]
 
 
-class Looker:
+class StoreMonitor:
     """Reads one store again and again. Not thread-safe."""
 
-    def __init__(self, runtime: Runtime, *, max_reads: int) -> None:
-        self._runtime = runtime
-        self._session = Session(runtime, runtime.settings.client_config(), f"exporter of {runtime.where}")
+    def __init__(self, runtime: Runtime, what: str, *, max_reads: int = 0) -> None:
+        """Set up a monitor; `what` names its owner in errors. It reads at most `max_reads` indexes a look."""
+        self.runtime = runtime
+        self._session = Session(runtime, runtime.settings.client_config(), f"{what} of {runtime.where}")
         self._max_reads = max_reads
         self._topics: dict[str, TopicMetadata] = {}
         self._sizes: dict[TopicPartition, dict[SegmentName, SegmentSize]] = {}
         self._published: dict[str, Published] = {}
         self._runs: dict[str, CleanupRun | None] = {}
 
-    def look(self) -> Seen:
+    def look(self) -> StoreState:
         """Look at the whole store. Raises TxlogError if it does not answer, or is another one."""
-        self._runtime.check_store(now=True)
-        seen = Seen(at_ms=self._runtime.clock.now_ms())
+        self.runtime.check_store(now=True)
+        seen = StoreState(at_ms=self.runtime.clock.now_ms())
         self._look_at_topics(seen)
         internal = self._internal(seen)
         users = [
@@ -176,12 +180,13 @@ class Looker:
         self._session.forget([tp for tp in self._session.views if tp not in views])
         seen.transactions = table.rows_of(view for tp, view in views.items() if tp.topic == TRANSACTION_STATE_TOPIC)
         seen.groups = groups_of(view for tp, view in views.items() if tp.topic == CONSUMER_OFFSETS_TOPIC)
-        self._look_at_published(seen)
-        self._measure(seen)
-        self._look_at_journal(seen)
+        if self._max_reads:
+            self._look_at_published(seen)
+            self._measure(seen)
+            self._look_at_journal(seen)
         return seen
 
-    def _look_at_topics(self, seen: Seen) -> None:
+    def _look_at_topics(self, seen: StoreState) -> None:
         listed = self._call("listing topics", topic_protocol.topic_names)
 
         def one(name: str) -> Program[TopicMetadata | None]:
@@ -193,7 +198,7 @@ class Looker:
         seen.topics = {name: topic for name, topic in self._topics.items() if not topic.deleted}
         seen.damaged += [(name, error) for name, error in found.items() if isinstance(error, TxlogError)]
 
-    def _internal(self, seen: Seen) -> list[TopicPartition]:
+    def _internal(self, seen: StoreState) -> list[TopicPartition]:
         """Return the partitions of internal topics that hold anything."""
         found = self._each("listing internal topics", _INTERNAL, lambda topic: names_in(f"{topic}/"))
         tps = []
@@ -205,7 +210,7 @@ class Looker:
             tps += [TopicPartition(topic, number) for number in numbers]
         return tps
 
-    def _look_at_partitions(self, tps: list[TopicPartition], seen: Seen) -> Views:
+    def _look_at_partitions(self, tps: list[TopicPartition], seen: StoreState) -> Views:
         """Return views on the fresh tail, without rows. Errors of single partitions are added to `seen.damaged`."""
         limit_ms = self._session.metadata_max_age_ms
         views: dict[TopicPartition, PartitionView] = {}
@@ -233,9 +238,9 @@ class Looker:
                     views[tp] = found
         return views
 
-    def _look_at_published(self, seen: Seen) -> None:
+    def _look_at_published(self, seen: StoreState) -> None:
         wanted = [name for name, topic in seen.topics.items() if name in self._published or self._is_published(topic)]
-        now_ms = self._runtime.clock.monotonic_ms()
+        now_ms = self.runtime.clock.monotonic_ms()
 
         def one(name: str) -> Program[Published | None]:
             known = self._published.get(name)
@@ -255,11 +260,11 @@ class Looker:
 
     def _is_published(self, topic: TopicMetadata) -> bool:
         try:
-            return bool(self._runtime.settings.topic_config(topic).publish_formats)
+            return bool(self.runtime.settings.topic_config(topic).publish_formats)
         except TxlogError:
             return False  # a setting that no writer can use
 
-    def _measure(self, seen: Seen) -> None:
+    def _measure(self, seen: StoreState) -> None:
         """Read as many new indexes as one look may, first those that tell how long a group waits."""
         self._sizes = {
             tp: {name: size for name in seen.walk(tp) if (size := self._sizes.get(tp, {}).get(name)) is not None}
@@ -290,7 +295,7 @@ class Looker:
             if at is not None:
                 seen.times[tp, offset] = at
 
-    def _append_time(self, seen: Seen, tp: TopicPartition, offset: int) -> int | None:
+    def _append_time(self, seen: StoreState, tp: TopicPartition, offset: int) -> int | None:
         view = seen.views[tp]
         if offset >= view.sealed_end:
             records = (stored.record for stored in view.tail)
@@ -299,7 +304,7 @@ class Looker:
         size = None if name is None else self._sizes[tp].get(name)
         return None if size is None else size.time_at(offset)
 
-    def _look_at_journal(self, seen: Seen) -> None:
+    def _look_at_journal(self, seen: StoreState) -> None:
         listed = self._call("listing the journal", history.list_runs)
         self._runs = {path: self._runs[path] for path in listed if path in self._runs}
         new = [path for path in listed if path not in self._runs]
@@ -341,7 +346,7 @@ def aborted_in_tail(view: PartitionView) -> list[AbortedTxn]:
     return [txn for txn in found if txn is not None]
 
 
-def _places(seen: Seen) -> set[Place]:
+def _places(seen: StoreState) -> set[Place]:
     """Return the offsets that groups and published tables come to next, where rows wait for them."""
     stand = {(tp, value.offset) for group in seen.groups for tp, value in group.offsets.items()}
     for name, published in seen.published.items():
@@ -353,7 +358,7 @@ def _places(seen: Seen) -> set[Place]:
     return found
 
 
-def _segment_of(seen: Seen, tp: TopicPartition, offset: int) -> SegmentName | None:
+def _segment_of(seen: StoreState, tp: TopicPartition, offset: int) -> SegmentName | None:
     return next((name for name in seen.walk(tp) if name.base_offset <= offset < name.end_offset), None)
 
 
