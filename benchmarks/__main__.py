@@ -7,11 +7,13 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.status import Status
 
 from benchmarks import report
 from benchmarks.harness import Spec, measure
@@ -111,7 +113,7 @@ def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]
                         rounds=about["rounds"],
                         seed=about["seed"],
                         scale=about["scale"],
-                        note=lambda step, head=head, status=status: status.update(f"{head}: {step}"),
+                        note=partial(_tell, status, head),
                     )
                 report.keep(kept, [report.to_json(measured, about)])
             except Exception:
@@ -123,6 +125,10 @@ def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]
                 shutil.rmtree(folder, ignore_errors=True)
             console.print(f"{head}: {time.perf_counter() - began:,.0f} s since the start")
     return failed
+
+
+def _tell(status: Status, head: str, step: str) -> None:
+    status.update(f"{head}: {step}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def register(spark: SparkSession) -> None:
 
     Spark's processes do not have the folder `benchmarks`, so the class is pickled by value.
     """
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     spark.dataSource.register(CountingDataSource)
 
 
@@ -70,7 +70,7 @@ class CountingDataSource(TxlogDataSource):
 class CountingWriter(TxlogStreamWriter):
     file: str
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:  # type: ignore[override]
         with _counting(self.file, "write"):
             return super().write(iterator)
 

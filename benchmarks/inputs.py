@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 RECORD_BYTES = 100
 RECORDS = pa.schema([pa.field("value", pa.binary(), nullable=False)])
 """Rows of opaque bytes, as Kafka has them."""
-SALES = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("note", pa.string())])
+_SALES: list[pa.Field[Any]] = [
+    pa.field("id", pa.int64()),
+    pa.field("amount", pa.float64()),
+    pa.field("note", pa.string()),
+]
+SALES = pa.schema(_SALES)
 """Rows of columns, as a table has them."""
 
 
@@ -16,7 +23,7 @@ def records(rows: int, seed: int) -> pa.Table:
     """Return rows of random bytes, which compression cannot make smaller."""
     data = np.random.default_rng(seed).bytes(rows * RECORD_BYTES)
     offsets = np.arange(rows + 1, dtype=np.int32) * RECORD_BYTES
-    values = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    values = pa.BinaryArray.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
     return pa.table([values], schema=RECORDS)
 
 

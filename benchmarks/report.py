@@ -137,7 +137,7 @@ def conditions_text(found: Sequence[tuple[Measured, dict[str, Any]]]) -> str:
     abouts = {json.dumps(about, sort_keys=True): about for _, about in found}
     runs = {key: [one.spec for one, about in found if about == abouts[key]] for key in abouts}
     shared = Counter(row for specs in runs.values() for row in {spec.row for spec in specs})
-    lines = []
+    lines: list[str] = []
     for key, specs in sorted(runs.items(), key=lambda run: -len(run[1])):
         about = abouts[key]
         names = dict.fromkeys(f"`{one.row}`" + (f" ({one.title})" if shared[one.row] > 1 else "") for one in specs)

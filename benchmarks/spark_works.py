@@ -88,7 +88,7 @@ def scans(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
 
     def turn() -> Samples:
         return {
-            f"{name} s": repeated(lambda scan=scan: scan(form.read(work.table)))["s"]
+            f"{name} s": repeated(partial(lambda scan: scan(form.read(work.table)), scan))["s"]
             for name, scan in SCANS[work.table].items()
         }
 

@@ -80,7 +80,8 @@ def build(out: Path) -> Dist:
 
 def version_of(source: str) -> str:
     """Return the version in the text of txlog/_version.py."""
-    return re.findall(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)[0]
+    found: str = re.findall(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)[0]
+    return found
 
 
 def first_program(readme: str) -> tuple[str, str]:

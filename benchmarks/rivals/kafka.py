@@ -92,7 +92,7 @@ def transaction(producer: Any, values: list[bytes], partitions: range, topic: st
 @contextmanager
 def transactions(place: Place, *, rows: int, partitions: int, times: int) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of transactions in this process."""
-    values = inputs.records(rows, place.seed)["value"].to_pylist()
+    values: list[Any] = inputs.records(rows, place.seed)["value"].to_pylist()
     with broker(place, partitions) as address, producer(address, "bench") as opened:
         yield partial(timed, transaction(opened, values, range(partitions)), place.sized(times, least=3))
 
@@ -112,7 +112,7 @@ def crew_of_transactions(
 def _member(
     address: str, number: int, *, rows: int, partitions: int, seed: int
 ) -> Iterator[tuple[Call, Callable[[], int]]]:
-    values = inputs.records(rows, seed + number)["value"].to_pylist()
+    values: list[Any] = inputs.records(rows, seed + number)["value"].to_pylist()
     mine = range(number % partitions, number % partitions + 1)
     with producer(address, f"bench-{number}") as opened:
         yield transaction(opened, values, mine), no_requests

@@ -125,6 +125,7 @@ class Iceberg(TableFormat):
 
     def stored_in(self) -> Path:
         warehouse = self.spark.conf.get(f"spark.sql.catalog.{self.CATALOG}.warehouse")
+        assert warehouse is not None
         return Path(warehouse) / self._namespace.partition(".")[2]
 
     @classmethod

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,7 +30,8 @@ from txlog.maintenance.maintain import Maintainer
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.counting_store import CountingStore
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+_FIELDS: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())]
+SCHEMA = pa.schema(_FIELDS)
 TOPIC, PARTITIONS = "orders", 2
 SEGMENT_BATCHES = 100
 ROWS = 10

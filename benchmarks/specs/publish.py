@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,7 +29,8 @@ from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.publish import publish_topics
 from txlog.publication.known import Known
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+_FIELDS: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())]
+SCHEMA = pa.schema(_FIELDS)
 TOPIC, PARTITIONS = "orders", 2
 TRANSACTIONS = 2_500
 """The smaller number; the larger one is 10,000."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from benchmarks import inputs, log
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
@@ -40,7 +41,7 @@ def txlog_side(place: Place, *, transactional: bool = True, alone: bool = True) 
 @contextmanager
 def kafka_side(place: Place, *, transactional: bool = True) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of Kafka's Python client, which has no call for several rows."""
-    values = inputs.records(A_TRANSACTION, place.seed)["value"].to_pylist()
+    values: list[Any] = inputs.records(A_TRANSACTION, place.seed)["value"].to_pylist()
     times = place.sized(TRANSACTIONS, least=2)
     with kafka.broker(place, 1) as address:
         if transactional:

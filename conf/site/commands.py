@@ -43,7 +43,7 @@ def page() -> str:
         lines += _options([each for each in own if each not in arguments])
         if command.epilog:
             lines += [escape(command.epilog), ""]
-    job = typer.main.get_command(ingest_kafka.app)
+    job: Any = typer.main.get_command(ingest_kafka.app)
     lines += [
         f"## `{_INGEST}` {{ #ingest-kafka }}",
         "",
@@ -67,7 +67,8 @@ def visible(command: Any) -> list[Any]:
 @cache
 def _shared() -> dict[str, Any]:
     """Return the options of every command, by their help."""
-    return {each.help: each for each in typer.main.get_command(app).params if each.rich_help_panel == PANEL}
+    root: Any = typer.main.get_command(app)
+    return {each.help: each for each in root.params if each.rich_help_panel == PANEL}
 
 
 def _below(command: Any, path: str) -> Iterator[tuple[str, Any]]:

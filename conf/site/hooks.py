@@ -54,8 +54,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, uri, content=markdown.start_page(text) if path == "README.md" else text))
     for uri, page in GENERATED.items():
         files.append(File.generated(config, uri, content=page()))
-    for uri, path in {**ASSETS, **DOWNLOADS}.items():
-        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for uri, source in {**ASSETS, **DOWNLOADS}.items():
+        files.append(File.generated(config, uri, abs_src_path=str(source)))
     return files
 
 
