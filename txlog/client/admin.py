@@ -45,8 +45,8 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import ExpireResult
 from txlog.protocol.groups import GroupChange, GroupDescription
-from txlog.protocol.load import get_fresh_view
-from txlog.protocol.read import aborted_transactions, plan_read
+from txlog.protocol.load import get_fresh_view, relisting
+from txlog.protocol.read import read_partition
 from txlog.protocol.table import state_partition
 
 STATES = get_args(TransactionState)
@@ -217,10 +217,8 @@ class Admin:
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionDescription]]:
             views, seen = yield from get_fresh_view(ctx, views, tp)
-            start = seen.state.log_start_offset
-            seen, plan = yield from plan_read(ctx, seen, start, None, isolation="read_uncommitted")
-            seen, aborted = yield from aborted_transactions(ctx, seen, start, seen.state.next_offset, plan.indexes)
-            return with_view(views, seen), PartitionDescription.of(seen, plan.indexes, aborted)
+            seen, (indexes, aborted) = yield from relisting(ctx, seen, read_partition)
+            return with_view(views, seen), PartitionDescription.of(seen, indexes, aborted)
 
         return self._session.call(f"describing {tp}", program)
 

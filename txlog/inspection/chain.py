@@ -12,7 +12,7 @@ from txlog.client import reading
 from txlog.client.descriptions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core import names
-from txlog.core.effects import Gather, Program
+from txlog.core.effects import Program
 from txlog.core.fates import Fate, LogBatch, walk_batches
 from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, BatchKind
@@ -20,7 +20,7 @@ from txlog.core.schema import OFFSET_COLUMN
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, relisting
-from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
+from txlog.protocol.read import ReadIndexes, read_partition
 
 BatchFate: TypeAlias = Fate | Literal["plain"]
 """Fate of a batch: `plain` without a transaction, else what became of its transaction so far; `control` has no rows."""
@@ -106,17 +106,7 @@ def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
 
 def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
     view = yield from load(ctx, tp)
-    _, found = yield from relisting(ctx, view, lambda view: _chain(ctx, view))
-    return found
-
-
-def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:
-    tp = view.topic_partition
-    read = yield Gather(tuple(read_index(tp, name) for name in view.walk))
-    indexes: ReadIndexes = dict(zip(view.walk, read, strict=True))
-    view, aborted = yield from aborted_transactions(
-        ctx, view, view.state.log_start_offset, view.state.next_offset, indexes
-    )
+    view, (indexes, aborted) = yield from relisting(ctx, view, read_partition)
     return PartitionChain.of(view, indexes, aborted, batches=tuple(_batches(view, indexes, aborted)))
 
 

@@ -17,7 +17,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, DataFile
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, relisting
-from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
+from txlog.protocol.read import ReadIndexes, read_partition
 
 
 class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,21 +53,13 @@ def measure_partition(session: Session, tp: TopicPartition, policy: MergePolicy 
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionSize]]:
         views, view = yield from get_fresh_view(ctx, views, tp)
-        # Maintenance may delete an index of the view before it is read (R15).
-        view, (indexes, aborted) = yield from relisting(ctx, view, _indexes)
+        view, (indexes, aborted) = yield from relisting(ctx, view, read_partition)
         listed: Sequence[str] = yield List(tp.folder)
         rows: Sequence[str] = yield List(f"{tp.folder}rows/")
         size = _measured(view, indexes, aborted, len(listed) + len(rows), policy or MergePolicy())
         return with_view(views, view), size
 
     return session.call(f"measuring {tp}", program)
-
-
-def _indexes(view: PartitionView) -> Program[tuple[ReadIndexes, Sequence[AbortedTxn]]]:
-    start = view.state.log_start_offset
-    walk = [name for name in view.walk if name.end_offset > start]
-    indexes = yield from read_indexes(view, walk, {})
-    return (yield from aborted_of_range(view, walk, indexes, start, view.state.next_offset))
 
 
 def _measured(

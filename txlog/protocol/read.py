@@ -173,6 +173,18 @@ def aborted_transactions(
     return (yield from relisting(ctx, view, find))
 
 
+def read_partition(view: PartitionView) -> Program[tuple[ReadIndexes, tuple[AbortedTxn, ...]]]:
+    """Return the indexes of all segments and runs that reach above the log start, and the aborted transactions there.
+
+    Costs one GET for each segment, and one for each announced `.txnindex`. For `relisting`: maintenance may delete an
+    index of the view before it is read (R15).
+    """
+    start = view.state.log_start_offset
+    walk = [name for name in view.walk if name.end_offset > start]
+    indexes = yield from read_indexes(view, walk, {})
+    return (yield from aborted_of_range(view, walk, indexes, start, view.state.next_offset))
+
+
 def read_plain_index(tp: TopicPartition, name: SegmentName) -> Program[SegmentIndex]:
     """Return the index of a segment or run, checked. Raises MissingObjectError or CorruptRecordError naming it."""
     path = tp.folder + name.index
