@@ -24,6 +24,19 @@ def test_importing_txlog_loads_nothing_heavy() -> None:
     assert done.stdout.split() == ["TxlogError"]
 
 
+def test_a_store_loads_no_drawing_until_it_is_shown() -> None:
+    program = """
+import sys, txlog
+def drawing(): return any(name.startswith(("txlog.drawing", "txlog.inspection")) for name in sys.modules)
+with txlog.open("memory://drawing") as store:
+    store.create_topic("orders", partitions=1)
+    shown = [store, store.topic("orders"), store.table("orders"), store.snapshot("orders"), store.admin().list_groups()]
+    print(drawing(), store._repr_html_().startswith("<pre>"), drawing())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True"]
+
+
 def test_every_error_is_exported() -> None:
     defined = {
         name for name, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == "txlog.errors"

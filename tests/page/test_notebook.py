@@ -11,9 +11,10 @@ import pytest
 from tests.client.world import World
 from tests.page.reading import Parsed
 from tests.page.stores import random_topic
-from txlog.client import Store, notebook
-from txlog.client.notebook import GroupList, TransactionList
+from txlog.client import Store
+from txlog.client.descriptions import GroupList, TransactionList
 from txlog.core.names import TopicPartition
+from txlog.inspection import notebook
 
 SHOWN: dict[str, Callable[[Store], Any]] = {
     "store": lambda store: store,

@@ -12,10 +12,7 @@ from tests.client.world import World
 from tests.page.reading import Parsed
 from tests.page.stores import many_segments, random_topic
 from txlog.client import Store
-from txlog.client import ribbons as module
-from txlog.client.notebook import MAX_DRAWN_TOPICS, topic_sections
 from txlog.client.reading import read_session
-from txlog.client.ribbons import PartitionLook, look_at_partitions, ribbon_of
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.drawing.html import document
@@ -25,7 +22,10 @@ from txlog.drawing.svg import draw
 from txlog.drawing.values import Page
 from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
 from txlog.inspection import overview
+from txlog.inspection import partition_look as module
 from txlog.inspection.chain import PartitionChain, dump_partition
+from txlog.inspection.overview import MAX_DRAWN_TOPICS, topic_sections
+from txlog.inspection.partition_look import PartitionLook, look_at_partitions, ribbon_of
 from txlog.maintenance.merge import merge_partitions
 from txlog.maintenance.partition_loop import gather
 from txlog.testing.failing_store import Fault

@@ -20,7 +20,6 @@ from tests.client.world import rows_of
 from tests.publication.lives import publish
 from tests.publication.table_readers import Tables
 from txlog.client import reading
-from txlog.client.ribbons import look_at_partitions
 from txlog.client.session import Session
 from txlog.client.store import Store
 from txlog.core import fates
@@ -28,6 +27,7 @@ from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.exporter.gauges import gauges
 from txlog.inspection.look import StoreMonitor
+from txlog.inspection.partition_look import look_at_partitions
 from txlog.maintenance.merge import merge_partition
 
 pytestmark = [pytest.mark.spark, pytest.mark.python_source]
@@ -123,13 +123,13 @@ def test_the_table_names_each_way_that_takes_the_walk() -> None:
     }
     assert users == {
         "client/removed.py",
-        "client/ribbons.py",
         "core/cleaning.py",
         "core/fetch_plan.py",
         "core/publication.py",
         "exporter/gauges.py",
         "inspection/look.py",
         "inspection/chain.py",
+        "inspection/partition_look.py",
         "maintenance/size.py",
     }
     others = [path for path in package.rglob("*.py") if "AbortedRanges" in path.read_text()]

@@ -13,16 +13,17 @@ from txlog.client import offsets as lookup
 from txlog.client.coordinator import check_transactional_id
 from txlog.client.descriptions import (
     GroupInfo,
+    GroupList,
     HangingTransaction,
     OffsetInfo,
     OffsetReset,
     PartitionDescription,
     ProducerDescription,
     TransactionDescription,
+    TransactionList,
 )
 from txlog.client.group_changes import GroupChanges
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
-from txlog.client.notebook import GroupList, TransactionList
 from txlog.client.offsets import OffsetSpec, lags_ms
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session, readable

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from txlog.client.notebook import GroupList, TransactionList, of_partition
+from txlog.client.repr_html import repr_html
 from txlog.core.members import partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, GroupValue, ProducerStateEntry, TransactionMetadata, TransactionRow
@@ -79,8 +79,7 @@ class PartitionDescription:
     aborted: tuple[AbortedTxn, ...]
     """Transactions that were aborted after they had written rows here."""
 
-    def _repr_html_(self) -> str:
-        return of_partition(self)
+    _repr_html_ = repr_html
 
     @classmethod
     def of(cls, view: PartitionView, indexes: ReadIndexes, aborted: tuple[AbortedTxn, ...], **more: Any) -> Self:
@@ -147,8 +146,7 @@ class TransactionDescription:
     offset: int
     """Offset of the id's last record in that partition."""
 
-    def _repr_html_(self) -> str:
-        return TransactionList([self])._repr_html_()
+    _repr_html_ = repr_html
 
     @classmethod
     def of(cls, row: TransactionRow, coordinator: TopicPartition, now_ms: int) -> Self:
@@ -165,6 +163,13 @@ class TransactionDescription:
                 offset=row.offset,
             )
         )
+
+
+class TransactionList(tuple[TransactionDescription, ...]):
+    """Transactional ids. A notebook shows their last transactions over time."""
+
+    __slots__ = ()
+    _repr_html_ = repr_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,8 +318,7 @@ class GroupInfo:
     members: tuple[MemberInfo, ...] = ()
     """In a store whose groups share partitions."""
 
-    def _repr_html_(self) -> str:
-        return GroupList([self])._repr_html_()
+    _repr_html_ = repr_html
 
     @classmethod
     def of(
@@ -356,6 +360,13 @@ class GroupInfo:
             assignor=value.assignor,
             members=members,
         )
+
+
+class GroupList(tuple[GroupInfo, ...]):
+    """Consumer groups. A notebook shows their lag."""
+
+    __slots__ = ()
+    _repr_html_ = repr_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from txlog.client.admin import Admin
 from txlog.client.column_changes import ColumnChanges, alter_columns, check_not_inside
 from txlog.client.column_names import former_column, topic_versions
 from txlog.client.consumer import Consumer
-from txlog.client.notebook import of_store, of_topic
 from txlog.client.producer import Producer
+from txlog.client.repr_html import repr_html
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
 from txlog.client.turns import Maker, close_after
@@ -98,8 +98,7 @@ class TopicDescription:
         """The columns as an Arrow schema."""
         return to_arrow(self.fields)
 
-    def _repr_html_(self) -> str:
-        return of_topic(self)
+    _repr_html_ = repr_html
 
     @classmethod
     def of(cls, metadata: TopicMetadata) -> TopicDescription:
@@ -132,8 +131,7 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.runtime.where!r})"
 
-    def _repr_html_(self) -> str:
-        return of_store(self.runtime, self)
+    _repr_html_ = repr_html
 
     def __enter__(self) -> Self:
         return self

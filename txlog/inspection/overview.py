@@ -6,28 +6,30 @@ newest of each partition, and MAX_RUNS runs of maintenance. The page counts the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from txlog.client.admin import Admin
 from txlog.client.descriptions import GroupInfo, TransactionDescription
-from txlog.client.notebook import MAX_DRAWN_TOPICS, positions, state_of, topic_sections
-from txlog.client.ribbons import PartitionLook, look_at_partitions
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.names import TopicPartition
 from txlog.core.records import CleanupRun, CleanupStep
 from txlog.drawing.sections import (
     OVERDUE,
+    GroupPosition,
     Piece,
     Step,
     Transaction,
     files_section,
     groups_section,
     journal_section,
+    topic_section,
     transactions_section,
 )
 from txlog.drawing.values import Page, Section
 from txlog.errors import CorruptLogError
+from txlog.inspection.partition_look import PartitionLook, look_at_partitions
 from txlog.protocol import history
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
@@ -36,6 +38,8 @@ MAX_INDEXES = 5_000
 MAX_RUNS = 100
 MAX_TRANSACTIONS = 150
 MAX_STEPS = 300
+MAX_DRAWN_TOPICS = 40
+"""Further topics are tables only. A drawing costs 50 ms and 8 KB, even if it is empty."""
 _MAX_SPANS = 6_000
 """Of all drawings together, so that the page stays below 2 MB."""
 _OPEN = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
@@ -113,6 +117,52 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
             ),
         ],
     )
+
+
+def topic_sections(looks: Iterable[PartitionLook]) -> list[Section]:
+    """Return a section for each topic of these partitions."""
+    topics: dict[str, list[PartitionLook]] = {}
+    for each in looks:
+        topics.setdefault(each.ribbon.topic, []).append(each)
+    # Open transactions first, then the longest logs.
+    drawn = sorted(
+        topics,
+        key=lambda topic: (
+            -any(each.ribbon.open_transactions for each in topics[topic]),
+            -sum(each.ribbon.log_end_offset - each.ribbon.log_start_offset for each in topics[topic]),
+        ),
+    )[:MAX_DRAWN_TOPICS]
+    sections = []
+    for topic, parts in topics.items():
+        unread = sum(each.unread for each in parts)
+        note = f"{count_text(unread, 'old segment')} not read: only the offsets are known." if unread else ""
+        section = topic_section(topic, [each.ribbon for each in parts], note)
+        sections.append(section if topic in drawn else replace(section, drawing=None))
+    return sections
+
+
+def positions(group: GroupInfo) -> list[GroupPosition]:
+    """Return a group's position in each of its partitions, or one without a partition."""
+    members = [f"{each.member_id} ({each.client_id})" for each in group.members]
+    members = members or ([group.member_id] if group.member_id else [])
+    return [
+        GroupPosition(
+            group=group.group,
+            state=group.state,
+            members=members,
+            topic=each.topic,
+            partition=each.partition,
+            committed=each.committed,
+            last_stable_offset=each.last_stable_offset,
+            lag=each.lag,
+        )
+        for each in group.offsets
+    ] or [GroupPosition(group=group.group, state=group.state, members=members)]
+
+
+def state_of(txn: TransactionDescription) -> str:
+    """Return the state of an id's last transaction, or that it is past its time-out."""
+    return OVERDUE if txn.state == "ONGOING" and txn.duration_ms > txn.timeout_ms else txn.state
 
 
 def _transactions(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 
-from txlog.client.notebook import of_snapshot
 from txlog.client.offsets import format_offsets
 from txlog.client.reading import read_session
+from txlog.client.repr_html import repr_html
 from txlog.client.runtime import Runtime
 from txlog.client.tables.table import Cut, TopicTable
 from txlog.core.names import TopicPartition
@@ -33,8 +33,7 @@ class Snapshot:
     def __repr__(self) -> str:
         return f"Snapshot({', '.join(self.topics)}: {self.offsets})"
 
-    def _repr_html_(self) -> str:
-        return of_snapshot(self.ends, self)
+    _repr_html_ = repr_html
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:

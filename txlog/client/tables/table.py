@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.client.column_names import former_column
-from txlog.client.notebook import of_table
 from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks
+from txlog.client.repr_html import repr_html
 from txlog.client.row_writer import key_columns_of
 from txlog.client.rows import METADATA_FIELDS, joined
 from txlog.client.runtime import Runtime
@@ -130,7 +130,7 @@ class TopicTable:
         return f"TopicTable({self.name!r}{'' if self._cut is None else ', of a snapshot'})"
 
     def _repr_html_(self) -> str:
-        return of_table(self._runtime, self.topic, self, is_present=self._cut is None)
+        return repr_html(self, self._runtime if self._cut is None else None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give all rows to another Arrow library: Polars, DuckDB, pandas and DataFusion take the table itself."""

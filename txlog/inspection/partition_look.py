@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.client.descriptions import PartitionDescription
 from txlog.client.session import Session
 from txlog.core.effects import Gather, Program
 from txlog.core.fates import LogBatch, walk_batches
@@ -26,9 +26,6 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import relisting
 from txlog.protocol.read import ReadIndex, read_index
 from txlog.text import bytes_text, count_text
-
-if TYPE_CHECKING:
-    from txlog.client.descriptions import PartitionDescription
 
 _CHUNK = 64
 """Indexes that are in memory at once."""
