@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, orders, tp
-from txlog.client import chores
+from txlog.client import background_tasks
 from txlog.client.staged import StagedTransaction
 from txlog.errors import TransactionalIdNotFoundError
 
@@ -41,7 +41,7 @@ def test_close_completes_the_last_transaction(world, store, is_staged):
 
 
 def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypatch):
-    monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 100)
+    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 100)
     with store.producer("loader") as producer:
         for number in range(2):
             transact(producer, number)
@@ -52,7 +52,7 @@ def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypat
 
 def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):
     """A snapshot of the table holds the inline rows of a PREPARE_COMMIT until the COMPLETE_COMMIT."""
-    monkeypatch.setattr(chores, "LARGE_DECISION_BYTES", 4000)
+    monkeypatch.setattr(background_tasks, "LARGE_DECISION_BYTES", 4000)
     with store.producer("loader", compression_type="none") as producer:
         transact(producer, 1)
         assert state(world) == "PREPARE_COMMIT"
@@ -64,7 +64,7 @@ def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):
 
 
 def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeypatch):
-    monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 20)
+    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 20)
     with store.producer("loader") as producer:
         transact(producer, 1)
         producer.begin_transaction()
@@ -77,7 +77,7 @@ def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeyp
 
 
 def test_a_transaction_of_offsets_alone_is_completed_too(world, store, monkeypatch):
-    monkeypatch.setattr(chores, "COMPLETE_AFTER_MS", 20)
+    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 20)
     with store.producer("loader") as producer:
         with producer.transaction():
             producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Literal, TypeAlias
 
+from txlog.client.background_tasks import BackgroundTasks
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch
-from txlog.client.chores import Chores
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.drafts import Drafts
@@ -91,7 +91,7 @@ class Sender:
         self._registered: set[TopicPartition] = set()
         self._thread = OneThread("txlog-producer", self.lock, self._run)
         self._closing = False
-        self._chores = Chores(session)
+        self._background = BackgroundTasks(session)
         self.dead: BaseException | None = None
         """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
         self._must_abort = False
@@ -132,7 +132,7 @@ class Sender:
 
     def complete_later(self, parts: Sequence[StagedPart]) -> None:
         """Let the thread write the COMPLETE_* of the transaction that has just ended, unless another end comes soon."""
-        if self._chores.complete_later(sum(len(part.payload) for part in parts)):
+        if self._background.complete_later(sum(len(part.payload) for part in parts)):
             self._start()
 
     @property
@@ -310,7 +310,7 @@ class Sender:
                 if batches is None:
                     return
                 if not batches:
-                    self._chores.do(self.coordinator)
+                    self._background.do(self.coordinator)
                     continue
                 self._send(batches)
                 with self.lock:
@@ -320,7 +320,7 @@ class Sender:
             self._end_with(error)
 
     def _next_round(self) -> list[Batch] | None:
-        """Wait for batches that may be sent. Return None when the producer closes, and no batches for a chore."""
+        """Wait for batches that may be sent. Return None when the producer closes, no batches for a task."""
         clock = self._session.clock
         while True:
             with self.lock:
@@ -329,12 +329,12 @@ class Sender:
                 now_ms = clock.monotonic_ms()
                 is_held = self._way == "held"
                 self._in_flight = [] if is_held else self._waiting.take_ready(now_ms)
-                if self._in_flight or self._chores.take(now_ms):
+                if self._in_flight or self._background.take(now_ms):
                     return list(self._in_flight)
                 retry_ms = None if is_held else self._waiting.next_retry_ms()
                 if retry_ms is None:
                     linger_ms = None if is_held else self._waiting.next_linger_ms()
-                    due = [at_ms for at_ms in (linger_ms, self._chores.due_ms) if at_ms is not None]
+                    due = [at_ms for at_ms in (linger_ms, self._background.due_ms) if at_ms is not None]
                     if not self._waiting.tidy():
                         due.append(now_ms)
                     self.condition.wait(min(max(min(due) - now_ms, 1), _MAX_WAIT_MS) / 1000 if due else None)
@@ -362,7 +362,7 @@ class Sender:
         for outcome in outcomes:
             self._settle(outcome)
         appended = [outcome.view for outcome in outcomes if isinstance(outcome, Appended)]
-        self._chores.after_append(ctx, appended, self._drafts.identity(self.coordinator)[0], self.coordinator)
+        self._background.after_append(ctx, appended, self._drafts.identity(self.coordinator)[0], self.coordinator)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
         """Register all new partitions of a round in one record, before the first batch to them (W22, invariant 9)."""

@@ -24,8 +24,8 @@ LARGE_DECISION_BYTES = 64 * 2**10
 """Inline rows of a decision above which its COMPLETE_* follows at once: a snapshot of the table holds them until then."""
 
 
-class Chores:
-    """The chores of one producer. The sender's lock guards `complete_later` and `take`, and its thread does the rest."""
+class BackgroundTasks:
+    """Tasks of a producer's thread. The sender's lock guards `complete_later` and `take`; the thread does the rest."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -43,18 +43,18 @@ class Chores:
 
     @property
     def due_ms(self) -> int | None:
-        """When the next chore is due; None: there is none."""
+        """When the next task is due; None: there is none."""
         return self._complete_at_ms
 
     def take(self, now_ms: int) -> bool:
-        """Return whether a chore is due, and forget it: the caller does it without the lock."""
+        """Return whether a task is due, and forget it: the caller does it without the lock."""
         is_due = self._complete_at_ms is not None and now_ms >= self._complete_at_ms
         if is_due:
             self._complete_at_ms = None
         return is_due
 
     def do(self, coordinator: Coordinator | None) -> None:
-        """Do the chore that was taken."""
+        """Do the task that was taken."""
         if coordinator is not None:
             coordinator.complete()
 
