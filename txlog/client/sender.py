@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Literal, TypeAlias
 
 from txlog.client.background_tasks import BackgroundTasks
+from txlog.client.batch_builder import BatchBuilder
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
-from txlog.client.drafts import Drafts
 from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
 from txlog.client.one_thread import OneThread
 from txlog.client.outcomes import Appended, Failed, Outcome, Staged
@@ -87,7 +87,7 @@ class Sender:
             delivery_timeout_ms=config.delivery_timeout_ms,
         )
         self._in_flight: list[Batch] = []
-        self._drafts = Drafts(session.runtime, row_writer)
+        self._builder = BatchBuilder(session.runtime, row_writer)
         self._registered: set[TopicPartition] = set()
         self._thread = OneThread("txlog-producer", self.lock, self._run)
         self._closing = False
@@ -207,7 +207,7 @@ class Sender:
                 self._stop_holding()
             self._committing = self._way == "held" and bool(self._waiting)
             batches = list(self._waiting) if self._committing else []
-        identity = self._drafts.identity(self.coordinator)
+        identity = self._builder.identity(self.coordinator)
         held = HeldRows(batches, self._row_writer, *identity)
         if held.inline_bytes <= MAX_HELD_BYTES:
             return held
@@ -278,7 +278,7 @@ class Sender:
         self._must_abort = False
         self.staged_parts = []
         self._registered = set()
-        self._drafts.new_epoch()
+        self._builder.new_epoch()
 
     def wait(self, done: Callable[[], bool], deadline_ms: int | None) -> bool:
         """Wait until `done()`; return False when the time is up. Returns at once if the thread has died."""
@@ -362,7 +362,7 @@ class Sender:
         for outcome in outcomes:
             self._settle(outcome)
         appended = [outcome.view for outcome in outcomes if isinstance(outcome, Appended)]
-        self._background.after_append(ctx, appended, self._drafts.identity(self.coordinator)[0], self.coordinator)
+        self._background.after_append(ctx, appended, self._builder.identity(self.coordinator)[0], self.coordinator)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
         """Register all new partitions of a round in one record, before the first batch to them (W22, invariant 9)."""
@@ -381,7 +381,7 @@ class Sender:
             return Failed(batch, self._late(batch, self.last_error))
         try:
             # This program's own thread writes the file, so that files of several partitions are written in parallel.
-            draft = self._drafts.place(ctx, batch, self.coordinator)
+            draft = self._builder.place(ctx, batch, self.coordinator)
             batch.retry_log = batch.retry_log or RetryLog(self._session.who, f"appending to {batch.tp}", clock)
             late, retries = (lambda met: self._late(batch, met)), self._config.retries
             limit = Limit(batch.deadline_ms, late, retries, ctx.backoff_ms, batch.retry_log.note)
@@ -395,7 +395,7 @@ class Sender:
     def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[Outcome]:
         yield from ()
         try:
-            pid, epoch = self._drafts.identity(self.coordinator)
+            pid, epoch = self._builder.identity(self.coordinator)
             tp, topic = batch.tp, batch.topic
             check_one_schema(self.staged_parts, batch)
             file = self._row_writer.file(batch.table(), topic, tp.partition, pid, epoch)
@@ -424,7 +424,7 @@ class Sender:
                 self.staged_parts.append(outcome.part)
             else:
                 self._session.keep_view(outcome.view)
-                self._drafts.appended(batch, self.coordinator)
+                self._builder.appended(batch, self.coordinator)
 
     def _settle_failed(self, batch: Batch, error: Exception) -> None:
         if self._try_again(batch, error):
@@ -440,7 +440,7 @@ class Sender:
                 self.drop_waiting(final)
                 self._must_abort = True
             elif batch.doubtful:
-                self._drafts.new_identity()
+                self._builder.new_identity()
             self._on_error(final)
         batch.failed(final)
         self.fail_dropped()
@@ -459,7 +459,7 @@ class Sender:
         if lost_sequence:
             # The partition has forgotten this producer, and this batch was certainly not written. Draw a new id, as
             # Kafka does.
-            self._drafts.new_identity()
+            self._builder.new_identity()
             batch.draft = None
         elif isinstance(error, OutcomeUnknownError):
             # A partition that has forgotten a drawn producer id cannot show whether the rows are in the log. Sending

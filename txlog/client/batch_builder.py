@@ -11,8 +11,8 @@ from txlog.core.names import TopicPartition
 from txlog.protocol.context import Context
 
 
-class Drafts:
-    """Makes the drafts of one producer's batches. `coordinator` is None for a producer without transactional.id."""
+class BatchBuilder:
+    """Builds the batches of one producer. `coordinator` is None for a producer without transactional.id."""
 
     def __init__(self, runtime: Runtime, row_writer: RowWriter) -> None:
         self._runtime = runtime
