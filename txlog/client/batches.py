@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from txlog import metrics
+from txlog.client.call_guard import has_ended
 from txlog.client.retry import RetryLog
-from txlog.client.turns import has_ended
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition

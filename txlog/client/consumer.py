@@ -16,6 +16,7 @@ from typing import Self, overload
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
+from txlog.client.call_guard import CallGuard, close_after, in_turn
 from txlog.client.commits import Commits
 from txlog.client.fetcher import Fetcher, FollowedTopics, OneSchema
 from txlog.client.group_log import GroupLog
@@ -34,7 +35,6 @@ from txlog.client.rebalance import Listener, RebalanceListener
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.sessions import Watch
-from txlog.client.turns import Turns, close_after, in_turn
 from txlog.client.waiting import Rows, ToEnd
 from txlog.config import Layer
 from txlog.core.features import GROUP_MEMBERS
@@ -76,14 +76,14 @@ class Consumer:
         self._alone = GroupMembership(self._session, config.client_id)
         self._membership: GroupMembership | SharedMembership = self._alone
         self._commits = Commits(self._session, config, self._fetcher)
-        self._turns = Turns(self._who, "consumer", nested=True, mend=self._mend)
+        self._guard = CallGuard(self._who, "consumer", nested=True, mend=self._mend)
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<{self._who} of {self._runtime.where}, {count_text(len(self._fetcher.assigned), 'partition')}>"
 
     def __enter__(self) -> Self:
-        self._turns.check()
+        self._guard.check()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -206,9 +206,9 @@ class Consumer:
         batch = self._poll(timeout_ms, sys._getframe())
         if batch is None:
             return None
-        assert self._turns.turn is not None
+        assert self._guard.turn is not None
         # One line: before it the rows are not returned, and the next call takes them back.
-        self._fetcher.taken = None; self._turns.turn = self._turns.turn.before; return batch  # fmt: skip # noqa: E702
+        self._fetcher.taken = None; self._guard.turn = self._guard.turn.before; return batch  # fmt: skip # noqa: E702
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield rows for ever, as they come."""
@@ -219,7 +219,7 @@ class Consumer:
                 batch = self._poll(self._config.fetch_max_wait_ms, frame)
             return batch
 
-        return Rows(take, self._fetcher, self._turns)
+        return Rows(take, self._fetcher, self._guard)
 
     def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
@@ -234,10 +234,10 @@ class Consumer:
             batch = rows.next(frame)
             return None if batch is None else schemas.align(batch)
 
-        return Rows(take, self._fetcher, self._turns)
+        return Rows(take, self._fetcher, self._guard)
 
     def _poll(self, timeout_ms: int, frame: FrameType) -> pa.RecordBatch | None:
-        return self._turns.poll(lambda: self._take_rows(timeout_ms), frame)
+        return self._guard.poll(lambda: self._take_rows(timeout_ms), frame)
 
     def _take_rows(self, timeout_ms: int) -> pa.RecordBatch | None:
         """Return the next rows, which count as returned when `_fetcher.taken` is None."""
@@ -343,7 +343,7 @@ class Consumer:
 
         Without an argument, return the lag of each assigned partition.
         """
-        with self._turns.take("lag"):
+        with self._guard.take("lag"):
             wanted = self._assigned([] if partition is None else [partition])
             ends = self.end_offsets(wanted)
             lags = {tp: max(ends[tp] - self.position(tp), 0) for tp in wanted}
@@ -414,9 +414,9 @@ class Consumer:
                 self._assign([])
 
     def _close(self, *, after_error: bool = False) -> None:
-        if self._turns.is_elsewhere or self._closed:
+        if self._guard.is_elsewhere or self._closed:
             return
-        with self._turns.take("close"):
+        with self._guard.take("close"):
             if self._closed:
                 return
             try:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from txlog import metrics
+from txlog.client.call_guard import InsideCallError
 from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session import Call, Session, only_views
-from txlog.client.turns import InsideCallError
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition

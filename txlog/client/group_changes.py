@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TypeAlias
 
+from txlog.client.call_guard import has_ended
 from txlog.client.session import Session
-from txlog.client.turns import has_ended
 from txlog.core.effects import Program
 from txlog.core.records import GroupValue
 from txlog.errors import OutcomeUnknownError, TxlogError, TxlogTimeoutError

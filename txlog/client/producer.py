@@ -17,6 +17,7 @@ from typing import NoReturn, Self
 
 from txlog.client import at_exit
 from txlog.client.batches import Batch, OnDelivery, RecordMetadata, Send, tell
+from txlog.client.call_guard import CallGuard, InsideCallError, call_below, close_after
 from txlog.client.column_names import ColumnNames
 from txlog.client.coordinator import check_transactional_id, txn_version
 from txlog.client.delivery_errors import no_room_error
@@ -28,7 +29,6 @@ from txlog.client.scope import TransactionCall, TransactionScope
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.session import Session
 from txlog.client.transaction_manager import TransactionManager
-from txlog.client.turns import InsideCallError, Turns, call_below, close_after
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
@@ -83,8 +83,8 @@ class Producer:
         self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
         self._transactions = TransactionManager(self._session, self._sender, self._state, config)
         self._lock = self._sender.lock
-        self._turns = Turns(self._who, "producer", lock=self._lock)
-        """The turns of the calls that exclude each other."""
+        self._guard = CallGuard(self._who, "producer", lock=self._lock)
+        """Refuses a call while another one that excludes it runs."""
         self._partitioner = Partitioner(runtime, row_writer, config.batch_size)
         self._first_error: BaseException | None = None
         """Without transactions: the error of the first failed send since the last flush. The next flush raises it."""
@@ -98,7 +98,7 @@ class Producer:
         return f"<{self._who} of {self._runtime.where}, {self._state.state}>"
 
     def __enter__(self) -> Self:
-        self._turns.check()
+        self._guard.check()
         if self.transactional_id is not None and self._state.state == "UNINITIALIZED":
             self.init_transactions()
         return self
@@ -120,7 +120,7 @@ class Producer:
 
     def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
         """Return the topic's partitions. Raises UnknownTopicOrPartitionError."""
-        self._turns.check()
+        self._guard.check()
         return self._runtime.partitions(topic, self._config.metadata_max_age_ms)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -209,10 +209,10 @@ class Producer:
         the first error since the last flush, once. Another flush does not send failed rows again. The future of each
         send has the result for its own rows.
         """
-        self._turns.check()
+        self._guard.check()
         self._refuse_inside("flush")
         with self._lock:
-            self._turns.check_free("flush", beside=_FLUSH_BESIDE)
+            self._guard.check_free("flush", beside=_FLUSH_BESIDE)
             self._mend()
             if self.transactional_id is not None:
                 self._state.check("flush")
@@ -324,10 +324,10 @@ class Producer:
         It waits for a transaction call or `close` of another thread, for at most max.block.ms. After that it raises
         TxlogTimeoutError, and the producer is still open.
         """
-        if self._turns.is_elsewhere:
+        if self._guard.is_elsewhere:
             return
         self._refuse_inside("close")
-        with self._turns.take("close", wait=self._await_turn):
+        with self._guard.take("close", wait=self._await_turn):
             if self._all_closed:
                 return
             self._closed = True
@@ -362,14 +362,14 @@ class Producer:
     # -- the end of a program that does not close it (txlog.client.at_exit) ------------------------------------------
 
     def _send_at_exit(self) -> bool:
-        if self._all_closed or self.transactional_id is not None or self._turns.is_elsewhere:
+        if self._all_closed or self.transactional_id is not None or self._guard.is_elsewhere:
             return True
         with self._lock:
             self._sender.send_now()
             return not self._sender.waiting
 
     def _lost_at_exit(self) -> str | None:
-        if self._all_closed or self._turns.is_elsewhere:
+        if self._all_closed or self._guard.is_elsewhere:
             return None
         with self._lock:
             error, rows = self._state.error or self._first_error, self._sender.waiting_rows
@@ -415,20 +415,20 @@ class Producer:
 
     def _turn(self, call: Call) -> AbstractContextManager[None]:
         """Run a transaction call in the block: no other one runs, and the state allows it."""
-        self._turns.check()
+        self._guard.check()
         if self.transactional_id is None:
             raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
         self._refuse_inside(call)
-        return TransactionCall(self._turns.take(call, frame=sys._getframe(1)), self._transactions, call)
+        return TransactionCall(self._guard.take(call, frame=sys._getframe(1)), self._transactions, call)
 
     def _mend(self) -> None:
         """Mend what an interrupted call has left half done. Requires the lock."""
-        if self._transactions.call is not None and self._turns.is_free():
+        if self._transactions.call is not None and self._guard.is_free():
             self._transactions.mend()
 
     def _await_turn(self) -> None:
         """Wait until no call of another thread has the turn, and mend an interrupted one. Requires the lock."""
-        if not self._sender.wait(self._turns.is_free, self._sender.deadline_ms()):
+        if not self._sender.wait(self._guard.is_free, self._sender.deadline_ms()):
             raise TxlogTimeoutError(
                 f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}. hint: call close() again"
             )
@@ -442,11 +442,11 @@ class Producer:
             )
         # Rows may be made while they are read: a send has added none before.
         methods, frame = (Producer.send, Producer.flush), sys._getframe(1).f_back
-        self._turns.refuse_inside(call, call_below(frame, methods, self, but=Producer._split))
+        self._guard.refuse_inside(call, call_below(frame, methods, self, but=Producer._split))
 
     def _send_now(self) -> None:
         """Send without linger. Called by the future of a send that a thread waits for."""
-        self._turns.check()
+        self._guard.check()
         with self._lock:
             self._mend()
         self._refuse_inside("result")
@@ -456,18 +456,18 @@ class Producer:
 
     def _asked(self) -> None:
         """Take note that a thread asks whether rows are in the log. Called by the future of a send."""
-        if not self._turns.is_elsewhere:
+        if not self._guard.is_elsewhere:
             self._sender.asked()
 
     def _is_in_doubt(self) -> bool:
         """Return whether rows belong to a commit of unknown outcome, and no call is finding it out."""
-        return self._transactions.in_doubt and self._turns.is_free()
+        return self._transactions.in_doubt and self._guard.is_free()
 
     def _check_send(self) -> None:
-        self._turns.check()
+        self._guard.check()
         if self.transactional_id is not None:
             with self._lock:
-                self._turns.check_free("send", beside=_SEND_BESIDE)
+                self._guard.check_free("send", beside=_SEND_BESIDE)
                 self._mend()
                 self._state.check("send")
                 self._transactions.check_fatal()

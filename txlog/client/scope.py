@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol, Self
 
+from txlog.client.call_guard import InsideCallError
 from txlog.client.producer_state import Call, ProducerState
 from txlog.client.transaction_manager import TransactionManager
-from txlog.client.turns import InsideCallError
 from txlog.core.transactions import TxnVersion
 from txlog.errors import AbortableError, InvalidRequestError
 from txlog.protocol.transactions import EndResult

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 from txlog.client.background_tasks import BackgroundTasks
 from txlog.client.batch_builder import BatchBuilder
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch
+from txlog.client.call_guard import has_ended
 from txlog.client.coordinator import Coordinator
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
@@ -26,7 +27,6 @@ from txlog.client.outcomes import Appended, Failed, Outcome, Staged
 from txlog.client.retry import Limit, RetryLog, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
-from txlog.client.turns import has_ended
 from txlog.config import ProducerConfig
 from txlog.core.effects import Program, gathered
 from txlog.core.names import TopicPartition

@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Self, TypeAlias
 
 from txlog import metrics
+from txlog.client.call_guard import CallGuard, InsideCallError, in_turn
 from txlog.client.coordinator import Coordinator, look_up, txn_version
 from txlog.client.groups import GroupOffsets
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
-from txlog.client.turns import InsideCallError, Turns, in_turn
 from txlog.config import Layer, ProducerConfig
 from txlog.core.owner_errors import check_owner, fenced_error
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -56,7 +56,7 @@ class StagedTransaction:
         self._asked: _Asked | None = None
         """The arguments of the last `commit` that was attempted."""
         self._counting_fenced = metrics.FencedOnce()
-        self._turns = Turns(f"transactional.id {coordinator.transactional_id!r}", "transaction")
+        self._guard = CallGuard(f"transactional.id {coordinator.transactional_id!r}", "transaction")
 
     @classmethod
     def begin(
@@ -183,7 +183,7 @@ class StagedTransaction:
         * OutcomeUnknownError: delete nothing. Call `commit` with the same arguments, or `abort`, which shows which of
           the two won. The same holds after an interrupt.
         """
-        with self._turns.take("commit"):
+        with self._guard.take("commit"):
             result = self._commit((tuple(parts), tuple(offsets), version), compression)
         # One line: before it the call has not returned, and the next call returns this result. After it, this is the next
         # transaction.
@@ -233,7 +233,7 @@ class StagedTransaction:
 
         Writes nothing unless a commit was attempted. Raises ProducerFencedError, OutcomeUnknownError.
         """
-        with self._turns.take("abort"):
+        with self._guard.take("abort"):
             result = self._abort()
         self._asked = self._coordinator.ended = None; return result  # fmt: skip # noqa: E702
 

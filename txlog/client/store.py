@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from txlog.client.admin import Admin
+from txlog.client.call_guard import Owner, close_after
 from txlog.client.column_changes import ColumnChanges, alter_columns, check_not_inside
 from txlog.client.column_names import former_column, topic_versions
 from txlog.client.consumer import Consumer
@@ -23,7 +24,6 @@ from txlog.client.producer import Producer
 from txlog.client.repr_html import repr_html
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
-from txlog.client.turns import Maker, close_after
 from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
 from txlog.core.effects import Program
@@ -122,7 +122,7 @@ class Store:
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self._maker = Maker(f"store {runtime.where}", "store")
+        self._owner = Owner(f"store {runtime.where}", "store")
         self._lock = lock_for_forks()
         self.runtime = runtime
         self._clients: weakref.WeakSet[_Closable] = weakref.WeakSet()
@@ -405,7 +405,7 @@ class Store:
         self._close(lambda client: client.close())
 
     def _close(self, close: Callable[[_Closable], None]) -> None:
-        if self._maker.is_elsewhere:
+        if self._owner.is_elsewhere:
             return
         with self._lock:
             self._closed, clients = True, list(self._clients)

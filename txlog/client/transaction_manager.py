@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from txlog import metrics
 from txlog.client.batches import fail_all
+from txlog.client.call_guard import InsideCallError
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
 from txlog.client.held_rows import HeldRows
 from txlog.client.producer_state import Call, ProducerState, after_close, again
 from txlog.client.sender import Sender
 from txlog.client.session import Session
-from txlog.client.turns import InsideCallError
 from txlog.config import ProducerConfig
 from txlog.core.names import TopicPartition
 from txlog.core.records import TransactionMetadata

@@ -12,8 +12,8 @@ from types import FrameType
 
 import pyarrow as pa
 
+from txlog.client.call_guard import CallGuard
 from txlog.client.fetcher import Fetcher
-from txlog.client.turns import Turns
 from txlog.core.names import TopicPartition
 from txlog.logs import log
 from txlog.text import count_text
@@ -64,10 +64,10 @@ class Rows(Iterator[pa.RecordBatch]):
     After an interrupt it can go on: a generator would look like one at its end.
     """
 
-    def __init__(self, take: Callable[[FrameType], pa.RecordBatch | None], fetcher: Fetcher, turns: Turns) -> None:
+    def __init__(self, take: Callable[[FrameType], pa.RecordBatch | None], fetcher: Fetcher, guard: CallGuard) -> None:
         self._take = take
         self._fetcher = fetcher
-        self._turns = turns
+        self._guard = guard
         self._ended = False
 
     def __next__(self) -> pa.RecordBatch:
@@ -75,9 +75,9 @@ class Rows(Iterator[pa.RecordBatch]):
         if batch is None:
             self._ended = True
             raise StopIteration
-        assert self._turns.turn is not None
+        assert self._guard.turn is not None
         # One line: before it the rows are not returned, and the next call takes them back.
-        self._fetcher.taken = None; self._turns.turn = self._turns.turn.before; return batch  # fmt: skip # noqa: E702
+        self._fetcher.taken = None; self._guard.turn = self._guard.turn.before; return batch  # fmt: skip # noqa: E702
 
 
 def awaited_text(awaited: Mapping[str, Collection[TopicPartition]]) -> str:

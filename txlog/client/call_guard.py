@@ -33,7 +33,7 @@ class InsideCallError(IllegalStateError):
     """
 
 
-class Maker:
+class Owner:
     """The process that made a client."""
 
     def __init__(self, who: str, kind: str) -> None:
@@ -88,7 +88,7 @@ def has_ended(frame: FrameType) -> bool:
 class _Turn:
     """A call that has the turn, as a context manager. A generator would have steps in which a Ctrl-C is lost."""
 
-    turns: Turns
+    guard: CallGuard
     call: str
     nested: bool
     wait: Callable[[], None] | None
@@ -98,14 +98,14 @@ class _Turn:
     before: _Turn | None = None
 
     def __enter__(self) -> None:
-        self.turns.begin(self)
+        self.guard.begin(self)
 
     def __exit__(self, *_: object) -> None:
         # No lock here: a Ctrl-C while this thread waits for a lock would keep the turn for ever.
-        self.turns.end(self)
+        self.guard.end(self)
 
 
-class Turns(Maker):
+class CallGuard(Owner):
     """Calls of one client that exclude each other.
 
     `lock` guards which thread has the turn, and is held only briefly. With `nested` a thread may make another call
@@ -231,7 +231,7 @@ def close_after(error: BaseException | None, who: str, close: Callable[[], None]
 
 class _Takes(Protocol):
     @property
-    def _turns(self) -> Turns: ...
+    def _guard(self) -> CallGuard: ...
 
 
 C = TypeVar("C", bound=_Takes)
@@ -242,7 +242,7 @@ def in_turn(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P
 
     @functools.wraps(method)
     def called(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._turns.take(method.__name__):
+        with self._guard.take(method.__name__):
             return method(self, *args, **kwargs)
 
     return called
