@@ -315,7 +315,7 @@ def _admin(call: Callable[[Any], object]) -> Begin:
 
 OPERATIONS: dict[str, Operation] = {
     "append a batch": Operation(_append, topic=True),
-    "commit a held transaction": Operation(_transaction(), topic=True, table=True),
+    "commit a deferred transaction": Operation(_transaction(), topic=True, table=True),
     "commit an eager transaction": Operation(_transaction(staged=False), topic=True, table=True),
     "abort a transaction": Operation(_aborted, topic=True, table=True),
     "commit a transaction with offsets": Operation(_offsets_in_transaction, topic=True, table=True, groups=True),

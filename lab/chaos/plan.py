@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 Role: TypeAlias = Literal[
-    "eager", "staged", "held", "plain", "job", "pipeline", "member", "reader", "peeker", "witness", "spark", "maintain"
-]
+    "eager", "staged", "deferred", "plain", "job", "pipeline",
+    "member", "reader", "peeker", "witness", "spark", "maintain",
+]  # fmt: skip
 
 ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
 PARTITIONS: Mapping[str, int] = {ORDERS: 3, AUDIT: 2, JOBS: 2, MADE: 2}
@@ -81,7 +82,7 @@ SLOTS: tuple[tuple[Role, str], ...] = (
     ("eager", "eager-a"),
     ("eager", "eager-b"),
     ("staged", "staged-a"),
-    ("held", "held-a"),
+    ("deferred", "deferred-a"),
     ("plain", "plain"),
     ("job", "job"),
     ("pipeline", "pipeline"),
@@ -124,9 +125,9 @@ MAINTAIN_OPTIONS = (
     "--daemon", "--interval-ms", "300", "--jitter-ms", "600", "--merge-min-segments", "3", "--target-bytes", "200000",
     "--vacuum-interval-ms", "3000",
 )  # fmt: skip
-HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline", "member", "reader"})
+HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "deferred", "job", "pipeline", "member", "reader"})
 """Roles of which two instances compete for a transactional.id or a group, or for partitions of it."""
-COMMITS: frozenset[Role] = frozenset({"eager", "staged", "held", "job", "pipeline"})
+COMMITS: frozenset[Role] = frozenset({"eager", "staged", "deferred", "job", "pipeline"})
 """Roles that end transactions, and of which each name must do so in every storm. Spark's job does, too, but its start alone may take the whole time of a short storm."""
 
 

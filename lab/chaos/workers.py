@@ -119,7 +119,7 @@ class Worker:
         roles: dict[str, Callable[[Worker], None]] = {
             "eager": eager,
             "staged": staged,
-            "held": held,
+            "deferred": deferred,
             "plain": plain,
             "job": job,
             "pipeline": pipeline,
@@ -314,7 +314,7 @@ def eager(worker: Worker) -> None:
     _producer(worker, is_staged=False)
 
 
-def held(worker: Worker) -> None:
+def deferred(worker: Worker) -> None:
     """A producer whose rows wait for the commit, unless a send of the transaction asks for its offset."""
     _producer(worker, is_staged=None)
 

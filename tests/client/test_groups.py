@@ -18,7 +18,7 @@ from txlog.testing.failing_store import Fault, SimulatedCrash
 
 IN_0 = tp("orders", 0)
 IN_1 = tp("orders", 1)
-every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
+every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "deferred"])
 
 
 def committed(world: World, group: str = "g") -> int | None:

@@ -140,7 +140,7 @@ def test_a_commit_of_which_nothing_is_left_to_see_is_unknown_and_not_refused(wor
             producer.commit_transaction()
 
 
-@pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
+@pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "deferred"])
 @pytest.mark.parametrize("applies", [False, True], ids=["lost", "won"])
 @pytest.mark.parametrize("takeovers", [1, TAKEOVERS])
 def test_a_commit_that_the_caller_repeats_is_refused_only_if_the_records_show_that_it_lost(

@@ -26,7 +26,7 @@ from txlog.errors import (
 from txlog.testing.failing_store import Fault
 
 A = tp("orders", 0)
-every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
+every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "deferred"])
 
 
 @pytest.fixture

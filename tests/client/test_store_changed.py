@@ -165,7 +165,7 @@ def test_a_client_notices_that_the_store_was_put_back(world, living, copies, mak
     assert world.read() == [1, 2, 4, 5]
 
 
-@pytest.mark.parametrize("staged", [None, False, True], ids=["held", "eager", "staged"])
+@pytest.mark.parametrize("staged", [None, False, True], ids=["deferred", "eager", "staged"])
 def test_an_owner_does_not_pass_over_markers_that_a_store_has_lost(world, living, copies, monkeypatch, staged):
     """Put back to between a decision and its marker, the store needs the marker, which the owner has seen (W25)."""
     living.create_topic("more", ORDERS)

@@ -29,10 +29,10 @@ KNOWN: list[tuple[Name, Name]] = [
     (("eager", "flush"), ("eager", "abort_transaction")),
     (("eager", "commit_transaction"), ("eager", "close")),
     (("eager", "send_offsets_to_transaction"), ("eager", "flush")),
-    (("held", "commit_transaction"), ("held", "flush")),
-    (("held", "commit_transaction"), ("held", "send")),
-    (("held", "flush"), ("held", "abort_transaction")),
-    (("held", "send"), ("held", "close")),
+    (("deferred", "commit_transaction"), ("deferred", "flush")),
+    (("deferred", "commit_transaction"), ("deferred", "send")),
+    (("deferred", "flush"), ("deferred", "abort_transaction")),
+    (("deferred", "send"), ("deferred", "close")),
     (("plain", "send"), ("plain", "close")),
     (("store", "close"), ("store", "producer")),
     (("consumer", "poll"), ("consumer", "poll")),
@@ -175,7 +175,7 @@ class Run:
     def _judge_rows(self, scene: Scene, rows: Counter[int]) -> None:
         for sent in scene.sent:
             told, ends = _told(sent.future), scene.ends.get(sent.kind, [])
-            transactional = sent.kind in ("eager", "staged", "held")
+            transactional = sent.kind in ("eager", "staged", "deferred")
             may_be_aborted = transactional and ("abort" in ends or scene.moved & {"ended", "closed"})
             if told == "open":
                 self.wrong.append(f"{sent}: its future was never resolved")

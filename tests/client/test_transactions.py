@@ -24,7 +24,7 @@ from txlog.errors import (
 )
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
-every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "held"])
+every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "deferred"])
 
 
 def state_of(world: World, transactional_id: str = "loader") -> str:

@@ -40,7 +40,7 @@ KINDS: dict[str, type] = {
     "plain": Producer,
     "eager": Producer,
     "staged": Producer,
-    "held": Producer,
+    "deferred": Producer,
     "future": SendFuture,
     "consumer": Consumer,
     "store": Store,
@@ -49,7 +49,7 @@ KINDS: dict[str, type] = {
     "scope": TransactionScope,
 }
 """Kinds of clients: a producer without transactional.id, and of each kind of transaction; a future of each send; a staged transaction."""
-STAGED = {"eager": False, "staged": True, "held": None}
+STAGED = {"eager": False, "staged": True, "deferred": None}
 
 
 @dataclass(slots=True)
@@ -382,7 +382,7 @@ CALLS: dict[tuple[str, str], Prepare] = {
         "plain": {name: entry for name, entry in _producer("plain").items() if name in _WITHOUT_ID},
         "eager": _producer("eager"),
         "staged": _producer("staged"),
-        "held": _producer("held"),
+        "deferred": _producer("deferred"),
         "future": _future(),
         "consumer": _consumer(),
         "store": _store(),

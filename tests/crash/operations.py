@@ -171,13 +171,13 @@ def staged_transaction(store: Store, note: Note) -> None:
         rows_and_offsets(producer, note)
 
 
-def held_transaction(store: Store, note: Note) -> None:
+def deferred_transaction(store: Store, note: Note) -> None:
     """Rows wait for their commit; those of B become a file."""
     with store.producer(ID) as producer:
         rows_and_offsets(producer, note)
 
 
-def held_without_offsets(store: Store, note: Note) -> None:
+def deferred_without_offsets(store: Store, note: Note) -> None:
     """Nothing is in the store before the decision."""
     with store.producer(ID) as producer:
         note("begin", "txn")
@@ -492,10 +492,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "staged transaction": Operation(
         act=staged_transaction, units={"txn": Unit(rows={A: (10, 11), B: (12,), C: (13,)}, offsets={A: 5, B: 3})}
     ),
-    "held transaction": Operation(
-        act=held_transaction, units={"txn": Unit(rows={A: (10, 11), B: (12,), C: (13,)}, offsets={A: 5, B: 3})}
+    "deferred transaction": Operation(
+        act=deferred_transaction, units={"txn": Unit(rows={A: (10, 11), B: (12,), C: (13,)}, offsets={A: 5, B: 3})}
     ),
-    "held without offsets": Operation(act=held_without_offsets, units={"txn": Unit(rows={A: (10,), B: (12,)})}),
+    "deferred without offsets": Operation(act=deferred_without_offsets, units={"txn": Unit(rows={A: (10,), B: (12,)})}),
     "staged on a condition": Operation(act=staged_on_condition, units=_BOTH),
     "pipeline": Operation(act=pipeline, units={"txn": Unit(rows={C: (102, 104)}, offsets={A: 5, B: 2}, eager=True)}),
     "takeover": Operation(act=takeover, units={**_OPEN, "next": Unit(rows={B: (20,)}, eager=True)}),

@@ -43,7 +43,7 @@ class Scene:
         store = self.open(1)
         for topic in "ab":
             store.create_topic(topic, SCHEMA, 2, {"inline.max.bytes": inline_bytes})
-        staged = {"held": None, "eager": False, "staged": True}.get(kind)
+        staged = {"deferred": None, "eager": False, "staged": True}.get(kind)
         settings = {} if staged is None else {"staged": staged}
         self.kind = kind
         self.producer: Producer = store.producer(None if kind == "plain" else "id", **settings)
@@ -123,7 +123,7 @@ AFTER_ABORT = (
     ("commit_transaction", "close"),
     ("result", "abort_transaction", "close"),
 )
-TRANSACTIONAL = ("held", "eager", "staged")
+TRANSACTIONAL = ("deferred", "eager", "staged")
 CASES = [
     *(Case(kind, "send", AFTER_SEND) for kind in TRANSACTIONAL),
     *(
@@ -140,10 +140,10 @@ CASES = [
         Case(kind, "transaction", (("commit_transaction", "close"), ("abort_transaction", "close")))
         for kind in TRANSACTIONAL
     ),
-    Case("held", "init_transactions", (("init_transactions", *WHOLE),)),
-    Case("held", "enter", (("enter", *WHOLE),)),
-    Case("held", "begin_transaction", (WHOLE,)),
-    Case("held", "partitions_for", (("partitions_for", "commit_transaction", "close"),)),
+    Case("deferred", "init_transactions", (("init_transactions", *WHOLE),)),
+    Case("deferred", "enter", (("enter", *WHOLE),)),
+    Case("deferred", "begin_transaction", (WHOLE,)),
+    Case("deferred", "partitions_for", (("partitions_for", "commit_transaction", "close"),)),
     Case("plain", "result", (("result", "close"),)),
     Case("plain", "send", (("close",), ("send", "close"))),
     Case("plain", "flush", (("flush", "close"),)),
@@ -234,7 +234,7 @@ def run(case: Case, inline_bytes: str, stride: int) -> None:
 
 
 SOME = [
-    case for case in CASES if case.kind in ("held", "plain") or case.call in ("send", "commit_transaction", "close")
+    case for case in CASES if case.kind in ("deferred", "plain") or case.call in ("send", "commit_transaction", "close")
 ]
 
 

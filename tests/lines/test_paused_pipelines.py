@@ -29,7 +29,7 @@ ROWS = 12
 CYCLES = 40
 """No pipeline needs more cycles in a row."""
 GRACE_MS = 86_400_000
-KINDS = {"held": None, "eager": False, "staged": True}
+KINDS = {"deferred": None, "eager": False, "staged": True}
 ALL = list(KINDS)
 
 

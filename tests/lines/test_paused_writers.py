@@ -66,7 +66,7 @@ class Scene:
             )
         store.create_topic("source", SCHEMA)
         self.before(store)
-        settings = {} if kind == "plain" else {"staged": {"held": None, "eager": False, "staged": True}[kind]}
+        settings = {} if kind == "plain" else {"staged": {"deferred": None, "eager": False, "staged": True}[kind]}
         self.producer: Producer = self.open(slow=True).producer(None if kind == "plain" else "id", **settings)
         self.futures: list[Future[Any]] = []
         self.sent: list[int] = []
@@ -186,7 +186,7 @@ class Case(NamedTuple):
 
 CALLS = ("init_transactions", "send", "flush", "send_offsets", "commit_transaction", "abort_transaction", "close")
 ALL = [
-    *(Case(kind, call) for kind in ("held", "eager", "staged") for call in CALLS),
+    *(Case(kind, call) for kind in ("deferred", "eager", "staged") for call in CALLS),
     *(Case("plain", call) for call in ("send", "flush", "close")),
 ]
 

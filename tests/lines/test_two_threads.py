@@ -144,15 +144,15 @@ TRANSACTIONAL = ("send", "result", "flush", "commit_transaction", "abort_transac
 PLAIN = ("send", "result", "flush", "close")
 PAIRS = [
     Pair(kind, call, other, mode)
-    for kind in ("held", "eager", "staged", "plain")
+    for kind in ("deferred", "eager", "staged", "plain")
     for call in (PLAIN if kind == "plain" else TRANSACTIONAL)
     for other in (PLAIN if kind == "plain" else TRANSACTIONAL)
     for mode in ("waits", "holds")
 ]
 FEW = [
     *PAIRS[3::29],
-    Pair("held", "commit_transaction", "result", "waits"),
-    Pair("held", "abort_transaction", "result", "waits"),
+    Pair("deferred", "commit_transaction", "result", "waits"),
+    Pair("deferred", "abort_transaction", "result", "waits"),
 ]
 
 

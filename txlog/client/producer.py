@@ -1,9 +1,9 @@
 """How does a program write? Kafka's producer, with Arrow tables as records.
 
 Without a transactional.id every send is appended by itself, exactly once. With one, sends belong to the transaction
-that `begin_transaction` opened. The rows of a small transaction wait for its commit (`txlog.client.held_rows`); a larger
-one is eager and writes them to the log as they are sent. `staged=True` and `staged=False` choose one way for all. See
-PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
+that `begin_transaction` opened. The rows of a small transaction wait for its commit (`txlog.client.deferred_rows`).
+A larger one is eager and writes them to the log as they are sent. `staged=True` and `staged=False` choose one way for
+all. See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A round takes the first ready batch of every partition. It places the rows (inline or as a file), registers new
 partitions of the transaction in one record, and appends all batches in parallel. No error is swallowed: every error
 reaches the futures of the batch and the producer's state (`txlog.client.producer_state`). The rows of a small
-transaction are not sent: they wait for the commit (`txlog.client.held_rows`).
+transaction are not sent: they wait for the commit (`txlog.client.deferred_rows`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from txlog.client.batch_builder import BatchBuilder
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch
 from txlog.client.call_guard import has_ended
 from txlog.client.coordinator import Coordinator
+from txlog.client.deferred_rows import MAX_DEFERRED_BYTES, DeferredRows, check_one_schema, have_one_schema, may_defer
 from txlog.client.delivery_errors import final_error, late_error, may_be_written
-from txlog.client.held_rows import MAX_HELD_BYTES, HeldRows, check_one_schema, have_one_schema, may_hold
 from txlog.client.one_thread import OneThread
 from txlog.client.outcomes import Appended, Failed, Outcome, Staged
 from txlog.client.retry import Limit, RetryLog, limited, watched
@@ -50,7 +50,7 @@ _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
 
 
-_Way: TypeAlias = Literal["eager", "staged", "held"]
+_Way: TypeAlias = Literal["eager", "staged", "deferred"]
 
 
 class Sender:
@@ -73,7 +73,7 @@ class Sender:
         self.attempted = False
         """Whether the open transaction was, or may have been, registered with the coordinator."""
         self.staged_parts: list[StagedPart] = []
-        self.undecided: HeldRows | None = None
+        self.undecided: DeferredRows | None = None
         """The rows that the commit carries, from its decision until its outcome is known."""
         self.last_error: Exception | None = None
         """Why rows wait for a retry. None if there was no error lately."""
@@ -113,13 +113,13 @@ class Sender:
 
         If no batch is `due` at another time than before, the thread sleeps on: to wake it costs more than a row.
         """
-        if self._way != "held":
+        if self._way != "deferred":
             if due:
                 self._start()
-        elif self._waiting.bytes > MAX_HELD_BYTES:
-            self._stop_holding()
+        elif self._waiting.bytes > MAX_DEFERRED_BYTES:
+            self._stop_deferring()
 
-    def _stop_holding(self) -> None:
+    def _stop_deferring(self) -> None:
         """Send the rows that wait for the commit, and those that follow, to the log or, with `staged`, to files."""
         self._way = self._way_of_many
         self._waiting.restart(self._session.clock.monotonic_ms())
@@ -196,31 +196,31 @@ class Sender:
         """
         with self.lock:
             self._was_asked |= self._committing
-            if self._way == "held" and self._waiting and not self._committing:
-                self._stop_holding()
+            if self._way == "deferred" and self._waiting and not self._committing:
+                self._stop_deferring()
 
-    def hold(self) -> HeldRows:
+    def hold(self) -> DeferredRows:
         """Return the rows that the commit is to publish. Until `release` they are not sent."""
         with self.lock:
             self.wait(self._waiting.tidy, None)
-            if self._way == "held" and not have_one_schema(self._waiting):
-                self._stop_holding()
-            self._committing = self._way == "held" and bool(self._waiting)
+            if self._way == "deferred" and not have_one_schema(self._waiting):
+                self._stop_deferring()
+            self._committing = self._way == "deferred" and bool(self._waiting)
             batches = list(self._waiting) if self._committing else []
         identity = self._builder.identity(self.coordinator)
-        held = HeldRows(batches, self._row_writer, *identity)
-        if held.inline_bytes <= MAX_HELD_BYTES:
-            return held
+        deferred = DeferredRows(batches, self._row_writer, *identity)
+        if deferred.inline_bytes <= MAX_DEFERRED_BYTES:
+            return deferred
         # Few rows can be large inline: each partition's rows carry their schema, and each column is padded.
         with self.lock:
             self._committing = False
-            self._stop_holding()
-        return HeldRows([], self._row_writer, *identity)
+            self._stop_deferring()
+        return DeferredRows([], self._row_writer, *identity)
 
-    def decide(self, held: HeldRows) -> None:
-        """Make `held` part of the decision, which is about to be written."""
-        if held:
-            self.undecided = held
+    def decide(self, deferred: DeferredRows) -> None:
+        """Make `deferred` part of the decision, which is about to be written."""
+        if deferred:
+            self.undecided = deferred
             self._waiting.remove_all()
 
     def release(self) -> None:
@@ -272,8 +272,8 @@ class Sender:
 
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
-        holds = self._config.staged is not False and may_hold(self._session.runtime)
-        self._way = "held" if holds else self._way_of_many
+        defers = self._config.staged is not False and may_defer(self._session.runtime)
+        self._way = "deferred" if defers else self._way_of_many
         self.attempted = False
         self._must_abort = False
         self.staged_parts = []
@@ -327,13 +327,13 @@ class Sender:
                 if self._closing:
                     return None
                 now_ms = clock.monotonic_ms()
-                is_held = self._way == "held"
-                self._in_flight = [] if is_held else self._waiting.take_ready(now_ms)
+                is_deferred = self._way == "deferred"
+                self._in_flight = [] if is_deferred else self._waiting.take_ready(now_ms)
                 if self._in_flight or self._background.take(now_ms):
                     return list(self._in_flight)
-                retry_ms = None if is_held else self._waiting.next_retry_ms()
+                retry_ms = None if is_deferred else self._waiting.next_retry_ms()
                 if retry_ms is None:
-                    linger_ms = None if is_held else self._waiting.next_linger_ms()
+                    linger_ms = None if is_deferred else self._waiting.next_linger_ms()
                     due = [at_ms for at_ms in (linger_ms, self._background.due_ms) if at_ms is not None]
                     if not self._waiting.tidy():
                         due.append(now_ms)

@@ -15,8 +15,8 @@ from txlog import metrics
 from txlog.client.batches import fail_all
 from txlog.client.call_guard import InsideCallError
 from txlog.client.coordinator import Coordinator, txn_version
+from txlog.client.deferred_rows import DeferredRows
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
-from txlog.client.held_rows import HeldRows
 from txlog.client.producer_state import Call, ProducerState, after_close, again
 from txlog.client.sender import Sender
 from txlog.client.session import Session
@@ -192,13 +192,13 @@ class TransactionManager:
                 # A transaction without rows may be for any topic.
                 wanted = replace(wanted, topics=frozenset(self._topics) or None)
         try:
-            held = self._sender.hold()
-            refusal = self._prepare(held, wanted)
+            deferred = self._sender.hold()
+            refusal = self._prepare(deferred, wanted)
             with self._lock:
-                if not (held or self._sender.staged_parts or self._sender.attempted) and wanted is None:
+                if not (deferred or self._sender.staged_parts or self._sender.attempted) and wanted is None:
                     self._state.move("READY")
                     return EndResult(txn=coordinator.txn)
-                self._sender.decide(held)
+                self._sender.decide(deferred)
                 self._state.move("COMMITTING")
                 self._sender.attempted = True
         finally:
@@ -252,17 +252,18 @@ class TransactionManager:
             txn_scope=wanted.scope,
         )
 
-    def _prepare(self, held: HeldRows, wanted: TxnVersion | None) -> UnknownTopicOrPartitionError | None:
+    def _prepare(self, deferred: DeferredRows, wanted: TxnVersion | None) -> UnknownTopicOrPartitionError | None:
         """Do what comes before the decision, and return why the commit must be refused."""
         coordinator = self._coordinator
         with self._lock:
-            if not held:
+            if not deferred:
                 self._sender.send_now()
             looked_at = self._sender.staged_schemas
-        refusal = coordinator.find_deleted(looked_at, beside=held.programs)  # while the sender writes the files, too
+        # While the sender writes the files, too.
+        refusal = coordinator.find_deleted(looked_at, beside=deferred.programs)
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
-                if not (held or self._sender.flush(self._sender.deadline_ms())):
+                if not (deferred or self._sender.flush(self._sender.deadline_ms())):
                     met = self._sender.last_error
                     raise TxlogTimeoutError(
                         f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, World, many, orders, tp
-from txlog.client.held_rows import MAX_HELD_BYTES
+from txlog.client.deferred_rows import MAX_DEFERRED_BYTES
 from txlog.client.store import Store
 from txlog.core import envelope
 from txlog.core.records import StoreDescriptor
@@ -240,7 +240,7 @@ def test_more_rows_than_a_decision_may_carry_are_sent(world, store):
     producer = begun(store)
     rows = many(10_000, width=60)
     futures = [
-        producer.send("orders", rows, partition=number % 2) for number in range(MAX_HELD_BYTES // rows.nbytes + 1)
+        producer.send("orders", rows, partition=number % 2) for number in range(MAX_DEFERRED_BYTES // rows.nbytes + 1)
     ]
     concurrent.futures.wait(futures, timeout=60)
     assert is_registered(world)
@@ -254,7 +254,7 @@ def test_rows_that_are_larger_inline_than_a_decision_may_carry_are_sent(world, s
     store.create_topic("wide", schema, partitions=128)
     producer = begun(store, compression_type="none")
     futures = [producer.send("wide", row, partition=number) for number in range(128)]
-    assert 128 * row.nbytes < MAX_HELD_BYTES
+    assert 128 * row.nbytes < MAX_DEFERRED_BYTES
     producer.commit_transaction()
     assert {future.result(0).base_offset for future in futures} == {0}
     assert world.ends("wide") == (0, 2, 2), "a row and its marker"

@@ -23,11 +23,11 @@ from txlog.core.records import NO_TIMESTAMP, CommitRecord, StagedPart, StagedRow
 from txlog.errors import TransactionAbortableError
 from txlog.protocol.context import Views
 
-MAX_HELD_BYTES = MAX_INLINE_BYTES
+MAX_DEFERRED_BYTES = MAX_INLINE_BYTES
 """Size of the rows of one transaction that may wait for its commit: what one PREPARE_COMMIT may carry."""
 
 
-def may_hold(runtime: Runtime) -> bool:
+def may_defer(runtime: Runtime) -> bool:
     """Return whether rows may wait for their commit: a store without inline staged rows knows only files."""
     return STAGED_INLINE in runtime.require_store().features
 
@@ -48,7 +48,7 @@ def check_one_schema(parts: Sequence[StagedPart], batch: Batch) -> None:
         )
 
 
-class HeldRows:
+class DeferredRows:
     """The rows that one commit publishes. False if there are none."""
 
     def __init__(self, batches: Sequence[Batch], row_writer: RowWriter, producer_id: int, producer_epoch: int) -> None:
