@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import import_module
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import msgspec
@@ -13,25 +13,24 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pyspark_txlog.jobs import command_line, compact, ingest_kafka, merge
+from pyspark_txlog.jobs import command_line, ingest_kafka, run
+from txlog.cli import program
 from txlog.errors import StorageError
 
 WHICH = "which store? Name it with --store URL, or in the environment as TXLOG_STORE"
 KAFKA = ["--bootstrap-servers", "localhost:1", "--transactional-id", "x", "--checkpoint", "x"]
-VERBS = ["compact", "fsck", "maintain", "merge", "publish", "retention", "vacuum"]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", run.VERBS)
 def test_a_store_that_is_not_named_is_one_line(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TXLOG_STORE", raising=False)
-    main = import_module(f"pyspark_txlog.jobs.{verb}").main
     with pytest.raises(SystemExit, match="2"):
-        main([])
+        run.main([verb])
     assert capsys.readouterr().err == f"Error: {WHICH}\n"
     with pytest.raises(SystemExit, match="2"):
-        main(["-o", "json"])
+        run.main([verb, "-o", "json"])
     assert msgspec.json.decode(capsys.readouterr().err)["message"] == WHICH
 
 
@@ -43,20 +42,33 @@ def test_the_job_that_ingests_needs_a_store_too() -> None:
     assert ended.exit_code == 2
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", run.VERBS)
 def test_a_job_has_the_options_of_its_command_and_one_more(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def options(args: list[str]) -> set[str]:
+    def options(main: Callable[[list[str]], object]) -> set[str]:
         with pytest.raises(SystemExit, match="0"):
-            command_line.run_verb(verb, args) if args else command_line.program.app([verb, "--help"])
+            main([verb, "--help"])
         return {word.strip(",") for word in capsys.readouterr().out.split() if word.startswith("--")}
 
-    assert options(["--help"]) - options([]) == {"--conf"}
+    assert options(run.main) - options(program.app) == {"--conf"}
+
+
+def test_the_verb_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in ([], ["topics"], ["--store", "/nowhere/at-all", "merge"]):
+        with pytest.raises(SystemExit, match="2"):
+            run.main(given)
+        said = capsys.readouterr().err
+        assert said.startswith("Error: expected one of merge, compact, ")
+        assert said.endswith(f"found {(given or [''])[0]!r}\n")
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--help"])
+    assert not ended.value.code
+    assert "VERB is merge, compact, " in capsys.readouterr().out
 
 
 def test_a_file_can_be_run_as_it_is() -> None:
     """As spark-submit runs it."""
     ended = subprocess.run(
-        [sys.executable, merge.__file__, "--store", "/nowhere/at-all", "--output", "json"],
+        [sys.executable, run.__file__, "merge", "--store", "/nowhere/at-all", "--output", "json"],
         capture_output=True,
         text=True,
         check=False,
@@ -89,5 +101,5 @@ def test_the_session_ends_with_the_job(capsys: pytest.CaptureFixture[str], monke
 @pytest.mark.parametrize("given", [["--conf"], ["--store", "/nowhere/at-all", "--conf", "spark.ui.enabled"]])
 def test_settings_of_spark_must_be_pairs(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        compact.main(given)
+        run.main(["compact", *given])
     assert "--conf" in capsys.readouterr().err

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_txlog.jobs import run
 from pyspark_txlog.jobs.spark_workers import SparkWorkers
 from tests.spark.conftest import Log
 from txlog.client.reading import read_session
@@ -62,10 +62,10 @@ def vacuum_topics(spark: SparkSession, store: Store, topics: Sequence[str]) -> V
     return vacuum(store.runtime, session, topics, dry_run=False, workers=on_spark(spark, store))
 
 
-def run_job(name: str, log: Log, *args: object) -> int:
-    """The exit status of `python -m pyspark_txlog.jobs.NAME`, on the store of `log`."""
-    line = ["--store", log.url, "--storage-option", "fsync=false", *map(str, args)]
+def run_job(verb: str, log: Log, *args: object) -> int:
+    """The exit status of `python -m pyspark_txlog.jobs.run VERB`, on the store of `log`."""
+    line = [verb, "--store", log.url, "--storage-option", "fsync=false", *map(str, args)]
     with pytest.raises(SystemExit) as ended:
-        import_module(f"pyspark_txlog.jobs.{name}").main(line)
+        run.main(line)
     assert isinstance(ended.value.code, int)
     return ended.value.code

@@ -1,8 +1,4 @@
-"""What do all jobs share on their command lines: options, a Spark session (local or under spark-submit), and the end.
-
-A job of maintenance is the command of `txlog` with the same name: `run_verb` runs it, with its tasks on Spark's
-executors.
-"""
+"""What do all jobs share on their command lines: options, a Spark session (local or under spark-submit), and the end."""
 
 from __future__ import annotations
 
@@ -10,13 +6,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyspark_txlog.jobs.spark_workers import SparkWorkers
-from txlog.cli import program
 from txlog.cli.errors import exit_status
 from txlog.cli.options import STORE_ENV, Session, Settings
 from txlog.errors import InvalidRequestError, TxlogError
@@ -58,30 +51,6 @@ def running(name: str) -> Iterator[Job]:
     finally:
         if job.spark is not None:
             job.spark.stop()
-
-
-def run_verb(name: str, args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command `txlog NAME`, with its tasks on Spark's executors, and exit with its status.
-
-    `args` are the arguments after the program's name (None: those of this process). `--conf` is the only further
-    option.
-    """
-    conf: list[str] = []
-
-    def take(given: list[str] | None) -> None:
-        pairs("--conf", given)  # a malformed one is refused even if no task needs Spark
-        conf.extend(given or ())
-
-    option = Parameter("conf", Parameter.KEYWORD_ONLY, default=None, annotation=ConfOption)
-    with running(name) as job:
-        program.run_verb(
-            name,
-            sys.argv[1:] if args is None else args,
-            prog_name=f"python -m pyspark_txlog.jobs.{name}",
-            workers=lambda runtime: SparkWorkers(runtime, lambda: job.session(conf)),
-            option=option,
-            take=take,
-        )
 
 
 def store_url(given: str | None) -> str:
