@@ -35,8 +35,14 @@ WRITES = "^(put_if_absent|write_file|delete) "
 
 def look_at(store: Store, tp: TopicPartition, *, spans: int = 10_000, indexes: int = 10_000) -> PartitionLook:
     damaged: list[CorruptLogError] = []
+    session = read_session(store.runtime)
     looks = look_at_partitions(
-        read_session(store.runtime), [tp], max_indexes=indexes, max_spans=spans, max_pieces=10_000, damaged=damaged
+        session,
+        session.fresh_views([tp], "looking"),
+        max_indexes=indexes,
+        max_spans=spans,
+        max_pieces=10_000,
+        damaged=damaged,
     )
     assert not damaged
     return looks[tp]

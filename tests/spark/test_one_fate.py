@@ -68,7 +68,9 @@ def _spark_python(root: Path, store: Store, spark: SparkSession) -> Any:
 
 def _ribbon(root: Path, store: Store, spark: SparkSession) -> Any:
     session = Session(store.runtime, store.runtime.settings.client_config(), "page")
-    looks = look_at_partitions(session, [TP], max_indexes=9, max_spans=99, max_pieces=9, damaged=[])
+    looks = look_at_partitions(
+        session, session.fresh_views([TP], "looking"), max_indexes=9, max_spans=99, max_pieces=9, damaged=[]
+    )
     return [(span.start, span.end, span.kind) for span in looks[TP].ribbon.fates]
 
 

@@ -24,6 +24,8 @@ from txlog.metrics.table import METRICS
 
 DEFAULT_MIN_INTERVAL_MS = 15_000
 DEFAULT_MAX_READS = 500
+MAX_RUNS = 32
+"""Runs of maintenance that one look reads, the newest first."""
 LONGEST_WAIT_MS = 8_000
 """Prometheus gives up a scrape after 10 s."""
 _LOG = logging.getLogger(__name__)
@@ -85,7 +87,7 @@ class Exporter:
         """Open the store if it is not open. Raises what opening it raises."""
         if self._looker is None:
             self._runtime = self._open_store()
-            self._looker = StoreMonitor(self._runtime, "exporter", max_reads=self._max_reads)
+            self._looker = StoreMonitor(self._runtime, "exporter", max_reads=self._max_reads, max_runs=MAX_RUNS)
 
     def close(self) -> None:
         """Begin no look any more, and close the store."""

@@ -1,6 +1,6 @@
 """What does a program see that looks at a whole store again and again, and how many requests does that cost?
 
-The exporter and `txlog top` look this way. What cannot change is read once: indexes of segments, append times of
+The exporter, `txlog top` and the page of `txlog inspect` look this way. What cannot change is read once: indexes of segments, append times of
 records, runs of the journal. A look at a store in which nothing happened costs these requests. (A LIST of more than
 1,000 names is several requests.)
 
@@ -12,7 +12,7 @@ records, runs of the journal. A look at a store in which nothing happened costs 
 * One LIST reads the names of the journal of maintenance, at most 2,000.
 * One GET for each published topic looks for a newer publication.
 
-A monitor without `max_reads` leaves the last two out, and reads no index.
+Without `max_reads` a monitor leaves the last one out and reads no index, and without `max_runs` the journal.
 
 The first look and changes cost more.
 
@@ -20,7 +20,7 @@ The first look and changes cost more.
 * A partition is also listed again when `metadata.max.age.ms` is over. That costs one LIST, and one GET for each record
   of its tail, one for its snapshot and one for its list of cleaned runs. A store that was put back to an older state is
   noticed by then.
-* A new run of maintenance costs one GET, for at most 32 runs a look. A new publication costs one LIST, and a GET for each
+* A new run of maintenance costs one GET, for at most `max_runs` runs a look. A new publication costs one LIST, and a GET for each
   publication since the last one that lists all files. Its folder is also listed when `metadata.max.age.ms` is over.
 * An index of a segment costs one GET, or two if the segment has aborted transactions. A look reads at most `max_reads` of
   them.
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
@@ -70,8 +70,6 @@ from txlog.protocol.requests import names_in
 T = TypeVar("T")
 K = TypeVar("K", TopicPartition, str, "tuple[TopicPartition, SegmentName]")
 
-MAX_RUNS = 32
-"""Runs of maintenance that one look reads, the newest first."""
 _AT_ONCE = 64
 """Programs of one call. What a call has read is kept, also if a later call fails."""
 _OF_ONE_PART = (CorruptLogError, UnsupportedStoreError, StoreAccessError)
@@ -156,33 +154,48 @@ class StoreState:
 class StoreMonitor:
     """Reads one store again and again. Not thread-safe."""
 
-    def __init__(self, runtime: Runtime, what: str, *, max_reads: int = 0) -> None:
-        """Set up a monitor; `what` names its owner in errors. It reads at most `max_reads` indexes a look."""
+    def __init__(
+        self, runtime: Runtime, what: str, *, max_reads: int = 0, max_runs: int = 0, max_partitions: int | None = None
+    ) -> None:
+        """Set up a monitor; `what` names its owner in errors.
+
+        A look reads at most `max_reads` indexes, and the newest `max_runs` runs of maintenance. It opens at most
+        `max_partitions` partitions (None: all), and those that groups have offsets of.
+        """
         self.runtime = runtime
         self._session = Session(runtime, runtime.settings.client_config(), f"{what} of {runtime.where}")
         self._max_reads = max_reads
+        self._max_runs = max_runs
+        self._max_partitions = max_partitions
         self._topics: dict[str, TopicMetadata] = {}
         self._sizes: dict[TopicPartition, dict[SegmentName, SegmentSize]] = {}
         self._published: dict[str, Published] = {}
         self._runs: dict[str, CleanupRun | None] = {}
 
-    def look(self) -> StoreState:
-        """Look at the whole store. Raises TxlogError if it does not answer, or is another one."""
+    def look(self, topics: Collection[str] = ()) -> StoreState:
+        """Look at the store, or of its topics only at those named, and at partitions that groups have offsets of.
+
+        Raises TxlogError if the store does not answer, or is another one.
+        """
         self.runtime.check_store(now=True)
         seen = StoreState(at_ms=self.runtime.clock.now_ms())
         self._look_at_topics(seen)
         internal = self._internal(seen)
-        users = [
+        every = [
             TopicPartition(name, number) for name, topic in seen.topics.items() for number in range(topic.partitions)
         ]
+        users = [tp for tp in every if not topics or tp.topic in topics][: self._max_partitions]
         views = self._look_at_partitions([*users, *internal], seen)
-        seen.views = {tp: views[tp] for tp in users if tp in views}
-        self._session.forget([tp for tp in self._session.views if tp not in views])
         seen.transactions = table.rows_of(view for tp, view in views.items() if tp.topic == TRANSACTION_STATE_TOPIC)
         seen.groups = groups_of(view for tp, view in views.items() if tp.topic == CONSUMER_OFFSETS_TOPIC)
+        of_groups = {tp for group in seen.groups for tp in (*group.offsets, *group.pending)} - views.keys()
+        views = {**views, **self._look_at_partitions(sorted(of_groups & {*every} - {*users}), seen)}
+        self._session.forget([tp for tp in self._session.views if tp not in views])
+        seen.views = {tp: views[tp] for tp in every if tp in views}
         if self._max_reads:
             self._look_at_published(seen)
             self._measure(seen)
+        if self._max_runs:
             self._look_at_journal(seen)
         return seen
 
@@ -310,7 +323,7 @@ class StoreMonitor:
         new = [path for path in listed if path not in self._runs]
         # Older runs of a long journal are never read.
         self._runs |= dict.fromkeys(new)
-        found = self._each("reading the journal", new[-MAX_RUNS:], lambda path: history.read_runs([path]))
+        found = self._each("reading the journal", new[-self._max_runs :], lambda path: history.read_runs([path]))
         for path, runs in found.items():
             if isinstance(runs, TxlogError):
                 seen.damaged.append(("", runs))

@@ -130,9 +130,10 @@ def _drawn(runtime: Runtime, topics: Iterable[TopicMetadata]) -> list[Section]:
         return []
     tps = [TopicPartition(each.topic, number) for each in topics for number in range(each.partitions)]
     damaged: list[CorruptLogError] = []
+    session = Session(runtime, runtime.settings.client_config(), f"notebook on {runtime.where}")
     looks = look_at_partitions(
-        Session(runtime, runtime.settings.client_config(), f"notebook on {runtime.where}"),
-        tps[:MAX_PARTITIONS],
+        session,
+        session.readable_views(tps[:MAX_PARTITIONS], "looking at partitions", damaged),
         max_indexes=MAX_INDEXES,
         max_spans=_MAX_SPANS,
         max_pieces=0,

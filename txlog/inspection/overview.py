@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from txlog.client.admin import Admin
 from txlog.client.descriptions import GroupInfo, TransactionDescription
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -29,8 +28,9 @@ from txlog.drawing.sections import (
 )
 from txlog.drawing.values import Page, Section
 from txlog.errors import CorruptLogError
+from txlog.inspection.look import StoreMonitor
 from txlog.inspection.partition_look import PartitionLook, look_at_partitions
-from txlog.protocol import history
+from txlog.protocol.table import state_partition
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
 MAX_PARTITIONS = 500
@@ -53,15 +53,18 @@ def spans_of_each(partitions: int) -> int:
 def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
     """Return a page about these topics (empty: all), and about the transactions, groups and maintenance of the store.
 
-    Costs one LIST for each partition, one GET for each object of a tail and each run of maintenance, and one or two for
-    each index. `list_transactions` and `list_groups` add their own cost. Damaged partitions become warnings on the page.
+    Costs what the first look of a monitor costs (`inspection/look.py`), and one or two GETs for each index. Damaged
+    partitions become warnings on the page.
     Raises UnknownTopicOrPartitionError, NotAStoreError.
     """
-    damaged: list[CorruptLogError] = []
     runtime.require_store()
-    found = runtime.list_topics(damaged) if not topics else [runtime.topic(name, 0) for name in dict.fromkeys(topics)]
+    for name in topics:
+        runtime.topic(name, 0)
+    seen = StoreMonitor(runtime, "inspection", max_runs=MAX_RUNS, max_partitions=MAX_PARTITIONS).look(topics)
+    found = [seen.topics[name] for name in dict.fromkeys(topics or seen.topics) if name in seen.topics]
     every = [TopicPartition(topic.topic, number) for topic in found for number in range(topic.partitions)]
-    opened = every[:MAX_PARTITIONS]
+    opened = {tp: seen.views[tp] for tp in every[:MAX_PARTITIONS] if tp in seen.views}
+    damaged: list[CorruptLogError] = []
     looks = look_at_partitions(
         Session(runtime, runtime.settings.client_config(), f"inspection of {runtime.where}"),
         opened,
@@ -70,18 +73,20 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
         max_pieces=MAX_TRANSACTIONS,
         damaged=damaged,
     )
-    admin = Admin(runtime)
-    ids = admin.list_transactions(damaged=damaged)
-    groups = [
-        each
-        for each in admin.list_groups(damaged=damaged)
-        if not topics or any(offset.topic in topics for offset in each.offsets)
+    now_ms = seen.at_ms
+    ids = [
+        TransactionDescription.of(row, state_partition(runtime.context(), row.value.transactional_id), now_ms)
+        for row in seen.transactions
     ]
-    now_ms = runtime.clock.now_ms()
+    groups = [
+        info
+        for info in (GroupInfo.of(group, seen.views) for group in seen.groups)
+        if not topics or any(offset.topic in topics for offset in info.offsets)
+    ]
     transactions = _transactions(ids, [piece for each in looks.values() for piece in each.pieces], topics, now_ms)
-    runs = _runs(runtime, damaged)
+    runs = seen.runs[::-1]
     unopened = max(len(every) - MAX_PARTITIONS, 0)
-    warnings = [str(error) for error in {str(error): error for error in damaged}.values()]
+    warnings = [str(error) for error in (*(error for _, error in seen.damaged), *damaged)]
     if unopened:
         warnings.append(f"{count_text(unopened, 'partition')} beyond the first {MAX_PARTITIONS:,} are left out.")
     return Page(
@@ -209,17 +214,6 @@ def _transactions(
 
 def _registered(txn: TransactionDescription, topics: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{topic}-{partition}" for topic, partition in txn.partitions if not topics or topic in topics)
-
-
-def _runs(runtime: Runtime, damaged: list[CorruptLogError]) -> list[CleanupRun]:
-    """Return the newest runs of maintenance, newest first, without damaged ones."""
-    found = []
-    for path in runtime.run(history.list_runs())[: -MAX_RUNS - 1 : -1]:
-        try:
-            found += runtime.run(history.read_runs([path]))
-        except CorruptLogError as error:
-            damaged.append(error)
-    return found
 
 
 def _step(run: CleanupRun, step: CleanupStep) -> Step:

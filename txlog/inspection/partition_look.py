@@ -7,7 +7,7 @@ rows. A few hundred spans and the newest transactions are kept, however long the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,8 +29,6 @@ from txlog.text import bytes_text, count_text
 
 _CHUNK = 64
 """Indexes that are in memory at once."""
-_PARTITIONS = 16
-"""Partitions that are opened at once."""
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ def ribbon_of(partition: PartitionDescription) -> Ribbon:
 
 def look_at_partitions(
     session: Session,
-    tps: Sequence[TopicPartition],
+    views: Mapping[TopicPartition, PartitionView],
     *,
     max_indexes: int,
     max_spans: int,
@@ -105,23 +103,19 @@ def look_at_partitions(
 ) -> dict[TopicPartition, PartitionLook]:
     """Look at partitions, and append the errors of damaged ones to `damaged`.
 
-    Costs one LIST for each partition, one GET for each object of its tail, and one or two for each of at most
-    `max_indexes` indexes. `max_spans` and `max_pieces` are limits of one partition.
+    Costs one or two GETs for each of at most `max_indexes` indexes. `max_spans` and `max_pieces` are limits of one
+    partition.
     """
     looks = {}
-    for at in range(0, len(tps), _PARTITIONS):
-        some = list(tps[at : at + _PARTITIONS])
-        views = session.readable_views(some, "looking at partitions", damaged)
-        for number, (tp, view) in enumerate(views.items(), at):
-            # A share of what the partitions before it have left.
-            share = max_indexes // (len(tps) - number)
-            try:
-                looks[tp] = _look_at(session, view, share, max_spans, max_pieces)
-            except CorruptLogError as error:
-                damaged.append(error)
-                continue
-            max_indexes -= looks[tp].indexes
-        session.forget(some)
+    for number, (tp, view) in enumerate(views.items()):
+        # A share of what the partitions before it have left.
+        share = max_indexes // (len(views) - number)
+        try:
+            looks[tp] = _look_at(session, view, share, max_spans, max_pieces)
+        except CorruptLogError as error:
+            damaged.append(error)
+            continue
+        max_indexes -= looks[tp].indexes
     return looks
 
 
