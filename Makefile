@@ -50,7 +50,7 @@ $(OLDEST_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(OLDEST)
 
 $(BENCH_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
-	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(BENCH) spark,demo,dev,bench
+	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(BENCH) spark,dev,bench
 
 $(ICEBERG_STAMP): conf/iceberg.txt
 	@$(or $(PYTHON),python3) -m venv --clear $(ICEBERG)
@@ -140,7 +140,7 @@ chaos-maintain: $(STAMP) $(ENGINES_STAMP) ## Run chaos for MINUTES=10 with two t
 	$(BIN)/python -m lab.chaos --maintain --engines $(ENGINES)/bin/python --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
-	$(BIN)/txlog demo $(ARGS)
+	$(BIN)/python -m lab.demo $(ARGS)
 
 chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n repeats a storm), then prove that no row was lost, doubled or torn
 	$(BIN)/python -m lab.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)

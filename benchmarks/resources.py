@@ -89,7 +89,7 @@ def _generate(folder: Path, table: str, factor: str) -> None:
 
 
 def _write_flights(folder: Path) -> None:
-    """Write the 336,776 flights of the demo (extra `demo`)."""
-    from pyspark_txlog.demo.data import flights
+    """Write the 336,776 flights of the demo."""
+    from lab.demo.data import flights
 
     parquet.write_table(flights(), folder / "flights.parquet")

@@ -43,7 +43,7 @@ def code_lines(source: str) -> int:
 
 
 def _docstring_lines(source: str) -> Iterator[int]:
-    """Yield the lines of texts that are statements of their own: docstrings, and those below an attribute."""
+    """Yield the lines of texts that are whole statements: docstrings, and those below an attribute."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from range(node.lineno, (node.end_lineno or 0) + 1)

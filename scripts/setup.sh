@@ -4,7 +4,7 @@
 set -euo pipefail
 
 readonly venv="${1:-.venv}"
-readonly extras="${2:-spark,demo,dev}"
+readonly extras="${2:-spark,dev}"
 
 fail() {
     printf 'setup: %s\n' "$@" >&2

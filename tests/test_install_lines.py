@@ -28,7 +28,7 @@ def test_every_named_extra_exists() -> None:
         for extra in "".join(found).split(",")
         if extra.strip()
     }
-    assert {extra for _, extra in named} >= {"spark", "sql", "s3", "iceberg", "demo"}
+    assert {extra for _, extra in named} >= {"spark", "sql", "s3", "iceberg"}
     assert [(page, extra) for page, extra in sorted(named) if extra not in EXTRAS] == []
 
 

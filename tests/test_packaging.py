@@ -51,7 +51,6 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "s3",
         "gcs",
         "azure",
-        "demo",
         "bench",
         "test",
         "dev",
@@ -72,7 +71,6 @@ def test_the_commands_are_entry_points(dist: Dist) -> None:
     entries = ConfigParser()
     entries.read_string(dist.read("entry_points.txt"))
     assert entries["console_scripts"]["txlog"] == "txlog.cli.main:main"
-    assert "demo" in entries["txlog.commands"]
 
 
 def test_the_sdist_holds_what_is_needed_to_build_and_to_test(dist: Dist) -> None:

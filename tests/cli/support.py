@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import typer
 from typer.testing import CliRunner
 
 from txlog.cli.program import app
@@ -62,9 +63,15 @@ class Cli:
         return done.err.removeprefix("Error: ").rstrip("\n")
 
 
-def run(*args: str, stdin: str = "", status: int | None = 0, env: dict[str, str | None] | None = None) -> Done:
-    """Run `txlog ARGS` as given."""
-    result = CliRunner().invoke(app, list(args), input=stdin, env=env, prog_name="txlog")
+def run(
+    *args: str,
+    stdin: str = "",
+    status: int | None = 0,
+    env: dict[str, str | None] | None = None,
+    program: typer.Typer = app,
+) -> Done:
+    """Run `txlog ARGS` as given, or another program."""
+    result = CliRunner().invoke(program, list(args), input=stdin, env=env, prog_name="txlog")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     done = Done(status=result.exit_code, out=result.stdout, err=result.stderr)

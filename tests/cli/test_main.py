@@ -1,22 +1,18 @@
-"""The program `txlog`: help, shared options, commands of other packages, and the real executable."""
+"""The program `txlog`: help, shared options, and the real executable."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import txlog
 from tests.cli.support import Cli, run
-from txlog.cli import program
 from txlog.cli.options import Settings
 
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "txlog.client", "txlog.storage", "txlog.protocol")
@@ -146,65 +142,11 @@ def test_storage_options_add_up(tmp_path: Path) -> None:
     )
 
 
-# -- commands of other packages ----------------------------------------------------------------------------------------
-
-
-def greet(name: str = "you") -> None:
-    """Greet somebody."""
-    typer.echo(f"hello {name}")
-
-
-tools = typer.Typer()
-tools.command("one")(greet)
-tools.command("two")(greet)
-
-
-def raise_an_error() -> None:
-    """Fail as a command of txlog does."""
-    raise txlog.FencedError("another one is in charge")
-
-
-@pytest.fixture
-def extra(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that installs entry points in the group `txlog.commands`."""
-
-    def install(**values: str) -> None:
-        points = {
-            name: EntryPoint(name=name, value=value, group=program.ENTRY_POINTS) for name, value in values.items()
-        }
-        monkeypatch.setattr(program, "_entry_points", lambda: points)
-
-    # In importlib mode the names of test modules cannot be imported again.
-    monkeypatch.setitem(sys.modules, "extra_commands", sys.modules[__name__])
-    return install
-
-
-def test_a_function_and_a_typer_app_become_commands(extra: Any) -> None:
-    extra(greet="extra_commands:greet", tools="extra_commands:tools", fail="extra_commands:raise_an_error")
-    assert run("greet", "--name", "Ada").out == "hello Ada\n"
-    assert "Greet somebody." in run("greet", "--help").out
-    assert run("tools", "two").out == "hello you\n"
-    assert run("fail", status=3).err == "Error: another one is in charge\n"
-
-
-def test_a_broken_command_harms_nobody_else(extra: Any, seen: Cli) -> None:
-    extra(demo="txlog_has_no_such_module:demo", half="extra_commands:nothing", greet="extra_commands:greet")
-    text = run("--help").out
-    assert all(f"│ {name} " in text for name in ("demo", "half", "greet", "topics"))
-    assert run("greet").out == "hello you\n"
-    assert seen("topics", "list").out
-    done = run("demo", "--store", "x", status=1)
-    assert done.err == (
-        "Error: the command 'demo' belongs to the package txlog_has_no_such_module and cannot be loaded from "
-        "txlog_has_no_such_module:demo: ModuleNotFoundError: No module named 'txlog_has_no_such_module'\n"
-    )
-    assert "cannot be loaded from extra_commands:nothing: AttributeError" in run("half", status=1).err
-    assert "No such command 'absent'" in run("absent", status=2).err
-
-
-def test_txlogs_own_commands_cannot_be_replaced(extra: Any, seen: Cli) -> None:
-    extra(topics="extra_commands:greet")
-    assert "orders" in seen("topics", "list").out
+def test_the_demo_is_in_the_repository(tmp_path: Path) -> None:
+    said = "the demo is not in the package; run `make demo` in a clone of txlog's repository"
+    assert run("demo", status=2).err == f"Error: {said}\n"
+    assert json.loads(run("--store", str(tmp_path), "demo", "--output", "json", status=2).err)["message"] == said
+    assert [*tmp_path.iterdir()] == []
 
 
 # -- the executable ----------------------------------------------------------------------------------------------------

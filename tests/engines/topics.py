@@ -82,11 +82,11 @@ def merge(store: Store, topic: str, partitions: int, max_inputs: int = 100) -> N
 
 def demo(store: Store) -> None:
     """Run the demo's first five steps with the flights of two months. Processes of these steps are stopped and killed."""
+    from lab.demo import command, data
+    from lab.demo.place import Place
+    from lab.demo.processes import Crew
+    from lab.demo.show import Show
     from pyspark_txlog import session, uninstall
-    from pyspark_txlog.demo import command, data
-    from pyspark_txlog.demo.place import Place
-    from pyspark_txlog.demo.processes import Crew
-    from pyspark_txlog.demo.show import Show
 
     show, where = Show(io.StringIO()), Place(url=store.url, storage_options={"fsync": "false"})
     command.make_topics(show, store)

@@ -20,7 +20,7 @@ Case: TypeAlias = Callable[[Life, State], Change | None]
 
 CASES: dict[str, list[Case]] = {}
 """The cases of each command, and of calls that only Python has."""
-OTHERS = {"demo": "it needs an empty location"}
+OTHERS = {"demo": "it only names `make demo`"}
 """Commands without a case."""
 
 

@@ -27,14 +27,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import txlog
-from pyspark_txlog.demo import cleaning, command, data, processes, stream, tidy, worker
-from pyspark_txlog.demo.place import Place
-from pyspark_txlog.demo.processes import Crew
-from pyspark_txlog.demo.proof import Proof, count_out_of_order, prove
-from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
-from tests.cli.support import run
+from lab.demo import cleaning, command, data, processes, stream, tidy, worker
+from lab.demo.place import Place
+from lab.demo.processes import Crew
+from lab.demo.proof import Proof, count_out_of_order, prove
+from lab.demo.show import NOISE, Show, SparkMessages
+from tests.cli import support as cli
 from tests.spark.conftest import Log
-from txlog.cli.program import app
 from txlog.client.descriptions import OffsetInfo
 from txlog.client.store import Store
 from txlog.errors import TxlogError
@@ -56,6 +55,11 @@ def show(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Return a show in a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     return Show(screen)
+
+
+def run(*args: str, status: int = 0, env: dict[str, str | None] | None = None) -> cli.Done:
+    """Run the demo's command line."""
+    return cli.run(*args, status=status, env=env, program=command.demo)
 
 
 @pytest.fixture
@@ -390,11 +394,10 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     return found
 
 
-def test_the_store_may_be_named_before_and_after_the_command(steps: SimpleNamespace, tmp_path: Path) -> None:
-    for number, words in enumerate((["--store", "{}", "demo"], ["demo", "--store", "{}"], ["demo"])):
-        url = str(tmp_path / str(number))
-        env: dict[str, str | None] = {} if "--store" in words else {"TXLOG_STORE": url}
-        done = run(*(url if word == "{}" else word for word in words), env=env)
+def test_the_store_is_named_by_an_option_or_the_environment(steps: SimpleNamespace, tmp_path: Path) -> None:
+    for name in ("option", "environment"):
+        url = str(tmp_path / name)
+        done = run("--store", url) if name == "option" else run(env={"TXLOG_STORE": url})
         assert "Everything holds" in done.out
         assert f"txlog topics describe --size --store {url}\n" in done.out
         assert "rm -r" not in done.out
@@ -403,12 +406,12 @@ def test_the_store_may_be_named_before_and_after_the_command(steps: SimpleNamesp
 
 
 def test_a_temporary_store_goes_unless_it_is_to_be_kept(steps: SimpleNamespace) -> None:
-    assert "The store stays" not in run("demo").out
+    assert "The store stays" not in run().out
     assert not steps.where.exists()
-    done = run("demo", "--keep")
+    done = run("--keep")
     assert "The store stays; look at it:\n" in done.out
     assert f"   rm -r {steps.where}\n" in done.out
-    assert "flights" in run("topics", "list", "--store", str(steps.where)).out
+    assert "flights" in cli.run("topics", "list", "--store", str(steps.where)).out
 
 
 @pytest.mark.parametrize("where", ["on PATH", "elsewhere", "another one's on PATH"])
@@ -425,7 +428,7 @@ def test_the_commands_at_the_end_work_as_they_are(
     # A shell would split the folder's name, and the command is longer than the terminal is wide.
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("COLUMNS", "40")
-    done = run("demo", "--store", str(tmp_path / "a store & more"))
+    done = run("--store", str(tmp_path / "a store & more"))
     lines = [line.strip() for line in done.out.splitlines() if " --store " in line]
     assert [line.startswith("txlog ") for line in lines] == [where == "on PATH"] * 4
     for line in lines[:3]:
@@ -436,7 +439,7 @@ def test_the_commands_at_the_end_work_as_they_are(
 def test_a_figure_that_is_off_is_status_1_and_the_store_is_kept(steps: SimpleNamespace) -> None:
     (whole,) = steps.proofs
     steps.proofs = [Proof(**{**{name: getattr(whole, name) for name in Proof.__slots__}, "lost": 1})]
-    done = run("demo", status=1)
+    done = run(status=1)
     assert "Error: some figures are off" in done.err
     assert "Everything holds" not in done.out
     assert "The demo has failed; why is said below." in done.out
@@ -456,7 +459,7 @@ def test_what_a_failed_demo_made_is_kept_whatever_failed(
         raise RuntimeError("the JVM is gone")
 
     monkeypatch.setattr(command, "run_steps", fail)
-    done = CliRunner().invoke(app, ["demo", "--keep"])
+    done = CliRunner().invoke(command.demo, ["--keep"])
     assert repr(done.exception) == "RuntimeError('the JVM is gone')"
     assert ("The demo has failed" in done.stdout) == begun
     assert steps.where.exists() == begun
@@ -542,7 +545,7 @@ def test_the_tables_in_readme_are_the_demos(
 
 
 def test_the_figures_as_json(steps: SimpleNamespace) -> None:
-    done = run("demo", "--output", "json")
+    done = run("--output", "json")
     document = json.loads(done.out)
     assert document["holds"] is True
     assert document["topics"][0]["read_uncommitted"] == 7
@@ -557,15 +560,14 @@ def test_a_place_that_is_not_empty_is_refused(steps: SimpleNamespace, tmp_path: 
     else:
         (tmp_path / "thesis.txt").write_text("")
     before = sorted(tmp_path.rglob("*"))
-    for words in (["demo", "--store", str(tmp_path)], ["--store", str(tmp_path), "demo"]):
-        done = run(*words, status=2)
-        assert f"file://{tmp_path} is not empty, and the demo needs an empty store" in done.err
+    done = run("--store", str(tmp_path), status=2)
+    assert f"file://{tmp_path} is not empty, and the demo needs an empty store" in done.err
     assert sorted(tmp_path.rglob("*")) == before
     assert steps.where is None
 
 
 def test_a_store_in_memory_is_refused(steps: SimpleNamespace) -> None:
-    done = run("demo", "--store", "memory://demo", status=2)
+    done = run("--store", "memory://demo", status=2)
     assert "memory://demo belongs to one process, but the demo has several" in done.err
 
 

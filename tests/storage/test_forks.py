@@ -53,7 +53,7 @@ def test_every_module_that_is_imported_late_is_one_that_a_fork_waits_for() -> No
     late = {
         (name.partition(".")[0], str(path))
         for path, tree in sources().items()
-        if not {"cli", "demo", "testing"} & set(path.parts)
+        if not {"cli", "testing"} & set(path.parts)
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)

@@ -324,7 +324,7 @@ def environment_settings(workers: WorkersOf | None = None) -> Settings:
 
 def settings_of(ctx: Any) -> Settings:
     """Return the settings that the groups above this context have collected."""
-    return ctx.obj if isinstance(ctx.obj, Settings) else Settings()
+    return ctx.obj if isinstance(ctx.obj, Settings) else environment_settings()
 
 
 def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:

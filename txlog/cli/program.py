@@ -1,9 +1,4 @@
-"""`txlog`: which commands are there?
-
-Other packages add commands with the entry-point group `txlog.commands`: a typer app, or a function that typer can turn
-into a command. A command is loaded when it is called. So a missing or broken one affects no other command, and its own
-call shows the error.
-"""
+"""`txlog`: which commands are there, and how does a command line end?"""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -33,7 +27,7 @@ from txlog.cli.inspect import inspect
 from txlog.cli.maintain import maintain
 from txlog.cli.merge import merge
 from txlog.cli.offsets import get_offsets
-from txlog.cli.options import command, environment_settings, extended, root
+from txlog.cli.options import Session, command, environment_settings, extended, root
 from txlog.cli.output import OutputFormat
 from txlog.cli.produce import produce
 from txlog.cli.publish import publish
@@ -41,17 +35,20 @@ from txlog.cli.retention import retention
 from txlog.cli.sql import sql
 from txlog.cli.top import top
 from txlog.cli.vacuum import vacuum
-from txlog.errors import TxlogError
+from txlog.errors import InvalidRequestError, TxlogError
 from txlog.logs import print_from
-from txlog.text import install_text
 
 if TYPE_CHECKING:
     from txlog.cli.options import WorkersOf
 
-ENTRY_POINTS = "txlog.commands"
-
 _MANAGE, _RECORDS, _MAINTENANCE, _INSPECT = "Topics and state", "Records", "Maintenance", "Inspect"
 _MORE = "More commands"
+
+
+def _demo(session: Session) -> None:
+    """Name the command that runs the demo. The demo is in the repository of txlog, not in its package."""
+    raise InvalidRequestError("the demo is not in the package; run `make demo` in a clone of txlog's repository")
+
 
 _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] = {
     "topics": (topics.app, _MANAGE, None),
@@ -75,14 +72,10 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] 
     "inspect": (inspect, _INSPECT, None),
     "exporter": (exporter, _INSPECT, None),
     "completion": (completion, _MORE, None),
+    "demo": (_demo, _MORE, None),
 }
 """Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
 hidden spelling of `--execute`."""
-
-_OWN_HELP = {
-    "pyspark_txlog.demo.command:demo": "Load flights with Spark, kill the programs that write them, and prove that no row is lost or doubled."
-}
-"""Help of txlog's own commands that other packages implement. Their modules are not loaded for `--help`."""
 
 _OF_KAFKA = {
     **dict.fromkeys(
@@ -106,7 +99,7 @@ _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if ki
 
 
 class _Root(Group):
-    """Show errors, and find the commands of other packages."""
+    """Show errors, and list commands in the order of `_COMMANDS`."""
 
     def main(
         self,
@@ -123,48 +116,12 @@ class _Root(Group):
             # Positional arguments, because mypy cannot see that `extra` does not contain these names.
             return super(_Root, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
 
-        return run() if not standalone_mode else sys.exit(_status(run))
+        return run() if not standalone_mode else sys.exit(status_of(run))
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
         # typer lists commands before groups of commands.
-        own.sort(key=list(_COMMANDS).index)
-        return [*own, *sorted(set(_entry_points()) - set(own))]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
-        point = _entry_points().get(cmd_name)
-        return None if point is None else _Lazy(point)
-
-
-class _Lazy(Command):
-    """A command of another package, which is imported only when it is called."""
-
-    def __init__(self, point: EntryPoint) -> None:
-        super().__init__(
-            name=point.name,
-            help=_OWN_HELP.get(point.value) or f"From the package {_package(point)}.",
-            rich_help_panel=_MORE,
-        )
-        self._point = point
-
-    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        point = self._point
-        try:
-            found = point.load()
-        except Exception as error:
-            raise TxlogError(
-                f"the command {point.name!r} belongs to the package {_package(point)} and cannot be loaded from {point.value}: "
-                f"{type(error).__name__}: {error}{_missing_extra(point, error)}"
-            ) from error
-        single = found
-        if not isinstance(found, typer.Typer):
-            single = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode)
-            single.command(point.name)(found)
-        loaded: Any = typer.main.get_command(single)
-        return loaded.make_context(info_name, args, parent=parent, **extra)
+        return sorted(own, key=list(_COMMANDS).index)
 
 
 _CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"]}
@@ -230,10 +187,10 @@ def run_verb(
     program.command(name, cls=Command, context_settings=_CONTEXT_SETTINGS)(extended(verb.callback, option, take))
     main: Any = typer.main.get_command(program).main
     settings = environment_settings(workers)
-    sys.exit(_status(lambda: main(list(args), prog_name=prog_name, standalone_mode=False, obj=settings)))
+    sys.exit(status_of(lambda: main(list(args), prog_name=prog_name, standalone_mode=False, obj=settings)))
 
 
-def _status(run: Callable[[], Any]) -> int:
+def status_of(run: Callable[[], Any]) -> int:
     """Run a command line, show its error if it fails, and return its status. Warnings go to standard error."""
     print_from(logging.WARNING)
     try:
@@ -253,21 +210,6 @@ def _status(run: Callable[[], Any]) -> int:
             return reader_is_gone()
         raise
     return result if isinstance(result, int) else 0
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-
-
-def _missing_extra(point: EntryPoint, error: Exception) -> str:
-    """Return the message for a command of txlog's own that cannot be loaded because an extra is not installed."""
-    if _package(point) != "pyspark-txlog" or not isinstance(error, ModuleNotFoundError):
-        return ""
-    return f". An extra is not installed: {install_text(f'spark,{point.name}')}"
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.module.partition(".")[0]
 
 
 def _report_usage(error: Any) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from pyspark_txlog.demo.checks import expect
-from pyspark_txlog.demo.show import Show
+from lab.demo.checks import expect
+from lab.demo.show import Show
 from txlog.core.names import TopicPartition
 from txlog.text import bytes_text
 
 if TYPE_CHECKING:
-    from pyspark_txlog.demo.proof import Proof
+    from lab.demo.proof import Proof
     from txlog.client import Store
 
 MIN_SEGMENTS = 1

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from pyspark_txlog.demo import worker
+from lab.demo import worker
 from txlog.errors import TxlogError
 
 LIMIT_S = 600
@@ -24,7 +24,7 @@ LIMIT_S = 600
 
 
 class Worker:
-    """One process of `pyspark_txlog.demo.worker`. `id` is the operating system's."""
+    """One process of `lab.demo.worker`. `id` is the operating system's."""
 
     def __init__(self, role: str, url: str, faults: Sequence[str], environment: Mapping[str, str]) -> None:
         self.role = role

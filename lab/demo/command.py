@@ -1,4 +1,4 @@
-"""`txlog demo`: eight steps on 336,776 real flights; processes are really killed, and the last two steps prove the
+"""`make demo`: eight steps on 336,776 real flights; processes are really killed, and the last two steps prove the
 rest.
 
 The processes are those of `worker`. The test kit's failing store kills each one at a chosen record, just before the
@@ -21,13 +21,13 @@ import msgspec
 import typer
 
 import txlog
-from pyspark_txlog.demo import data, worker
-from pyspark_txlog.demo.checks import ends, expect, expect_all_stable, expect_state, offsets_of
-from pyspark_txlog.demo.place import Place, place
-from pyspark_txlog.demo.processes import Crew, Worker
-from pyspark_txlog.demo.show import Show, SparkMessages
-from pyspark_txlog.demo.stream import stream_the_feed
-from pyspark_txlog.demo.tidy import check_unchanged, measure, tidy_up
+from lab.demo import data, worker
+from lab.demo.checks import ends, expect, expect_all_stable, expect_state, offsets_of
+from lab.demo.place import Place, place
+from lab.demo.processes import Crew, Worker
+from lab.demo.show import Show, SparkMessages
+from lab.demo.stream import stream_the_feed
+from lab.demo.tidy import check_unchanged, measure, tidy_up
 from txlog.cli.interrupts import orderly_end
 from txlog.cli.options import Session, command
 from txlog.core.names import TopicPartition
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from pyspark_txlog.demo.proof import Proof
+    from lab.demo.proof import Proof
     from txlog.client import Store
 
 TOPICS = {
@@ -66,15 +66,15 @@ KILL_AFTER_SECOND_PREPARE = (
 MONTHS_BEFORE_THE_KILL = [1, 2, 3]
 
 demo = typer.Typer(add_completion=False)
-"""The command, as the entry point gives it to the CLI."""
+"""The command, with the options that each command of `txlog` has."""
 
 
 class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `txlog demo --output json`; the steps are then printed to standard error."""
+    """The output of `python -m lab.demo --output json`; the steps are then printed to standard error."""
 
     holds: bool
     topics: tuple[Any, ...]
-    """A `pyspark_txlog.demo.proof.Proof` each."""
+    """A `lab.demo.proof.Proof` each."""
 
 
 def run_demo(
@@ -339,7 +339,7 @@ def prove_all(show: Show, where: Place, log: Store, spark: SparkSession) -> list
 
 def prove_topic(where: Place, log: Store, spark: SparkSession, topic: str, source: pa.Table, month: str) -> Proof:
     """One topic against its source; `month` is an expression that gives a row's month."""
-    from pyspark_txlog.demo.proof import count_out_of_order, prove
+    from lab.demo.proof import count_out_of_order, prove
 
     committed, uncommitted = (read(where, spark, topic, level) for level in ("read_committed", "read_uncommitted"))
     behind = None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_txlog.demo.show import Show
+from lab.demo.show import Show
 from pyspark_txlog.option_values import storage_settings
 from txlog.cli.options import Session
 from txlog.errors import InvalidRequestError, TxlogError

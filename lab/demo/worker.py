@@ -1,6 +1,6 @@
 """The demo's processes: a loader, a consume-transform-produce pipeline and the driver of a streaming query.
 
-`python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the notation of `dying_store.DyingStore`,
+`python -m lab.demo.worker <role> <store> [<fault>]`. The fault, in the notation of `dying_store.DyingStore`,
 chooses the write at which this process kills or stops itself. Without a fault the same code simply runs. Progress goes
 to standard output, one JSON object for each line. The environment variable TXLOG_DEMO_STORAGE_OPTIONS has the options
 of the store's driver as JSON; the folder of a query's checkpoint is in the environment too.
@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from pyspark_txlog.demo import data
-from pyspark_txlog.demo.dying_store import dying
+from lab.demo import data
+from lab.demo.dying_store import dying
 from txlog.errors import TxlogError
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import open_object_store
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     try:
         if role == "clean":
             # The others need no Spark, and it takes a second to import.
-            from pyspark_txlog.demo.cleaning import clean
+            from lab.demo.cleaning import clean
 
             clean(url, storage_options, object_store, os.environ[CHECKPOINT_VARIABLE], say)
         else:

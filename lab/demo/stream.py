@@ -1,6 +1,6 @@
 """A query follows the feed of flights while its driver is killed: is every micro-batch written once, and whole?
 
-The flights arrive month by month. The query's driver (`pyspark_txlog.demo.cleaning`) dies twice, each time during a
+The flights arrive month by month. The query's driver (`lab.demo.cleaning`) dies twice, each time during a
 micro-batch. The first time is before the store decides to commit it. The second time is after the commit and before
 Spark records it in the checkpoint. Each time the position of the query is read from the store and the checkpoint,
 before it starts again.
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_txlog.demo import data
-from pyspark_txlog.demo.checks import ends, expect, expect_all_stable
-from pyspark_txlog.demo.worker import CLEANER_ID
+from lab.demo import data
+from lab.demo.checks import ends, expect, expect_all_stable
+from lab.demo.worker import CLEANER_ID
 from txlog.text import count_text
 
 if TYPE_CHECKING:
-    from pyspark_txlog.demo.processes import Crew
-    from pyspark_txlog.demo.show import Show
+    from lab.demo.processes import Crew
+    from lab.demo.show import Show
     from txlog.client import Store
 
 FEEDER_ID = "feeder"

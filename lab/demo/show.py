@@ -22,7 +22,7 @@ from txlog.clock import SystemClock
 from txlog.text import count_text, duration_text
 
 if TYPE_CHECKING:
-    from pyspark_txlog.demo.proof import Proof
+    from lab.demo.proof import Proof
     from txlog.client import Store
     from txlog.client.descriptions import OffsetInfo, PartitionDescription
 

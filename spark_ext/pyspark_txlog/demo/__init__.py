@@ -1,1 +1,0 @@
-"""`txlog demo`: the main job on real data, with real kills, proved row by row at the end."""
