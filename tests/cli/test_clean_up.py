@@ -104,7 +104,7 @@ def test_vacuum_is_a_dry_run_unless_it_is_told(segments: Cli) -> None:
     assert done.lines[-1].startswith("Deleted 1 object, ")
     (gone,) = before - files(segments)
     assert gone == segments.root / one["path"]
-    assert segments("vacuum", "--delete").out.startswith("Nothing to delete in 2 topics with ")
+    assert segments("vacuum", "--execute").out.startswith("Nothing to delete in 2 topics with ")
     (step,) = segments("history", "-o", "json").json
     assert "vacuum" in str(step)
     assert segments("fsck").status == 0

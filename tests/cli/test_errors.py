@@ -142,7 +142,7 @@ ROW = '{"id": 1, "item": "x"}\n'
         ),
         (("produce", "nope"), "topic 'nope' does not exist"),
         ((*PRODUCE, "--batch", 0), "--batch 0: expected a number of rows, at least 1"),
-        ((*PRODUCE, "--txn-version", 3), "--version needs --transactional-id"),
+        ((*PRODUCE, "--version", 3), "--version needs --transactional-id"),
         ((*PRODUCE, "--partition", 5), "topic 'orders' has no partition 5: it has 2, numbered 0 to 1"),
         ((*PRODUCE, "--key", "ide"), "Did you mean 'id'?"),
         (

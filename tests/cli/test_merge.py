@@ -92,8 +92,8 @@ def test_a_damaged_input_is_named_and_the_others_are_merged(small_files: Cli, st
     assert not list((small_files.root / "orders/0").glob("*.clean"))
 
 
-def test_spellings_of_execute(small_files: Cli) -> None:
-    assert small_files("merge", "--dry-run").lines[-1].startswith("Would merge ")
-    assert "--execute and --dry-run contradict each other" in small_files.fails("merge", "--dry-run", "--execute")
-    assert "dry-run" not in small_files("merge", "--help").out
-    assert small_files("merge", "--no-dry-run").lines[-1].startswith("Merged ")
+def test_it_is_done_only_with_execute(small_files: Cli) -> None:
+    assert small_files("merge").lines[-1].startswith("Would merge ")
+    for spelling in ("--dry-run", "--no-dry-run", "--delete"):
+        assert f"No such option: {spelling}" in small_files.fails("merge", spelling)
+    assert small_files("merge", "--execute").lines[-1].startswith("Merged ")

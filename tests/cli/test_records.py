@@ -142,7 +142,7 @@ def test_an_unknown_outcome_without_a_transaction_is_no_case_for_a_retry(
     ]
 
 
-@pytest.mark.parametrize(("options", "status"), [((), 4), (("--txn-version", 1), 5)])
+@pytest.mark.parametrize(("options", "status"), [((), 4), (("--version", 1), 5)])
 def test_an_unknown_commit_may_be_repeated_only_by_its_version(
     cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch, options: tuple[str | int, ...], status: int
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_store_that_fails_before_any_row_was_taken_is_worth_a_retry(
 
 
 def test_a_version_that_was_committed_is_skipped(cli: Cli, store: Store) -> None:
-    version = ("produce", "orders", "--transactional-id", "loader", "--txn-version")
+    version = ("produce", "orders", "--transactional-id", "loader", "--version")
     assert cli(*version, 3, stdin=ALL).status == 0
     assert cli(*version, 3, stdin=ALL).out == (
         "Skipped: 'loader' has committed txn.version 3 or a higher one; nothing of this run is visible.\n"

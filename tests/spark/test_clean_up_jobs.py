@@ -68,7 +68,7 @@ def test_their_command_lines(
     assert removed.startswith("Would remove ")
     stay = "2 rows beyond retention.ms or retention.bytes stay, in the active segment."
     assert [each.split(" It ends ")[0] for each in kept] == [f"orders-{partition}: {stay}" for partition in (0, 1)]
-    assert run_job("retention", small_files, "orders", "--delete", "-o", "json") == 0
+    assert run_job("retention", small_files, "orders", "--execute", "-o", "json") == 0
     found = msgspec.json.decode(capsys.readouterr().out)
     assert [(each["partition"], each["executed"]) for each in found] == [(0, True), (1, True)]
     assert run_job("vacuum", small_files, "orders", "--execute", "-o", "json") == 0

@@ -143,7 +143,7 @@ def test_the_command_line(
     data = store.get(path) or b""
     store.delete(path)
     store.write_file(path, [data[:-40] + b"x" * 40])
-    assert run_job("compact", keyed, "orders", "--no-dry-run", "-o", "json") == 4
+    assert run_job("compact", keyed, "orders", "--execute", "-o", "json") == 4
     said = capsys.readouterr()
     assert path in said.err
     found = msgspec.json.decode(said.out)

@@ -233,12 +233,11 @@ class Session:
 
 
 def command(
-    app: typer.Typer, name: str, *, panel: str | None = None, alias: str | None = None
+    app: typer.Typer, name: str, *, panel: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function, whose first parameter is the `Session`, as a command with the shared options.
 
-    `alias` is a hidden spelling of `--execute`, as in `--delete` or `--no-dry-run/--dry-run`. A function with a
-    parameter `output` has formats of its own in place of the shared ones.
+    A function with a parameter `output` has formats of its own in place of the shared ones.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -253,8 +252,6 @@ def command(
             settings = settings_of(ctx).overlaid(**{"output": None, **shared})
             session = Session(settings)
             try:
-                if alias is not None:
-                    given["execute"] = _executes(given["execute"], given.pop("alias"), alias)
                 with session:
                     function(session, **given)
             except TxlogError as error:
@@ -268,7 +265,7 @@ def command(
         _sign(
             run,
             _paragraphs(function.__doc__ or ""),
-            [_CONTEXT, *(_keyword_only(p) for p in own), *_alias_parameters(alias), *shown],
+            [_CONTEXT, *(_keyword_only(p) for p in own), *shown],
         )
         app.command(name, cls=Command, rich_help_panel=panel)(run)
         return function
@@ -370,20 +367,6 @@ def _shared_parameters(*, hidden: bool = False) -> list[inspect.Parameter]:
         )
         for name, annotation in _SHARED.items()
     ]
-
-
-def _alias_parameters(alias: str | None) -> list[inspect.Parameter]:
-    if alias is None:
-        return []
-    option = Annotated[bool | None, typer.Option(alias, hidden=True)]
-    return [inspect.Parameter("alias", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)]
-
-
-def _executes(execute: bool, by_alias: bool | None, alias: str) -> bool:
-    """Return whether a command is to be executed. Raises InvalidRequestError if the two spellings contradict each other."""
-    if execute and by_alias is False:
-        raise InvalidRequestError(f"--execute and {alias.rpartition('/')[2]} contradict each other; give one of them")
-    return execute or bool(by_alias)
 
 
 def _hidden(annotation: Any) -> Any:

@@ -54,7 +54,6 @@ def produce(
             "Number of the transaction: if the --transactional-id has committed this or a higher one, the run is skipped.",
         ),
     ] = None,
-    older_name: Annotated[int | None, typer.Option("--txn-version", hidden=True)] = None,
     key: Annotated[
         str | None, option("--key COLUMN,…", "Columns that decide the partition (default: key.columns).")
     ] = None,
@@ -76,7 +75,6 @@ def produce(
     name = one_of(topic, topic_option, "topic")
     if batch < 1:
         raise InvalidRequestError(f"--batch {batch}: expected a number of rows, at least 1")
-    txn_version = older_name if txn_version is None else txn_version
     if txn_version is not None and transactional_id is None:
         raise InvalidRequestError("--version needs --transactional-id: the version is kept with the id")
     config = parse_pairs(properties, "--property")

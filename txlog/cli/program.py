@@ -50,32 +50,31 @@ def _demo(session: Session) -> None:
     raise InvalidRequestError("the demo is not in the package; run `make demo` in a clone of txlog's repository")
 
 
-_COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] = {
-    "topics": (topics.app, _MANAGE, None),
-    "get-offsets": (get_offsets, _MANAGE, None),
-    "consumer-groups": (groups.app, _MANAGE, None),
-    "transactions": (transactions.app, _MANAGE, None),
-    "produce": (produce, _RECORDS, None),
-    "consume": (consume, _RECORDS, None),
-    "sql": (sql, _RECORDS, None),
-    "merge": (merge, _MAINTENANCE, "--no-dry-run/--dry-run"),
-    "compact": (compact, _MAINTENANCE, "--no-dry-run/--dry-run"),
-    "retention": (retention, _MAINTENANCE, "--delete/--no-delete"),
-    "vacuum": (vacuum, _MAINTENANCE, "--delete/--no-delete"),
-    "publish": (publish, _MAINTENANCE, None),
-    "maintain": (maintain, _MAINTENANCE, None),
-    "dump-log": (dump_log, _INSPECT, None),
-    "fsck": (fsck, _INSPECT, None),
-    "history": (history, _INSPECT, None),
-    "doctor": (doctor, _INSPECT, None),
-    "top": (top, _INSPECT, None),
-    "inspect": (inspect, _INSPECT, None),
-    "exporter": (exporter, _INSPECT, None),
-    "completion": (completion, _MORE, None),
-    "demo": (_demo, _MORE, None),
+_COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str]] = {
+    "topics": (topics.app, _MANAGE),
+    "get-offsets": (get_offsets, _MANAGE),
+    "consumer-groups": (groups.app, _MANAGE),
+    "transactions": (transactions.app, _MANAGE),
+    "produce": (produce, _RECORDS),
+    "consume": (consume, _RECORDS),
+    "sql": (sql, _RECORDS),
+    "merge": (merge, _MAINTENANCE),
+    "compact": (compact, _MAINTENANCE),
+    "retention": (retention, _MAINTENANCE),
+    "vacuum": (vacuum, _MAINTENANCE),
+    "publish": (publish, _MAINTENANCE),
+    "maintain": (maintain, _MAINTENANCE),
+    "dump-log": (dump_log, _INSPECT),
+    "fsck": (fsck, _INSPECT),
+    "history": (history, _INSPECT),
+    "doctor": (doctor, _INSPECT),
+    "top": (top, _INSPECT),
+    "inspect": (inspect, _INSPECT),
+    "exporter": (exporter, _INSPECT),
+    "completion": (completion, _MORE),
+    "demo": (_demo, _MORE),
 }
-"""Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
-hidden spelling of `--execute`."""
+"""Name, in the order of the help -> a function or a group of commands, and the panel of the help that shows it."""
 
 _OF_KAFKA = {
     **dict.fromkeys(
@@ -154,11 +153,11 @@ def _root(
 
 
 root(app, _root)
-for _name, (_what, _panel, _alias) in _COMMANDS.items():
+for _name, (_what, _panel) in _COMMANDS.items():
     if isinstance(_what, typer.Typer):
         app.add_typer(_what, rich_help_panel=_panel)
     else:
-        command(app, _name, panel=_panel, alias=_alias)(_what)
+        command(app, _name, panel=_panel)(_what)
 
 
 def run() -> NoReturn:

@@ -160,7 +160,7 @@ def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption =
     session.out.show(document, lambda out: out.line(words[document.result]))
 
 
-@command(app, "expire", alias="--no-dry-run/--dry-run")
+@command(app, "expire")
 def expire(
     session: Session,
     transactional_id: Annotated[
