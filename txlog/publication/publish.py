@@ -62,8 +62,8 @@ from txlog.publication.formats import (
     write_version,
 )
 from txlog.publication.known import Known
-from txlog.publication.so_far import SoFar
 from txlog.storage.backends import canonical_url
+from txlog.text import count_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,8 +114,8 @@ def publish_topic(
 
     Raises InvalidRequestError for a topic that is not published, and UnsupportedStoreError in a store without the
     feature. Raises TableConflictError if another program wrote to a table, and CoordinatorContentionError if another
-    publisher or a change of the topic was faster each time. Raises what reading raises, too. A note of the error lists
-    what was written.
+    publisher or a change of the topic was faster each time. Raises what reading raises, too. A note of the error has
+    the number of publications that were created.
     """
     runtime = session.runtime
     if PUBLICATION not in runtime.require_store().features:
@@ -124,8 +124,7 @@ def publish_topic(
             "names. hint: copy its topics to a new store"
         )
     runtime.ensure_writable()
-    so_far = SoFar()
-    attempt = _Attempt(session, topic, Known() if known is None else known, so_far, copies)
+    attempt = _Attempt(session, topic, Known() if known is None else known, copies)
     try:
         for _ in range(MAX_ROUNDS):
             try:
@@ -142,22 +141,26 @@ def publish_topic(
             "not be in the tables. hint: publish again, or leave the topic to the other publishers"
         )
     except Exception as error:
-        if so_far.text is not None:
-            error.add_note(so_far.text)
+        if attempt.made:
+            error.add_note(
+                f"Topic {topic.topic!r}: this call has created {count_text(attempt.made, 'publication')}. "
+                f"The next `txlog publish {topic.topic} --once` writes what is missing."
+            )
         raise
 
 
 class _Attempt:
     """From reading the chain to writing the formats. It runs again if another publisher was faster."""
 
-    def __init__(self, session: Session, topic: TopicMetadata, known: Known, so_far: SoFar, copies: bool) -> None:
+    def __init__(self, session: Session, topic: TopicMetadata, known: Known, copies: bool) -> None:
         self._session = session
         self._runtime = session.runtime
         self._topic = topic
         self._formats: tuple[FormatName, ...] = ()
         self._known = known
-        self._so_far = so_far
         self._copies = copies
+        self.made = 0
+        """Publications that this call has created."""
         self._newest: Tables | None = None
         """The tables after the newest publication that this attempt knows."""
         self._done = Counter[str]()
@@ -177,7 +180,7 @@ class _Attempt:
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
         check_writable(self._formats, topic, _url(runtime))
         is_complete = look is not None and before is not None and look.tables.digest == before.digest
-        roll_forward(runtime, chain, topic, self._formats, self._so_far, is_complete=is_complete)
+        roll_forward(runtime, chain, topic, self._formats, is_complete=is_complete)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
@@ -194,7 +197,7 @@ class _Attempt:
                 views = self._session.fresh_views(list(look.views), "looking at a topic")
                 if look.is_at(views):
                     self._known.looks[topic.topic] = replace(look, views=views)
-                    return Published(topic=topic.topic, number=before.number, publications=self._so_far.made)
+                    return Published(topic=topic.topic, number=before.number, publications=self.made)
         shown = self._shown()
         newest = runtime.topic(topic.topic, 0)
         if (newest.topic_id, newest.partitions, newest.schema_id) != (
@@ -207,9 +210,7 @@ class _Attempt:
         misread = self._misread(before, shown)
         if misread and not self._copies:
             sources = tuple({each.path: each for each in misread.values()}.values())
-            return Published(
-                topic=topic.topic, number=before.number, publications=self._so_far.made, must_rewrite=sources
-            )
+            return Published(topic=topic.topic, number=before.number, publications=self.made, must_rewrite=sources)
         offsets = {each.file.path: offsets_of(runtime, topic, each) for each in unclear_files(before, shown.partitions)}
         changes = compare(before, shown.partitions, offsets, misread)
         if is_compacted_ahead(before, shown.partitions) and not is_new_look:
@@ -237,7 +238,7 @@ class _Attempt:
             self._known.keep(topic.topic_id, before, views, shown)
         if tables is None:
             return None
-        return Published(topic=topic.topic, number=tables.number, publications=self._so_far.made, **self._done)  # type: ignore[arg-type]
+        return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""
@@ -264,7 +265,7 @@ class _Attempt:
                 f"topic {topic!r} is not published. hint: set its formats first, with `txlog topics alter {topic} --set publish.formats=iceberg,delta`"
             )
         tables = self._append(before, Changes(), "replace", before.newest.partitions, before.newest.cut_at)
-        return None if tables is None else Published(topic=topic, number=tables.number, publications=self._so_far.made)
+        return None if tables is None else Published(topic=topic, number=tables.number, publications=self.made)
 
     def _check_new_formats(self, before: Tables | None) -> None:
         """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
@@ -360,8 +361,8 @@ class _Attempt:
         )
         if tables is not None:
             self._newest = tables
-            self._so_far.made += 1
-            _write(runtime, before, tables, topic, self._formats, self._so_far)
+            self.made += 1
+            _write(runtime, before, tables, topic, self._formats)
         else:
             text = "topic %r: another publisher created publication %d first; this one begins again"
             log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
@@ -380,7 +381,6 @@ def roll_forward(
     chain: Chain,
     topic: TopicMetadata,
     formats: Sequence[FormatName],
-    so_far: SoFar,
     *,
     is_complete: bool = False,
 ) -> None:
@@ -402,7 +402,7 @@ def roll_forward(
         # A publisher that died in the middle of a version has left this one, or one that is written below.
         _complete(runtime, tables[late - 1], topic, formats)
     for at in range(late, len(tables)):
-        _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats, so_far)
+        _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
 
 
 def _complete(runtime: Runtime, tables: Tables, topic: TopicMetadata, formats: Sequence[FormatName]) -> None:
@@ -436,22 +436,18 @@ def _write(
     after: Tables,
     topic: TopicMetadata,
     formats: Sequence[FormatName],
-    so_far: SoFar,
 ) -> None:
     """Write the files of each format after one more publication. `topic` has the settings of now."""
     newest = after.newest
-    wanted = _both(after, formats)
-    so_far.begins(after, wanted)
     columns = runtime.run(earlier_version(newest.topic, newest.topic_version))
     retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
-    for name in wanted:
+    for name in _both(after, formats):
         known = before if newest.number > newest.formats[name] else None
         written = _written(runtime, after, columns) if name == "iceberg" else ()
         program = write_version(
             name, known, after, columns, url=_url(runtime), retention_ms=retention_ms, written=written
         )
         runtime.run(program)
-        so_far.wrote(name)
 
 
 def _written(runtime: Runtime, tables: Tables, topic: TopicMetadata) -> list[Sequence[SchemaField]]:
