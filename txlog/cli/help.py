@@ -1,26 +1,42 @@
-"""How does `--help` look, and how does it show whole names in a narrow terminal?"""
+"""How does `--help` look? Plain text, in which each name is whole, also in a narrow terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 
 class _PlainHelp:
-    """Does not show in the help that `--help` takes a bool, and cuts no name."""
+    """Has the help of click, with options and commands in their panels. typer's own would cut long names."""
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
-            option.metavar = ""
+            option.metavar = ""  # not that it takes a bool
         return option
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        with _whole_names():
-            super().format_help(ctx, formatter)  # type: ignore[misc]
+    def format_help(self: Any, ctx: Any, formatter: Any) -> None:
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument" and not param.hidden:
+                panels["Arguments"].append((param.metavar, param.help))
+            elif (record := param.get_help_record(ctx)) is not None:
+                panels.setdefault(param.rich_help_panel or "Options", []).append(record)
+        for name in self.list_commands(ctx) if isinstance(self, TyperGroup) else ():
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                panels.setdefault(command.rich_help_panel or "Commands", []).append((name, _first(command.help)))
+        for panel, rows in panels.items():
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
 
 
 class Command(_PlainHelp, TyperCommand):
@@ -31,45 +47,6 @@ class Group(_PlainHelp, TyperGroup):
     """A group of commands of txlog."""
 
 
-@contextmanager
-def _whole_names() -> Iterator[None]:
-    """Let typer print tables of options with the names of an option in one column, and with whole words."""
-    # Local imports, because only help needs these modules.
-    from rich.columns import Columns
-    from rich.table import Table
-    from rich.text import Text
-    from typer import rich_utils
-
-    class WholeNames(Table):
-        def add_row(self, *cells: Any, **more: Any) -> None:
-            match cells:
-                case (
-                    *required,
-                    Text() as long,
-                    Text() as short,
-                    Text() as no,
-                    Text() as short_no,
-                    kind,
-                    Columns() as about,
-                ):
-                    yes, no = (Text(", ").join(filter(None, pair)) for pair in ((long, short), (no, short_no)))
-                    # Columns would cut a word that is wider than its column.
-                    cells = (
-                        *required,
-                        Text("\n").join(filter(None, (yes, no))),
-                        kind,
-                        Text(" ").join(cast("list[Text]", about.renderables)),
-                    )
-            super().add_row(*cells, **more)
-            for column in self.columns[:-2]:
-                column.no_wrap = True
-            for column in self.columns[-2:]:
-                column.overflow = "fold"
-
-    names = vars(rich_utils)
-    original = names["Table"]
-    names["Table"] = WholeNames
-    try:
-        yield
-    finally:
-        names["Table"] = original
+def _first(text: str | None) -> str:
+    """Return the first paragraph of a help text."""
+    return (text or "").partition("\n\n")[0]

@@ -182,7 +182,7 @@ def run_verb(
     """
     verb = next(each for each in app.registered_commands if each.name == name)
     assert verb.callback is not None
-    program = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode)
+    program = typer.Typer(add_completion=False)
     program.command(name, cls=Command, context_settings=_CONTEXT_SETTINGS)(extended(verb.callback, option, take))
     main: Any = typer.main.get_command(program).main
     settings = environment_settings(workers)
@@ -204,7 +204,7 @@ def status_of(run: Callable[[], Any]) -> int:
     except BrokenPipeError:
         return reader_is_gone()
     except SystemExit as error:
-        # rich, which prints the help, ends the program itself if the pipe is closed.
+        # rich, which prints tables, ends the program itself if the pipe is closed.
         if isinstance(error.__context__, BrokenPipeError):
             return reader_is_gone()
         raise
@@ -215,8 +215,8 @@ def _report_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     message = _in_plain_words(error.format_message())
     if type(error).__name__ == "NoArgsIsHelpError":
-        # A command line without arguments asks for help. typer has printed the help already, unless rich is off.
-        typer.echo(message, err=True, nl=bool(message))
+        # A command line without arguments asks for help.
+        typer.echo(message)
     else:
         option = getattr(error, "option_name", "")
         if option in _OF_KAFKA and type(error).__name__ == "NoSuchOption":
