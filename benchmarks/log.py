@@ -14,11 +14,11 @@ import txlog
 from benchmarks import inputs
 from benchmarks.harness import Contestant, Place, Samples
 from benchmarks.timing import Call, Prepare, crew, timed
+from lab.testing.latency_store import LatencyStore
 from txlog.client.store import Store
 from txlog.clock import SystemClock
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
-from txlog.testing.latency_store import LatencyStore
 
 TOPIC = "rows"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeVar
 
-from txlog.testing.fork_server import fork_server
+from lab.testing.fork_server import fork_server
 
 _Task = TypeVar("_Task")
 _Found = TypeVar("_Found")

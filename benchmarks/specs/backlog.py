@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
 from benchmarks.worlds import World
+from lab.testing.latency_store import LatencyStore
 from txlog.client.store import Store
 from txlog.core.append_rules import RollPolicy
 from txlog.core.names import TopicPartition
@@ -30,7 +31,6 @@ from txlog.protocol import members
 from txlog.protocol.context import INTERNAL_ROLL
 from txlog.protocol.load import MAX_SLOTS_BY_NAME
 from txlog.testing.counting_store import CountingStore
-from txlog.testing.latency_store import LatencyStore
 
 REQUEST_MS = 20
 PACE_MS = 100

@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks import log
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
 from benchmarks.timing import timed
+from lab.testing.latency_store import LatencyStore
 from txlog.clock import SystemClock
 from txlog.storage.open import open_object_store
-from txlog.testing.latency_store import LatencyStore
 
 LATENCY_MS, PARTITIONS, TIMES = 60, 4, 10
 SHAPE: dict[str, Any] = {"rows": 400, "partitions": PARTITIONS, "times": TIMES, "latency_ms": LATENCY_MS}

@@ -104,16 +104,10 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "testing": (
         "For tests",
-        "`txlog.testing` helps tests: a clock and ids that the test controls, and stores that fail, count or wait.",
+        "`txlog.testing` has a store that counts requests, and the contract that every store must pass.",
         (
-            "txlog.testing.clock",
             "txlog.testing.counting_store",
-            "txlog.testing.failing_store",
-            "txlog.testing.latency_store",
-            "txlog.testing.damage",
             "txlog.testing.store_contract.StoreContract",
-            "txlog.testing.process_contract.ProcessContract",
-            "txlog.testing.fork_server",
         ),
     ),
 }

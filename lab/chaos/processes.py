@@ -18,7 +18,7 @@ from typing import Protocol
 
 from lab.chaos import workers
 from lab.chaos.plan import Assignment
-from txlog.testing.fork_server import fork_server
+from lab.testing.fork_server import fork_server
 
 
 class Process(Protocol):

@@ -22,12 +22,12 @@ from benchmarks.specs.backlog import (
     Process,
     measure,
 )
+from lab.testing.latency_store import LatencyStore
 from txlog.client.store import Store
 from txlog.errors import OutcomeUnknownError, TxlogError, TxlogTimeoutError
 from txlog.protocol.context import INTERNAL_ROLL
 from txlog.protocol.load import MAX_SLOTS_BY_NAME
 from txlog.storage.object_store import Names
-from txlog.testing.latency_store import LatencyStore
 
 
 def check(written: int) -> None:

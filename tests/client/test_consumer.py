@@ -7,6 +7,7 @@ import datetime
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from txlog.client.groups import OffsetAndMetadata, OffsetAndTimestamp
 from txlog.errors import (
@@ -23,7 +24,6 @@ from txlog.errors import (
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
-from txlog.testing.damage import overwrite
 
 ORDERS_0, ORDERS_1 = tp("orders", 0), tp("orders", 1)
 

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.damage import overwrite
 
 
 def filled() -> World:

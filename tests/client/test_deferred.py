@@ -9,6 +9,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from lab.testing.failing_store import Fault
 from tests.client.world import ORDERS, World, many, orders, tp
 from txlog.client.deferred_rows import MAX_DEFERRED_BYTES
 from txlog.client.store import Store
@@ -24,7 +25,6 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
-from txlog.testing.failing_store import Fault
 
 A = tp("orders", 0)
 

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, many, orders, tp
 from txlog.client import reading, rows
 from txlog.core import envelope
@@ -25,7 +26,6 @@ from txlog.errors import (
 )
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_writer import write_rows_file
-from txlog.testing.damage import overwrite
 
 
 @pytest.fixture

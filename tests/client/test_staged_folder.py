@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import orders, tp
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import read_staged_folder
@@ -11,7 +12,6 @@ from txlog.core.names import staged_folder
 from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.conform import conform
 from txlog.storage.parquet_writer import write_rows_file
-from txlog.testing.damage import overwrite
 
 
 def leave(store, folder, partition, name, *ids):

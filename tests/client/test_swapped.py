@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.core import envelope, names
 from txlog.core.records import CommitRecord, SegmentIndex
@@ -15,7 +16,6 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.load import load
 from txlog.protocol.read import plan_read
 from txlog.protocol.table import state_partition
-from txlog.testing.damage import overwrite
 
 EAST = "east/0/00000000000000000000-00000000000000000004-0.txnindex"
 

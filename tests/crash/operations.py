@@ -17,6 +17,7 @@ import pyarrow as pa
 
 import txlog
 from lab.invariants import Census, check_store
+from lab.testing.damage import overwrite
 from txlog.client.consumer import Consumer
 from txlog.client.groups import GroupOffsets, offset_values
 from txlog.client.producer import Producer
@@ -32,7 +33,6 @@ from txlog.storage.conform import conform
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
-from txlog.testing.damage import overwrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 ID = "loader"

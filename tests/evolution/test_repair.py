@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import World
 from tests.evolution.log import TP, check
 from txlog.client.store import Store
@@ -14,7 +15,6 @@ from txlog.errors import TxlogError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.fsck.repair import repair
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.damage import overwrite
 
 ROWS = [
     {"id": 1, "name": "default"},

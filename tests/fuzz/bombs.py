@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lab.testing.damage import overwrite
 from tests.fuzz.hostile import closed, sealed
 from txlog.core import envelope, record_checks
 from txlog.core.fetch_plan import RowRange
@@ -24,7 +25,6 @@ from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_file import describe_file
 from txlog.storage.parquet_reader import read_ranges
-from txlog.testing.damage import overwrite
 
 SPARE_BYTES = 256 * 2**20
 """Memory that a bomb may take beyond the memory in use before it is opened."""

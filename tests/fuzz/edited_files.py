@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lab.testing.damage import overwrite
 from tests.maintenance import damage as d
 from txlog.core import envelope, records
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
@@ -25,7 +26,6 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_file import TRAILER_BYTES, describe_file, verify_file
 from txlog.storage.parquet_reader import read_ranges
 from txlog.storage.parquet_statistics import row_groups
-from txlog.testing.damage import overwrite
 
 GOLDEN = d.golden()
 FILES = sorted(path for path in GOLDEN if path.endswith(".parquet"))

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import txlog
+from lab.testing.clock import ManualClock, SeededIds
+from lab.testing.damage import overwrite
 from txlog.client import reading
 from txlog.client.offsets import offsets_for_times
 from txlog.client.store import Store
@@ -31,8 +33,6 @@ from txlog.protocol.publications import read_chain
 from txlog.protocol.read import aborted_transactions
 from txlog.protocol.table import list_transactions
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.clock import ManualClock, SeededIds
-from txlog.testing.damage import overwrite
 
 HERE = Path(__file__).parent
 NOW_MS = 1_764_000_000_000 + 30 * 3_600_000

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from lab.testing.damage import overwrite
 from tests.golden.answers import HERE, answers, groups, opened, rows, text_of, transactions
 from tests.golden.coverage import STORES, look, missing
 from tests.golden.make_evolved import paths
@@ -34,7 +35,6 @@ from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.damage import overwrite
 
 EXCEPTIONS = {"field AbortedTxn.version": "its only value is also the one that a reader assumes"}
 """What PROTOCOL.md defines and no golden store can hold, with the reason."""

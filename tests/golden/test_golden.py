@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
+from lab.testing.clock import ManualClock, SeededIds
+from lab.testing.damage import overwrite
 from tests.golden.make_golden import AUDIT_0, FORMAT_FOLDER, HOUR_MS, ORDERS_0, ORDERS_1, SCRATCH_0, START_MS, make
 from txlog.config import IsolationLevel
 from txlog.core import names
@@ -27,9 +29,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_reader import read_ranges
-from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
-from txlog.testing.damage import overwrite
 
 MAX_STORE_BYTES = 300_000
 LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")

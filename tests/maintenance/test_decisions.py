@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders, tp
 from tests.maintenance import damage as d
 from txlog.client.producer import Producer
@@ -18,7 +19,6 @@ from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.maintenance.fsck.decisions import Decisions, ExpectedMarkers, SeenMarkers, compare
 from txlog.maintenance.fsck.findings import Finding
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.damage import overwrite
 
 TABLE = "__transaction_state/0/"
 OFFSETS = "__consumer_offsets/0/"

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, many, orders
 from tests.publication.lives import publish
 from txlog.client.store import Store
 from txlog.core import envelope, names
 from txlog.core.records import Publication
 from txlog.maintenance.fsck import FsckReport, check_store
-from txlog.testing.damage import overwrite
 
 CONFIG = {"publish.formats": "delta,iceberg", "publish.max.lag.ms": "0"}
 

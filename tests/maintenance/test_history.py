@@ -7,6 +7,7 @@ import logging
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import World
 from txlog.client import reading
 from txlog.client.store import Store
@@ -20,7 +21,6 @@ from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history, recorded
 from txlog.maintenance.merge import merge_partition
 from txlog.protocol import history as protocol
-from txlog.testing.damage import overwrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 TP = TopicPartition("orders", 0)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
@@ -21,7 +22,6 @@ from txlog.maintenance.maintain import STEPS, Maintainer, MaintainPolicy, Mainta
 from txlog.maintenance.metrics import RoundMetrics
 from txlog.metrics import Registry
 from txlog.metrics.prometheus import Server, write_file
-from txlog.testing.damage import overwrite
 
 DAY_MS = 86_400_000
 EAGER = MaintainPolicy(merge_min_segments=2)

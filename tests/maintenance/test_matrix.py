@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
 from tests.fuzz.hostile import changed, closed, opened
 from tests.maintenance import damage as d
@@ -15,7 +16,6 @@ from tests.maintenance import fields, matrix
 from txlog.core import envelope, record_checks, records
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptRecordError, InvalidConfigurationError, TxlogError, UnsupportedStoreError
-from txlog.testing.damage import overwrite
 
 SMALL_BYTES = 700
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lab.older_writers import next_control_of_v1
+from lab.testing.damage import overwrite
 from tests.client.world import World
 from tests.maintenance.damage import objects_of
 from tests.publication.test_cuts import rows_of as published_rows
@@ -25,7 +26,6 @@ from txlog.maintenance.fsck.repair import repair
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy, MaintainReport
 from txlog.protocol import append, seal
 from txlog.protocol.stores import create_store
-from txlog.testing.damage import overwrite
 
 HOUR_MS = 3_600_000
 OLD = pa.schema([pa.field("id", pa.int64()), pa.field("gone", pa.string())])

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 import txlog
+from lab.testing.clock import ManualClock, SeededIds
 from tests.effort import cases
 from tests.second_reader import reader as second_reader
 from txlog.client import reading
@@ -47,7 +48,6 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.metrics.registry import Registry
 from txlog.protocol.repair import repair_partition
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.clock import ManualClock, SeededIds
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, Outage, World, many, orders, tp
 from tests.metrics.world import commit, exporter_of, filled, hang, opener
 from tests.publication.lives import publish
@@ -26,7 +27,6 @@ from txlog.metrics.table import METRICS
 from txlog.protocol import publications
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
-from txlog.testing.damage import overwrite
 
 OF_STORE = [name for name, metric in METRICS.items() if metric.source == "store"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, many
 from tests.publication.lives import publish
 from txlog.client import reading
@@ -20,7 +21,6 @@ from txlog.errors import CorruptRecordError
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
-from txlog.testing.damage import overwrite
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0", "segment.batches": "1", "publish.retention.ms": "0"}
 HOUR_MS = 3_600_000

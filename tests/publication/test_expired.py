@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
 from tests.publication.lives import publish
 from tests.publication.test_cuts import HOUR_MS, merge, rows_of, tables_of
@@ -22,7 +23,6 @@ from txlog.publication import delta, expired
 from txlog.publication import publish as publishing
 from txlog.publication.delta import vector_objects
 from txlog.storage.parquet_file import OpenedFile
-from txlog.testing.damage import overwrite
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0", "publish.retention.ms": str(HOUR_MS)}
 LOG = "orders/_delta_log/"

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
 from tests.maintenance.crashes import Strikes, prepared, strike_everywhere
 from tests.publication.lives import publish
@@ -36,7 +37,6 @@ from txlog.protocol import publications, vacuum_published
 from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
 from txlog.storage.parquet_file import OpenedFile
-from txlog.testing.damage import overwrite
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0"}
 HOUR_MS = 3_600_000

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from lab.testing.fork_server import fork_server
 from tests.servers import azure, gcs, s3
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.http import Response
@@ -24,7 +25,6 @@ from txlog.storage import fsspec_store
 from txlog.storage import open as opening
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store, probe
-from txlog.testing.fork_server import fork_server
 
 SCHEMA = pa.schema([("id", pa.int64())])
 KINDS = ("s3", "gcs", "azure")

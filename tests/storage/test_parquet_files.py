@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.testing.damage import overwrite
+from lab.testing.failing_store import FailingStore, Fault
 from tests.storage.arrow_rows import FIELDS, ROWS, rows_table
 from txlog.core import schema as core_schema
 from txlog.core.effects import InlineRows, WriteRows
@@ -30,8 +32,6 @@ from txlog.storage.parquet_reader import read_ranges
 from txlog.storage.parquet_statistics import STATISTICS_BYTES, cut_above, cut_below
 from txlog.storage.parquet_writer import write_inline_rows, write_rows_file
 from txlog.testing.counting_store import CountingStore
-from txlog.testing.damage import overwrite
-from txlog.testing.failing_store import FailingStore, Fault
 
 PATH = "0/rows/7-0-abcdef12.parquet"
 OBJECT = f"orders/{PATH}"

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from lab.invariants import check_store, find_violations
+from lab.testing.damage import overwrite
 from tests.crash import operations
 from tests.crash.operations import A, B
 from txlog.core import envelope, names
@@ -19,7 +20,6 @@ from txlog.core.records import CommitRecord, TransactionEntry
 from txlog.core.state import PartitionState
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.damage import overwrite
 
 Records = list[tuple[CommitRecord, bytes]]
 TABLE = TopicPartition(names.TRANSACTION_STATE_TOPIC, 0)

@@ -1,4 +1,1 @@
-"""The test kit: the contract of stores, stores that fail, count or wait, and a clock and ids that a test controls.
-
-No other shipped module imports it.
-"""
+"""The test kit: the contract of stores, and a store that counts requests. No other shipped module imports it."""

@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from lab.testing.fork_server import fork_server
 from txlog.storage.object_store import ObjectStore, PutOutcome
-from txlog.testing.fork_server import fork_server
 
 
 class ProcessContract:
