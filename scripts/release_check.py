@@ -85,9 +85,9 @@ def version_of(source: str) -> str:
 
 
 def first_program(readme: str) -> tuple[str, str]:
-    """Return the first Python program of a page, and what it prints."""
+    """Return the first Python program of a page that needs no Spark, and what it prints."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    at = [language for language, _ in blocks].index("python")
+    at = [language == "python" and "pyspark_txlog" not in code for language, code in blocks].index(True)
     return blocks[at][1], blocks[at + 1][1]
 
 

@@ -56,7 +56,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "dev",
         "docs",
     }
-    assert "txlog stores Kafka topics in a folder or an object store" in metadata.get_payload()
+    assert "Append-only tables with Kafka's transactions, in a folder or a bucket." in metadata.get_payload()
     assert "Apache License" in dist.read("licenses/LICENSE")
 
 

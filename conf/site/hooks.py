@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/: those of the root, and those that are made from the code."""
     for path, uri in markdown.ROOT_PAGES.items():
         text = (ROOT / path).read_text(encoding="utf-8")
-        files.append(File.generated(config, uri, content=markdown.start_page(text) if path == "README.md" else text))
+        files.append(File.generated(config, uri, content=text))
     for uri, page in GENERATED.items():
         files.append(File.generated(config, uri, content=page()))
     for uri, source in {**ASSETS, **DOWNLOADS}.items():

@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 
-ROOT_PAGES = {"README.md": "start.md", "PROTOCOL.md": "PROTOCOL.md", "CHANGELOG.md": "CHANGELOG.md"}
-"""Files of the repository's root that are pages of the site -> their place there. mkdocs makes every README.md the index of its folder."""
+ROOT_PAGES = {"README.md": "index.md", "PROTOCOL.md": "PROTOCOL.md", "CHANGELOG.md": "CHANGELOG.md"}
+"""Files of the repository's root that are pages of the site -> their place there."""
 INSTEAD = {
     "conf/alerts.yml": "files/alerts.yml",
     "conf/grafana.json": "files/grafana.json",
@@ -47,14 +47,6 @@ def for_site(text: str, uri: str, source_url: str) -> str:
 
     # Python's Markdown joins quotes that only an empty line separates.
     return outside_code(_indented(text), lambda part: _LINK.sub(link, _QUOTES.sub(r"\1\n<!-- -->\n\n", part)))
-
-
-def start_page(readme: str) -> str:
-    """Return README.md as a page after the first one: without what that page tells, and with the programs first."""
-    _, commands, programs, rest = re.split(
-        r"^(?=## (?:Two commands|A first program|A look at a store)$)", readme, flags=re.MULTILINE
-    )
-    return f"# Two programs, two commands\n\n{programs}{commands}{rest}"
 
 
 def place_of(path: str) -> str | None:
