@@ -23,6 +23,7 @@ from benchmarks.specs import all_specs
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
+FIGURES = PAGE.with_suffix(".json")
 CACHE = Path.home() / ".cache" / "txlog" / "bench"
 
 
@@ -35,7 +36,10 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the rows, and of the order of the contestants.")] = 1,
     beside: Annotated[bool, typer.Option("--beside", help="The machine has other work: say so in the page.")] = False,
     publish: Annotated[
-        bool, typer.Option("--publish", help="Measure nothing; write the kept results into docs/benchmarks.md.")
+        bool,
+        typer.Option(
+            "--publish", help="Measure nothing; write the kept results into docs/benchmarks.json, and its page."
+        ),
     ] = False,
     rest: Annotated[
         bool, typer.Option("--rest", help="Only what has no result of today under the same conditions.")
@@ -58,15 +62,18 @@ def main(
     results = report.load(kept)
     found = report.of_specs(results, chosen)
     mine = [measured for measured, _ in found]
-    text = "\n\n".join((report.conditions_text(found), report.goals_table(mine), report.figures_table(mine)))
+    about_them = report.conditions_text(report.in_order(results, chosen))
+    text = "\n\n".join((about_them, report.goals_table(mine), report.figures_table(mine)))
     output.mkdir(parents=True, exist_ok=True)
     (output / PAGE.name).write_text(text + "\n", encoding="utf-8")
     print(text)
     if publish:
-        every = report.of_specs(results, specs)
-        plot = PAGE.with_suffix(".png")
-        plot_goals([measured for measured, _ in every], plot)
-        report.publish(PAGE, every, specs, plot)
+        measured_now = [report.summary(*each) for each in report.of_specs(results, specs)]
+        published = report.in_order([*report.load(FIGURES), *measured_now], specs)
+        report.write(FIGURES, published)
+        plot = PAGE.with_suffix(".svg")
+        plot_goals(published, plot)
+        report.publish(PAGE, published, specs, plot)
     missed = [
         measured.spec.title
         for measured in mine

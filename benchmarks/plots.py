@@ -1,44 +1,49 @@
-"""How far is each figure from its goal? One plot for all goals."""
+"""How far is each work from its goals? One plot for all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-
-from benchmarks.harness import Measured
-from benchmarks.report import outcome
+from textwrap import shorten
+from typing import Any
 
 MET, NOT_MET = "#2b6777", "#e0a458"
+LABEL = 90
+"""Characters of a label."""
 
 
-def plot_goals(found: Iterable[Measured], path: Path) -> None:
-    """Draw a bar for each goal that was measured: how many times the bound, so that 1 and less is met."""
+def plot_goals(published: Iterable[dict[str, Any]], path: Path) -> None:
+    """Draw a bar for each result with goals: how many times the bound its worst goal is.
+
+    The bar begins at the bound. To the left the goal is met, to the right it is not.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
+    # Text stays text, and two runs over the same figures write the same file.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "txlog"})
     from matplotlib import pyplot as plt
 
     bars = []
-    for measured in found:
-        for goal in measured.spec.goals:
-            value, _ = outcome(measured, goal)
-            bound = goal.at_least if goal.at_most is None else goal.at_most
-            if value and bound and measured.full_size:
-                times = value / bound if goal.at_most is not None else bound / value
-                label = f"{measured.spec.row}  {measured.spec.title}: {goal.statistic} {goal.figure} {goal}"
-                bars.append((label, times))
-    figure, axis = plt.subplots(figsize=(10, 0.3 * len(bars) + 1.2), constrained_layout=True)
+    for each in published:
+        if goals := [goal for goal in each["goals"] if goal["times"]]:
+            worst = max(goals, key=lambda goal: goal["times"])
+            bars.append((shorten(f"{each['row']}: {each['title']}", LABEL, placeholder=" …"), worst["times"]))
+    figure, axis = plt.subplots(figsize=(11, 0.24 * len(bars) + 1.2), constrained_layout=True)
     axis.barh(
         [label for label, _ in bars],
-        [times for _, times in bars],
+        [times - 1 for _, times in bars],
+        left=1,
         color=[MET if times <= 1 else NOT_MET for _, times in bars],
     )
     for number, (_, times) in enumerate(bars):
-        axis.text(times, number, f" {times:.2f}", va="center", fontsize=7)
+        side = "right" if times < 1 else "left"
+        axis.text(times, number, f" {times:.2f} ", va="center", ha=side, fontsize=8)
     axis.set_xscale("log")
+    axis.margins(x=0.12, y=0.01)
     axis.axvline(1, color="#444444", linewidth=1)
     axis.invert_yaxis()
-    axis.tick_params(labelsize=7)
-    axis.set_xlabel("times the bound of the goal (1 and less: met)", fontsize=8)
-    figure.savefig(path, dpi=110)
+    axis.tick_params(labelsize=8)
+    axis.set_xlabel("worst goal, times its bound (1 and less: all are met)", fontsize=9)
+    figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

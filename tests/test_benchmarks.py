@@ -107,7 +107,8 @@ def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None
     page = tmp_path / "page"
     page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
     results = report.of_specs(report.load(reports / "bench.json"), all_specs())
-    report.publish(page, results, all_specs(), tmp_path / "page.png")
+    published = [report.summary(*each) for each in results]
+    report.publish(page, published, all_specs(), tmp_path / "page.svg")
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -117,13 +118,13 @@ def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None
 
 
 def test_the_conditions_name_their_rows(reports: Path) -> None:
-    found = report.of_specs(report.load(reports / "bench.json"), all_specs())
+    found = report.in_order(report.load(reports / "bench.json"), all_specs())
     (line,) = report.conditions_text(found).splitlines()
     assert line.startswith("- All results: ")
-    *others, (last, about) = found
-    line, other = report.conditions_text([*others, (last, {**about, "seed": 2})]).splitlines()
+    *others, last = found
+    line, other = report.conditions_text([*others, {**last, "about": last["about"] | {"seed": 2}}]).splitlines()
     assert line.startswith("- All other results: ")
-    assert other.startswith(f"- Results of `{last.spec.row}`: ")
+    assert other.startswith(f"- Results of `{last['row']}`: ")
     assert "seed 2" in other
 
 
@@ -209,10 +210,34 @@ def test_a_wide_spread_gives_no_ratio(tmp_path: Path) -> None:
 
 
 def test_what_stands_behind_a_goal_is_said_if_it_is_not_met(tmp_path: Path) -> None:
-    missed, _ = _measured(tmp_path / "missed", [3], [4], once=True, floor="Two were tried.")
-    met, _ = _measured(tmp_path / "met", [1], [4], once=True, floor="One was tried.")
-    assert report.floors([missed, met]).splitlines()[2:] == ["- P0, known: Two were tried."]
-    assert not report.floors([met])
+    missed, _ = _measured(tmp_path / "missed", [3], [4], once=True, floor="two were tried.")
+    met, _ = _measured(tmp_path / "met", [1], [4], once=True, floor="one was tried.")
+    line = "- **P0, known.** p50 ms of mine is 3, 0.75 × theirs; the goal is ≤ 0.5 × theirs. Two were tried."
+    assert report.missed([report.summary(missed, {})], [missed.spec]) == line
+    assert not report.missed([report.summary(met, {})], [met.spec])
+
+
+def test_the_table_of_the_page_has_a_line_for_each_work(tmp_path: Path) -> None:
+    measured, _ = _measured(tmp_path, [3], [4], once=True)
+    kept = report.summary(measured, {})
+    second = {**kept["goals"][0], "result": "met"}
+    (line,) = report.results_table([{**kept, "goals": [*kept["goals"], second]}]).splitlines()[2:]
+    assert line == "| P0 | known | p50 ms | mine: 3 | theirs: 4 | 0.75 (0.75 to 0.75) | ≤ 0.5 × theirs | 1 of 2 |"
+    assert kept["figures"]["mine"] == {"ms": {"p50": 3, "of the rounds": [3, 3], "p99": 3}}
+    assert (kept["missing"], kept["goals"][0]["times"]) == ({"absent": "needs something"}, 1.5)
+    assert len(report.results_table([{**kept, "goals": []}]).splitlines()) == 2
+
+
+def test_the_page_is_made_from_the_figures_beside_it(tmp_path: Path) -> None:
+    """`make bench ARGS=--publish` writes both. Nobody edits the figures of the page by hand."""
+    published = report.load(program.FIGURES)
+    assert published == report.in_order(published, all_specs())
+    page, plot = tmp_path / "page", program.PAGE.with_suffix(".svg")
+    page.write_text(program.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    report.publish(page, published, all_specs(), plot)
+    assert page.read_text(encoding="utf-8") == program.PAGE.read_text(encoding="utf-8")
+    assert plot.stat().st_size < 150_000
+    assert program.PAGE.stat().st_size < 30_000
 
 
 def test_a_goal_that_is_not_met_is_shown_with_its_figure(tmp_path: Path) -> None:

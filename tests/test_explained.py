@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import report
+from benchmarks.__main__ import FIGURES
 from lab.explain import pages
 from lab.explain.commits import LEVELS, TOPICS, trace
 from lab.explain.costs import COMMITS, HOUR_MS, TOPIC, WARM, Bill, Prices, World
@@ -107,7 +109,7 @@ def test_figures_of_other_pages_are_those_of_their_source() -> None:
     """A page of limits quotes the pages that measure them."""
     cells = {
         page: [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGES[page].splitlines()]
-        for page in ("docs/scale.md", "docs/bad-days.md", "docs/settings.md", "docs/benchmarks.md", "docs/costs.md")
+        for page in ("docs/scale.md", "docs/bad-days.md", "docs/settings.md", "docs/costs.md")
     }
 
     def row(page: str, *start: str) -> list[str]:
@@ -142,12 +144,13 @@ def test_figures_of_other_pages_are_those_of_their_source() -> None:
         found = re.search(pattern, row("docs/bad-days.md", name)[1])
         assert found, name
         bench = [
-            each
-            for each in cells["docs/benchmarks.md"]
-            if each[0] == "growth" and each[1].startswith(work) and each[3].startswith(f"p50 {figure}")
-            if each[3].endswith("requests")
+            goal
+            for each in report.load(FIGURES)
+            if each["row"] == "growth" and each["title"].startswith(work)
+            for goal in each["goals"]
+            if goal["figure"].startswith(f"p50 {figure}") and goal["figure"].endswith("requests")
         ]
-        assert (bench[0][2], bench[0][4]) == found.groups()
+        assert (bench[0]["side"], report.number(bench[0]["value"])) == found.groups()
     (month,) = re.findall(r"\[about (\d+) dollars a month\]\(costs\.md#a-whole-store\)", PAGES["docs/monitor.md"])
     assert int(month) == round(float(row("docs/costs.md", "`txlog exporter`, a scrape")[3]))
 
@@ -165,17 +168,16 @@ def test_the_formula_has_the_prices_of_the_table() -> None:
 
 def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
     """Sentences quote rounded values. `make bench` may change them, and this test then names the sentence."""
-    cells = [
-        [cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGES["docs/benchmarks.md"].splitlines()
-    ]
-    figures = {tuple(row[:4]): row for row in cells if len(row) == 7}
+    results = report.load(FIGURES)
 
-    def value(row: str, side: str, figure: str, work: str = "", column: int = 4) -> float:
+    def value(row: str, side: str, figure: str, work: str = "", which: str = "p50") -> float:
         found = [
-            each for key, each in figures.items() if (key[0], key[2], key[3]) == (row, side, figure) and work in key[1]
+            each["figures"][side][figure]
+            for each in results
+            if each["row"] == row and work in each["title"] and figure in each["figures"].get(side, ())
         ]
         assert len(found) == 1, (row, side, figure, found)
-        return float(found[0][column])
+        return float(report.number(found[0][which]))
 
     def quoted(page: str, pattern: str) -> list[float]:
         found = re.findall(pattern, re.sub(r"\s+", " ", PAGES[page]))
@@ -195,9 +197,9 @@ def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
         ("txlog", "txlog without fsync"),
         ("txlog, fsync", "txlog with fsync, the default"),
     ):
-        seen = [value("P5", side, "ms"), value("P5", side, "ms", column=6)]
+        seen = [value("P5", side, "ms"), value("P5", side, "ms", which="p99")]
         assert quoted("docs/comparison.md", rf"\| {name} \| ([\d.]+) \| ([\d.]+) \|") == seen
-    assert value("P5", "txlog", "ms", column=6) > 100
+    assert value("P5", "txlog", "ms", which="p99") > 100
     count = "count after 1,000 small commits"
     assert 1.5 < value("P11", "txlog, native", "s", count) / value("P11", "Iceberg", "s", count) < 2.5
     assert "in half of txlog's time" in PAGES["docs/comparison.md"]
@@ -205,7 +207,7 @@ def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
     latency = r"one look and two writes, one after the other\. That is about (\d+) ms on a local disk, and about (\d+) ms at 60 ms a request"
     for page in ("docs/no-broker.md", "docs/scale.md"):
         assert quoted(page, latency) == [round(value("P3", "txlog, fsync", "ms", "of 100 rows")), at_60_ms]
-    slowest = value("P16", "txlog, staged", "ms", column=6)
+    slowest = value("P16", "txlog, staged", "ms", which="p99")
     estimate = r"takes about (\d+) ms \(row P16; its p99 is (\d+) ms\)\. .* adds 60 ms, and its pause up to 500 ms\. So a row is seen after ([\d.]+) to ([\d.]+) s"
     expected = [at_60_ms, slowest, (at_60_ms + 60) / 1000, (at_60_ms + 560) / 1000]
     assert quoted("docs/comparison.md", estimate) == expected

@@ -149,8 +149,8 @@ def test_a_link_to_a_file_that_is_no_page_becomes_its_name_or_goes_to_the_reposi
     there = markdown.for_site(text, "spark.md", "https://host.example/txlog/")
     assert there.startswith("[the setup](https://host.example/txlog/scripts/setup.sh), ")
     assert (
-        markdown.for_site("![goals](docs/benchmarks.png)", markdown.ROOT_PAGES["README.md"], "")
-        == "![goals](benchmarks.png)"
+        markdown.for_site("![goals](docs/benchmarks.svg)", markdown.ROOT_PAGES["README.md"], "")
+        == "![goals](benchmarks.svg)"
     )
 
 
