@@ -98,15 +98,19 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     if draft.schema_id < state.deleted_version:
         return Refuse(
             UnknownTopicOrPartitionError(
-                f"{tp}: topic {tp.topic!r} was deleted after this producer looked it up, and may have been created again; the rows were not "
-                "written. hint: abort the transaction if one is open, then send them again: the producer looks the topic up"
+                f"{tp}: topic {tp.topic!r} was deleted after this producer looked it up, and may have been created "
+                "again; the rows were not written. "
+                "hint: abort the transaction if one is open, then send them again: the producer looks the topic up"
             )
         )
     pid = draft.producer_id
     if pid < 0:
         return Proceed()
     name = f" (transactional.id {draft.transactional_id!r})" if draft.transactional_id else ""
-    who = f"{tp}: batch of producer {pid}{name}, epoch {draft.producer_epoch}, sequences {draft.base_sequence}..{draft.last_sequence}"
+    who = (
+        f"{tp}: batch of producer {pid}{name}, epoch {draft.producer_epoch}, sequences "
+        f"{draft.base_sequence}..{draft.last_sequence}"
+    )
     entry = state.producers.get(pid)
     if entry is not None and draft.base_sequence >= 0 and draft.producer_epoch == entry.producer_epoch:
         for batch in entry.batches:
@@ -115,13 +119,16 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     if entry is not None and draft.producer_epoch < entry.producer_epoch:
         return Refuse(
             InvalidProducerEpochError(
-                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or a time-out or an operator ended the transaction. hint: abort; if that raises ProducerFencedError, close"
+                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or a "
+                "time-out or an operator ended the transaction. "
+                "hint: abort; if that raises ProducerFencedError, close"
             )
         )
     if entry is not None and entry.txn_first_offset >= 0 and not draft.transactional:
         return Refuse(
             InvalidTxnStateError(
-                f"{who}: not transactional, but this producer has a transaction open since offset {entry.txn_first_offset}"
+                f"{who}: not transactional, but this producer has a transaction open since offset "
+                f"{entry.txn_first_offset}"
             )
         )
     if draft.base_sequence < 0:  # offsets of a group have keys, so only the epoch is checked, as in Kafka
@@ -258,8 +265,8 @@ def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) ->
 
     This is the base offset of the active segment, or the record's own offset if that segment is full.
     """
-    # A log that a deletion has emptied goes on in the segment of that record alone. So the index that has the first rows
-    # also shows later that the deletion set the log start.
+    # A log that a deletion has emptied goes on in the segment of that record alone. So the index that has the first
+    # rows also shows later that the deletion set the log start.
     is_emptied = state.segment_batches == 1 and state.next_offset == state.log_start_offset
     if state.segment_batches == 0 or is_emptied:
         return state.segment_base
@@ -291,8 +298,9 @@ def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
 def _joined(before: StagedPart, part: StagedPart) -> StagedPart:
     if before.schema_id != part.schema_id:
         raise InvalidRequestError(
-            f"{part.topic_partition}: the topic's columns changed while rows were staged: files of schema {before.schema_id} and of schema "
-            f"{part.schema_id} (versions of the topic) cannot be one batch. hint: abort the transaction, and write its rows again"
+            f"{part.topic_partition}: the topic's columns changed while rows were staged: files of schema "
+            f"{before.schema_id} and of schema {part.schema_id} (versions of the topic) cannot be one batch. "
+            "hint: abort the transaction, and write its rows again"
         )
     if before.payload or part.payload:
         raise InvalidRequestError(

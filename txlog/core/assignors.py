@@ -48,7 +48,7 @@ def assign_range(members: Iterable[Subscriber], partitions: Mapping[str, int]) -
 
 
 def assign_round_robin(members: Iterable[Subscriber], partitions: Mapping[str, int]) -> Assignment:
-    """Return Kafka's RoundRobinAssignor: all partitions in order, each to the next member that subscribes to its topic."""
+    """Return Kafka's RoundRobinAssignor: partitions in order, each to the next member that subscribes to its topic."""
     ordered = sorted(members, key=lambda member: member.order)
     given: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
     turn = 0

@@ -106,12 +106,14 @@ def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[Se
             if len(candidates) > 1:
                 listed = " and ".join(segment.index for segment in candidates)
                 raise CorruptLogError(
-                    f"{listing.folder}: segments {listed} begin at the same offset. hint: check the store with `txlog fsck`"
+                    f"{listing.folder}: segments {listed} begin at the same offset. "
+                    "hint: check the store with `txlog fsck`"
                 )
             if not candidates:
                 raise MissingObjectError(
                     f"{listing.folder}: no sealed segment and no current cleaned run begins at offset {at}, "
-                    f"but the log is sealed up to {end}. hint: list again; if this persists, check the store with `txlog fsck`"
+                    f"but the log is sealed up to {end}. "
+                    "hint: list again; if this persists, check the store with `txlog fsck`"
                 )
             name = candidates[0]
         found.append(name)

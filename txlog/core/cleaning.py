@@ -125,7 +125,8 @@ def choose_merges(
 
     Each group lies wholly below the LSO and has no member wholly below the log start. It has at least two members, or
     one whose rows lie in several files, or in one that must be rewritten. `indexes` holds those of the whole walk. Any
-    other member with one file of at least half the target size is not rewritten, so no row is merged more than a few times.
+    other member with one file of at least half the target size is not rewritten, so no row is merged more than a few
+    times.
     """
     groups: list[tuple[SegmentName, ...]] = []
     group: list[SegmentName] = []
@@ -207,7 +208,8 @@ def merged_index(
     entries, row = _merged_entries(tp, [index for index, _ in inputs], aborted, keeps_distinct, kept, compacted)
     if row != (file.rows if file is not None else 0):
         raise CorruptLogError(
-            f"{tp}: the batches of {run.name.index} have {row} rows, and {'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
+            f"{tp}: the batches of {run.name.index} have {row} rows, and "
+            f"{'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
         )
     kept_aborted = tuple(txn for _, txns in inputs for txn in txns if txn.last_offset >= log_start_offset)
     made = SegmentIndex(

@@ -201,8 +201,9 @@ def tombstone_change(
 ) -> str | None:
     """Return a column by whose change a row of `before` becomes a tombstone in `after`, or a tombstone a row (C2a).
 
-    `key` has the ids of the key's columns. The result is None if both versions have the same tombstones. Rows are judged by
-    the columns of now, because a merge rewrites them without a dropped column, and with the default of a new one.
+    `key` has the ids of the key's columns. The result is None if both versions have the same tombstones. Rows are
+    judged by the columns of now, because a merge rewrites them without a dropped column, and with the default of a new
+    one.
     """
     old, new = _value_ids(before, key), _value_ids(after, key)
     known = {field.id for field in before}

@@ -135,8 +135,8 @@ class InlineRows:
 class WriteRows:
     """-> txlog.core.records.DataFile: write inline rows of a topic to one Parquet file.
 
-    The file has the newest columns of `rows`, and `_offset` and `_timestamp`. `file_path` is relative to the topic's folder; the name was never
-    used before.
+    The file has the newest columns of `rows`, and `_offset` and `_timestamp`. `file_path` is relative to the topic's
+    folder; the name was never used before.
     """
 
     topic: str

@@ -30,7 +30,7 @@ _TAIL = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\Z')
 # The expression is possessive and accepts a string that never ends: any bytes take linear time and no stack.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _LONG_STRING = 64
-"""Bytes a quote from which a line is split at its quotes. A line of nothing but quotes would take 30 times its memory."""
+"""Bytes a quote from which a line is split at its quotes. A line of only quotes would take 30 times its memory."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _ENCODER = msgspec.json.Encoder()
@@ -130,6 +130,7 @@ def _refuse_newer(line: bytes, path: str) -> Mapping[str, msgspec.Raw]:
         return {}
     if version > FORMAT_VERSION:
         raise UnsupportedStoreError(
-            f"{path}: format version {version}, and this txlog reads up to {FORMAT_VERSION}; upgrade pyspark-txlog to read this store"
+            f"{path}: format version {version}, and this txlog reads up to {FORMAT_VERSION}; upgrade "
+            "pyspark-txlog to read this store"
         )
     return fields

@@ -39,8 +39,8 @@ WIDER = {
 }
 """What each type can become. A decimal can also get more digits with the same scale."""
 ALLOWED = (
-    "allowed are: add a nullable column, rename, drop, reorder, allow nulls, and widen int8 < int16 < int32 < int64, float32 < float64, "
-    "decimal(p,s) to more digits p"
+    "allowed are: add a nullable column, rename, drop, reorder, allow nulls, and widen int8 < int16 < int32 < int64, "
+    "float32 < float64, decimal(p,s) to more digits p"
 )
 
 
@@ -195,8 +195,8 @@ def impossible(version: TopicMetadata) -> Iterator[tuple[str, str]]:
 def why_unreadable(wanted: Sequence[SchemaField], written: WrittenSchema) -> str | None:
     """Return why a reader with the columns `wanted` cannot read rows of `written`; None if it can.
 
-    It can read a narrower type, and a nullable field that was added after these rows. It cannot read values that its own
-    type does not have, nor a field that was dropped: `written` is then newer than the reader.
+    It can read a narrower type, and a nullable field that was added after these rows. It cannot read values that its
+    own type does not have, nor a field that was dropped: `written` is then newer than the reader.
     """
     return _why_unreadable(wanted, written.fields, written.last_field_id, "")
 
@@ -234,7 +234,8 @@ def _edit(change: RenameColumn | DropColumn | SetType | AllowNulls | MoveColumn,
         is_child = parent is not None and parent.type in CHILD_NAMES
         if is_child and not isinstance(change, SetType | AllowNulls):
             raise SchemaMismatchError(
-                f"{where}: column {shown!r} belongs to a {parent.type if parent else ''}: it cannot be renamed, dropped or moved"
+                f"{where}: column {shown!r} belongs to a {parent.type if parent else ''}: it cannot be "
+                "renamed, dropped or moved"
             )
         if isinstance(change, DropColumn):
             if not others:
@@ -292,8 +293,8 @@ def _add(fields: tuple[SchemaField, ...], added: SchemaField, parent: Path, wher
         is_key = above is not None and above.type == "map" and at == 0
         if struct.type != "struct" or is_key:
             raise SchemaMismatchError(
-                f"{where}: column {'.'.join(parent)!r} is {'the key of a map' if is_key else f'a {struct.type}'}, and only a struct can get "
-                "further fields"
+                f"{where}: column {'.'.join(parent)!r} is {'the key of a map' if is_key else f'a {struct.type}'}, and "
+                "only a struct can get further fields"
             )
         _check_new(added, struct.fields, f"{'.'.join(parent)}.", where)
         grown = msgspec.structs.replace(struct, fields=(*struct.fields, added))
@@ -435,7 +436,7 @@ def _why_unreadable(
 
 
 def describe_changes(before: Sequence[SchemaField], after: Sequence[SchemaField]) -> tuple[str, ...]:
-    """Return what was done to the columns `before`, for people: one text for each changed field, in the order of `after`."""
+    """Return what was done to the columns `before`: one text for each changed field, in the order of `after`."""
     return tuple(_differences(before, after, ""))
 
 

@@ -20,8 +20,8 @@ from txlog.errors import CorruptLogError
 
 Fate: TypeAlias = Literal["committed", "aborted", "open", "control", "hidden", "removed"]
 """`committed`: readers see the rows, also those of a COMMIT (R11) and those without a transaction. `aborted`: none
-does with read_committed (R10). `open`: its transaction has no marker yet. `control`: a batch without rows. `hidden`: its
-transaction is not in the cut. `removed`: it lies wholly below the log start."""
+does with read_committed (R10). `open`: its transaction has no marker yet. `control`: a batch without rows. `hidden`:
+its transaction is not in the cut. `removed`: it lies wholly below the log start."""
 
 
 class FileRows(NamedTuple):
@@ -117,7 +117,8 @@ def walk_batches(
         at = record.end_offset
     if start is not None and end is not None and (start if at is None else at) < end:
         raise CorruptLogError(
-            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}. hint: check the store with `txlog fsck`"
+            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}. "
+            "hint: check the store with `txlog fsck`"
         )
 
 
@@ -187,5 +188,6 @@ def _check_covered(tp: TopicPartition, at: int, end: int | None, found: int) -> 
     if found > at:
         upto = "" if end is None else f" up to offset {end}"
         raise CorruptLogError(
-            f"{tp}: a read{upto} finds nothing at offset {at}; the next batch begins at {found}. hint: check the store with `txlog fsck`"
+            f"{tp}: a read{upto} finds nothing at offset {at}; the next batch begins at {found}. "
+            "hint: check the store with `txlog fsck`"
         )

@@ -35,7 +35,7 @@ SCHEMA_EVOLUTION = "schema-evolution"
 columns can only be added, as nullable ones at the end."""
 
 GROUP_MEMBERS = "group-members"
-"""A group may have many members, which write heartbeats. In a store made without this feature a group has one member."""
+"""A group may have many members, which write heartbeats. Without this feature a group has one member."""
 
 PUBLICATION = "publication"
 """Tables of other formats may name the files of a topic, and vacuum keeps them. In a store made without this feature no
@@ -60,5 +60,6 @@ def check_features(features: Iterable[str], where: str) -> None:
     unknown = sorted(set(features) - KNOWN_FEATURES)
     if unknown:
         raise UnsupportedStoreError(
-            f"{where}: the store needs {', '.join(unknown)}, and this txlog knows {', '.join(STORE_FEATURES)}; upgrade pyspark-txlog"
+            f"{where}: the store needs {', '.join(unknown)}, and this txlog knows "
+            f"{', '.join(STORE_FEATURES)}; upgrade pyspark-txlog"
         )

@@ -101,7 +101,8 @@ def check_commit(
             )
             if found != expected[tp]:
                 return CommitFailedError(
-                    f"group {group!r}, {tp}: the job started from offset {expected[tp]}, but {found} is committed now: another job took this range. "
+                    f"group {group!r}, {tp}: the job started from offset {expected[tp]}, but {found} is committed "
+                    "now: another job took this range. "
                     "hint: abort, read the committed offsets again and start from there"
                 )
     return None
@@ -119,7 +120,8 @@ def fetch_offset(
         for pid, rows in state.pending.items():
             if key in rows:
                 return UnstableOffsetCommitError(
-                    f"group {group!r}, {tp}: producer {pid} has an undecided transaction with an offset for it; try again when that is decided"
+                    f"group {group!r}, {tp}: producer {pid} has an undecided transaction with an offset for it; try "
+                    "again when that is decided"
                 )
     row = state.committed.get(key)
     return row.entry.value if row is not None else None
@@ -154,8 +156,9 @@ def _check_alone(state: PartitionState, group: str, job: str, now_ms: int) -> Co
     if living is None:
         return None
     return CommitFailedError(
-        f"group {group!r}: {job} may not commit its offsets, because member {living.member_id!r} shares the partitions of this group. hint: "
-        "name a group.id of its own, or set allow.mixed.groups=true"
+        f"group {group!r}: {job} may not commit its offsets, because member {living.member_id!r} shares the "
+        "partitions of this group. "
+        "hint: name a group.id of its own, or set allow.mixed.groups=true"
     )
 
 
@@ -164,8 +167,9 @@ def _check_empty(state: PartitionState, group: str, now_ms: int) -> CommitFailed
     if living is None:
         return None
     return CommitFailedError(
-        f"group {group!r}: a consumer that is no member may not commit, because member {living.member_id!r} shares the partitions of this group. hint: "
-        "call subscribe() to become a member, or name another group.id"
+        f"group {group!r}: a consumer that is no member may not commit, because member {living.member_id!r} shares "
+        "the partitions of this group. "
+        "hint: call subscribe() to become a member, or name another group.id"
     )
 
 
@@ -191,6 +195,7 @@ def _check_generation(
         else "no member now: this one left, or was removed"
     )
     return CommitFailedError(
-        f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, because the group has {found}. "
+        f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, "
+        f"because the group has {found}. "
         "hint: call subscribe() again and continue from the committed offsets"
     )

@@ -1,4 +1,4 @@
-"""How do the members of a group share its partitions? Pure functions on the fold of the group's partition (W51, W52, W53, W54, W55).
+"""How do the members of a group share its partitions (W51, W52, W53, W54, W55)? Pure functions on the fold.
 
 A change of the members makes the next generation, which assigns all partitions again. A member takes part in it by a
 record of its own: it says what it still holds, and gets those assigned partitions that no other member owns. So each
@@ -53,8 +53,8 @@ def owned_by_others(value: GroupValue, member_id: str) -> frozenset[TopicPartiti
 def is_over(row: GroupRow, member: GroupMember, now_ms: int, quiet: Quiet | None = None) -> bool:
     """Return whether the member's session is over at this time, which is that of a record (W53).
 
-    With `quiet`, times of two clocks end a session only if no error of these clocks can have made the difference. Without
-    it they are compared as they are: this is for a process that does not remove members.
+    With `quiet`, times of two clocks end a session only if no error of these clocks can have made the difference.
+    Without it they are compared as they are: this is for a process that does not remove members.
     """
     beat_ms = beat_of(row, member.member_id)
     age_ms = now_ms - max(beat_ms, 0)
@@ -66,7 +66,10 @@ def is_over(row: GroupRow, member: GroupMember, now_ms: int, quiet: Quiet | None
 
 
 def beat_of(row: GroupRow, member_id: str) -> int:
-    """Return the `timestamp` of the member's last heartbeat; -1 if there is none. Each heartbeat has a higher one (W54)."""
+    """Return the `timestamp` of the member's last heartbeat; -1 if there is none.
+
+    Each heartbeat has a higher one (W54).
+    """
     return next((beat.timestamp for beat in row.beats if beat.member_id == member_id), -1)
 
 
@@ -131,8 +134,9 @@ def judge_join(
     if assignor is None:
         names = sorted({name for each in living for name in each.assignors})
         return InvalidRequestError(
-            f"group {group!r}: member {joining.member_id!r} has the assignors {', '.join(joining.assignors)}, and the other members "
-            f"have {', '.join(names)}; one assignor must be common to all. hint: set partition.assignment.strategy"
+            f"group {group!r}: member {joining.member_id!r} has the assignors {', '.join(joining.assignors)}, and the "
+            f"other members have {', '.join(names)}; one assignor must be common to all. "
+            "hint: set partition.assignment.strategy"
         )
     after = _regenerate(value, [*living, joining], partitions, now_ms)
     return _entries(group, _grant(after, joining.member_id, ()), joining.member_id)
@@ -151,8 +155,8 @@ def judge_sync(
     """Return the entries with which a member takes part in the group's generation; None if there is nothing to write.
 
     `held` is what the member still reads. The record takes everything else from it, and gives to it what is assigned to
-    it and free. If a session is over, or a topic has more partitions, the record also makes a new generation. With `quiet`
-    the member knows by its own clocks that it lives itself.
+    it and free. If a session is over, or a topic has more partitions, the record also makes a new generation. With
+    `quiet` the member knows by its own clocks that it lives itself.
     """
     value = _value(row)
     member = find_member(value, member_id)
@@ -205,15 +209,18 @@ def check_member(
 ) -> CommitFailedError | None:
     """Return None if a member may commit offsets of these partitions, otherwise the error (W55).
 
-    It must own those whose topics the group shares: another member may have read them and left since. `alive`: the member
-    knows by its own clocks that its session is not over.
+    It must own those whose topics the group shares: another member may have read them and left since. `alive`: the
+    member knows by its own clocks that its session is not over.
     """
     row = state.groups.get(group)
     value = _value(row)
     member = find_member(value, member_id)
     why = ""
     if row is None or member is None:
-        why = "the group does not have this member: it left, or its session was over, or another process has its group.instance.id"
+        why = (
+            "the group does not have this member: it left, or its session was over, or another process "
+            "has its group.instance.id"
+        )
     elif member.generation != generation:
         why = f"the member is in generation {member.generation} by now"
     elif not alive and is_over(row, member, now_ms):
@@ -226,8 +233,9 @@ def check_member(
     if not why:
         return None
     return CommitFailedError(
-        f"group {group!r}: member {member_id!r} of generation {generation} may not commit: {why}. hint: abort the transaction if one is "
-        "open; the next poll() joins the group again and goes on at the committed offsets"
+        f"group {group!r}: member {member_id!r} of generation {generation} may not commit: {why}. "
+        "hint: abort the transaction if one is open; the next poll() joins the group again and goes on "
+        "at the committed offsets"
     )
 
 

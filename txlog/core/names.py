@@ -79,8 +79,8 @@ def check_topic_name(name: str) -> str:
     """Return `name` if a user may give it to a topic; otherwise raise InvalidTopicError with the reason."""
     if not isinstance(name, str) or not is_topic_name(name):
         raise InvalidTopicError(
-            f"topic name {str(name)!r:.260} is not valid: expected 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z A-Z 0-9 . _ -, and not '.' or "
-            f"'..'{_apart(name)}"
+            f"topic name {str(name)!r:.260} is not valid: expected 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z "
+            f"A-Z 0-9 . _ -, and not '.' or '..'{_apart(name)}"
         )
     if is_reserved(name):
         raise InvalidTopicError(f"topic name {name!r} is reserved: names that begin with '__' belong to txlog itself")
@@ -264,7 +264,8 @@ def check_data_path(topic: str, partition: int, path: str) -> str:
     if folder == str(partition) and isinstance(segment, SegmentObject) and segment.kind == "parquet":
         return path
     raise CorruptRecordError(
-        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition. hint: check the store with `txlog fsck`"
+        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition. "
+        "hint: check the store with `txlog fsck`"
     )
 
 

@@ -14,7 +14,8 @@ def check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) -
         "it is gone (expired or removed)" if current is None else f"it belongs to producer {current.producer_id} now"
     )
     return InvalidProducerIdMappingError(
-        f"transactional.id {txn.transactional_id!r} of producer {txn.producer_id}, epoch {txn.producer_epoch}: {found}. "
+        f"transactional.id {txn.transactional_id!r} of producer {txn.producer_id}, epoch "
+        f"{txn.producer_epoch}: {found}. "
         "hint: close this producer; a new one starts afresh"
     )
 
@@ -26,12 +27,14 @@ def fenced_error(current: TransactionMetadata, txn: TransactionMetadata, before:
     timed_out = current.last_epoch == txn.producer_epoch and current.state in ("PREPARE_ABORT", "COMPLETE_ABORT")
     if timed_out:
         return InvalidProducerEpochError(
-            f"{describe_owner(txn)}: the transaction was aborted before {before}, by its time-out of {current.timeout_ms} ms or by an operator "
-            f"(epoch now {current.producer_epoch}). hint: abort it, then start a new one"
+            f"{describe_owner(txn)}: the transaction was aborted before {before}, by its time-out of "
+            f"{current.timeout_ms} ms or by an operator (epoch now {current.producer_epoch}). "
+            "hint: abort it, then start a new one"
         )
     return ProducerFencedError(
-        f"{describe_owner(txn)} was fenced before {before}: a newer instance of this transactional.id took over with epoch {current.producer_epoch} "
-        f"(state {current.state}). hint: close this producer; only the newest instance may go on"
+        f"{describe_owner(txn)} was fenced before {before}: a newer instance of this transactional.id took over with "
+        f"epoch {current.producer_epoch} (state {current.state}). "
+        "hint: close this producer; only the newest instance may go on"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which files, and which of their rows, do a topic's published tables have, and what changes from one publication to the next?
+"""Which files and rows do a topic's published tables have, and what changes from one publication to the next?
 
 A publication is a version of tables in other formats that name txlog's own files (PROTOCOL.md, "Publication"). It shows
 the rows of a snapshot of the topic that are in files: all of a transaction or none. A file may hold other rows, too;
@@ -115,8 +115,8 @@ class Tables:
 class Copy:
     """New rows of a file that holds others, too. They are published as a file of their own.
 
-    So no file that an `append` adds has rows that a reader must leave out: readers that follow a table often read its new
-    files alone.
+    So no file that an `append` adds has rows that a reader must leave out: readers that follow a table often read its
+    new files alone.
     """
 
     partition: int
@@ -427,6 +427,7 @@ def _check_not_older(before: Tables, partitions: Sequence[ShownPartition]) -> No
         )
         if lost:
             raise CorruptLogError(
-                f"{before.newest.topic}-{number}: publication {before.number} shows rows up to offset {then.end_offset}, and a later cut up to "
-                f"{now.end_offset} lacks some of them. hint: check the store with `txlog fsck`"
+                f"{before.newest.topic}-{number}: publication {before.number} shows rows up to offset "
+                f"{then.end_offset}, and a later cut up to {now.end_offset} lacks some of them. "
+                "hint: check the store with `txlog fsck`"
             )

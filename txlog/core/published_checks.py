@@ -65,12 +65,18 @@ def _why_cut(before: Tables | None, publication: Publication) -> str | None:
         return f"its cut has {len(publication.partitions)} partitions, and the one before has {len(then)}"
     for number, (now, earlier) in enumerate(zip(publication.partitions, then, strict=False)):
         if now.end_offset < earlier.end_offset:
-            return f"its cut of partition {number} ends at offset {now.end_offset}, and the one before at {earlier.end_offset}"
+            return (
+                f"its cut of partition {number} ends at offset {now.end_offset}, and the one "
+                f"before at {earlier.end_offset}"
+            )
     for number, now in enumerate(publication.partitions):
         least = 0
         for run in now.hidden:
             if not least <= run.first_offset < min(run.end_offset, now.end_offset):
-                return f"it hides offsets {run.first_offset} to {run.end_offset} of partition {number}, and they are not in order below {now.end_offset}"
+                return (
+                    f"it hides offsets {run.first_offset} to {run.end_offset} of partition {number}, and they are not "
+                    f"in order below {now.end_offset}"
+                )
             least = run.end_offset
     return None
 
@@ -86,7 +92,10 @@ def _why_list(before: Tables | None, publication: Publication) -> str | None:
 
 def _why_file(publication: Publication, file: PublishedFile) -> str | None:
     if file.partition >= len(publication.partitions):
-        return f"it names {file.path!r} of partition {file.partition}, and its cut has {len(publication.partitions)} partitions"
+        return (
+            f"it names {file.path!r} of partition {file.partition}, and its cut has "
+            f"{len(publication.partitions)} partitions"
+        )
     copied_for = names.parse_published_copy_path(file.path)
     try:
         names.check_data_path(publication.topic, file.partition, file.source or file.path)
@@ -95,7 +104,10 @@ def _why_file(publication: Publication, file: PublishedFile) -> str | None:
     if file.source and (copied_for is None or copied_for > publication.number):
         return f"it names {file.path!r} as a copy, which is not a name of one"
     if not file.since <= file.group <= publication.number:
-        return f"it names {file.path!r} of publication {file.since} in the list of {file.group}, which is not possible in {publication.number}"
+        return (
+            f"it names {file.path!r} of publication {file.since} in the list of {file.group}, which is not "
+            f"possible in {publication.number}"
+        )
     if not _are_in_order(file.removed, file.rows):
         return f"the removed rows of {file.path!r} are not in order below {file.rows}"
     copied = count_rows(file.source_rows)

@@ -79,11 +79,13 @@ def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
     strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
     if strange is not None:
         raise CorruptRecordError(
-            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong in {tp.topic}; an object was swapped or copied"
+            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong in {tp.topic}; an "
+            "object was swapped or copied"
         )
     if kinds and (record.files or record.payload_bytes):
         raise CorruptRecordError(
-            f"{path}: a batch of rows does not belong in {tp.topic}, whose records have entries; an object was swapped or copied"
+            f"{path}: a batch of rows does not belong in {tp.topic}, whose records have entries; an "
+            "object was swapped or copied"
         )
 
 
@@ -110,11 +112,13 @@ def _check_kind(record: CommitRecord, path: str) -> None:
     marker = kind in ("commit", "abort")
     if (pid < 0) != (epoch < 0) or (pid < 0 and (sequence >= 0 or record.transactional)):
         raise CorruptRecordError(
-            f"{path}: producer {pid}, epoch {epoch}, sequence {sequence}, transactional {record.transactional} do not fit each other"
+            f"{path}: producer {pid}, epoch {epoch}, sequence {sequence}, transactional "
+            f"{record.transactional} do not fit each other"
         )
     if kind != "data" and (sequence >= 0 or record.transactional != marker or (pid >= 0) != marker):
         raise CorruptRecordError(
-            f"{path}: a {kind} record cannot have producer {pid}, sequence {sequence}, transactional {record.transactional}"
+            f"{path}: a {kind} record cannot have producer {pid}, sequence {sequence}, "
+            f"transactional {record.transactional}"
         )
     if kind == "log_start" and record.log_start_offset < 0:
         raise CorruptRecordError(f"{path}: a log_start record without a `log_start_offset`")
@@ -122,8 +126,8 @@ def _check_kind(record: CommitRecord, path: str) -> None:
         record.first_offset < record.base_offset and 0 <= record.last_stable_offset <= record.end_offset
     ):
         raise CorruptRecordError(
-            f"{path}: an ABORT at offset {record.base_offset} cannot have first offset {record.first_offset} and last stable offset "
-            f"{record.last_stable_offset}"
+            f"{path}: an ABORT at offset {record.base_offset} cannot have first offset {record.first_offset} and last "
+            f"stable offset {record.last_stable_offset}"
         )
 
 
@@ -137,8 +141,8 @@ def check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
     epochs = (value.last_epoch, value.last_outcome)
     if outcome is not None and epochs != (value.producer_epoch - 1, outcome):
         raise CorruptRecordError(
-            f"{path}: transactional.id {key!r} is {value.state} in epoch {value.producer_epoch}, with `last_epoch` {value.last_epoch} and "
-            f"`last_outcome` {value.last_outcome}"
+            f"{path}: transactional.id {key!r} is {value.state} in epoch {value.producer_epoch}, with `last_epoch` "
+            f"{value.last_epoch} and `last_outcome` {value.last_outcome}"
         )
     ways = bool(value.staged) + (value.staged_object is not None)
     if ways > (value.state == "PREPARE_COMMIT"):

@@ -2,8 +2,8 @@
 
 A schema is a tuple of fields over a closed list of types that Arrow, Parquet and Spark agree on bit by bit
 (PROTOCOL.md, "Types"). Readers find fields in files by id, not by name or position, so an id is never reused. A schema
-changes by adding nullable columns at its end; `txlog.core.evolution` has the other changes. Arrow's view of the same list
-is `txlog.storage.arrow_schema`.
+changes by adding nullable columns at its end; `txlog.core.evolution` has the other changes. Arrow's view of the same
+list is `txlog.storage.arrow_schema`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
     for field in fields:
         if field.name.lower().startswith(RESERVED_PREFIXES):
             raise SchemaMismatchError(
-                f"{where}: column {field.name!r}: names that begin with {', '.join(RESERVED_PREFIXES)} belong to txlog; rename it"
+                f"{where}: column {field.name!r}: names that begin with {', '.join(RESERVED_PREFIXES)} "
+                "belong to txlog; rename it"
             )
         _check_type(field, field.name, 1, where)
     ids = [field.id for field in _all_fields(fields)]
@@ -147,7 +148,8 @@ def check_new_names(added: Sequence[SchemaField], old: Sequence[SchemaField] = (
         other = seen.setdefault(_spark_key(field.name), field.name)
         if other != field.name:
             raise SchemaMismatchError(
-                f"{where}: columns {other!r} and {field.name!r} differ, but Spark compares names without regard to case and takes them for one; rename one"
+                f"{where}: columns {other!r} and {field.name!r} differ, but Spark compares names without regard to "
+                "case and takes them for one; rename one"
             )
         check_new_names(field.fields, (), f"{where}: in {field.name!r}")
 
@@ -159,7 +161,10 @@ def assign_ids(fields: Sequence[SchemaField], first_id: int = 1) -> tuple[Schema
 
 
 def max_field_id(fields: Sequence[SchemaField]) -> int:
-    """Return the highest id, 0 without fields. Dropped columns may have had higher ids: see `evolution.last_field_id`."""
+    """Return the highest id, 0 without fields.
+
+    Dropped columns may have had higher ids: see `evolution.last_field_id`.
+    """
     return max((field.id for field in _all_fields(fields)), default=0)
 
 
@@ -169,8 +174,8 @@ def evolve(
     """Return the schema that follows `old` when the user asks for `new`. Ids in `new` are ignored.
 
     Columns of `old` are found by name, and keep their ids and places. The others come after them, in their order, with
-    new ids above `last_id` (None: the highest of `old`). The result equals `old` if `new` adds nothing. Raises SchemaMismatchError, beginning with `where`, if a
-    column is missing or has changed, or if a new one is not nullable.
+    new ids above `last_id` (None: the highest of `old`). The result equals `old` if `new` adds nothing. Raises
+    SchemaMismatchError, beginning with `where`, if a column is missing or has changed, or if a new one is not nullable.
     """
     wanted = {field.name: field for field in new}
     kept = {field.name for field in old}
@@ -209,13 +214,15 @@ def check_default(field: SchemaField, where: str) -> None:
     """Raise SchemaMismatchError, beginning with `where`, unless the default is a value of the column's type.
 
     Its JSON form is that of statistics. A decimal is text such as `-1.50`, and binary is text of lower-case hex digits.
-    A `float32` holds the default exactly, so that a wider type does not change it. A value has at most MAX_DEFAULT_BYTES.
+    A `float32` holds the default exactly, so that a wider type does not change it. A value has at most
+    MAX_DEFAULT_BYTES.
     """
     value = field.default
     size = _default_bytes(field.type, value)
     if size > MAX_DEFAULT_BYTES:
         raise SchemaMismatchError(
-            f"{where}: a default of {size} bytes, more than the {MAX_DEFAULT_BYTES} that it may have. hint: add the column without a default"
+            f"{where}: a default of {size} bytes, more than the {MAX_DEFAULT_BYTES} that it may have. "
+            "hint: add the column without a default"
         )
     if not field.nullable:
         raise SchemaMismatchError(f"{where}: a column with a default must be nullable")
@@ -275,12 +282,14 @@ def _check_names(fields: Sequence[SchemaField], where: str) -> None:
     for field in fields:
         if not 1 <= len(field.name) <= 1000 or any(char == "\0" or "\ud800" <= char <= "\udfff" for char in field.name):
             raise SchemaMismatchError(
-                f"{where}: column name {field.name!r} must have 1 to 1000 characters, no NUL, no half of a surrogate pair"
+                f"{where}: column name {field.name!r} must have 1 to 1000 characters, no NUL, no "
+                "half of a surrogate pair"
             )
         folded = field.name.lower()
         if folded in seen:
             raise SchemaMismatchError(
-                f"{where}: columns {seen[folded]!r} and {field.name!r} differ in case only, or not at all; Spark confuses them"
+                f"{where}: columns {seen[folded]!r} and {field.name!r} differ in case only, or not at "
+                "all; Spark confuses them"
             )
         seen[folded] = field.name
 
@@ -301,7 +310,8 @@ def _check_type(field: SchemaField, path: str, depth: int, where: str) -> None:
     children = tuple(child.name for child in field.fields)
     if children != CHILD_NAMES.get(field.type, children):
         raise SchemaMismatchError(
-            f"{where}: column {path!r}: child fields of a {field.type} are named {', '.join(CHILD_NAMES[field.type])}, found {', '.join(children)}"
+            f"{where}: column {path!r}: child fields of a {field.type} are named "
+            f"{', '.join(CHILD_NAMES[field.type])}, found {', '.join(children)}"
         )
     if depth > MAX_NESTING:
         raise SchemaMismatchError(f"{where}: column {path!r}: types nest deeper than {MAX_NESTING} levels")

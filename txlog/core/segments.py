@@ -64,8 +64,8 @@ def build_index(
     for record in records:
         if record.base_offset != expected or record.segment_base != base_offset:
             raise CorruptLogError(
-                f"segment {base_offset}: found the record of offset {record.base_offset} in segment {record.segment_base} "
-                f"where offset {expected} was expected"
+                f"segment {base_offset}: found the record of offset {record.base_offset} in segment "
+                f"{record.segment_base} where offset {expected} was expected"
             )
         expected = record.end_offset
         check_rows(record, f"segment {base_offset}")
@@ -139,7 +139,8 @@ def check_rows(record: CommitRecord, where: str) -> None:
     found = sum(file.rows for file in record.files) if record.files else len(record.entries) or record.records
     if found != record.records:
         raise CorruptLogError(
-            f"{where}: the batch at offset {record.base_offset} has {record.records} rows, and what it names holds {found}"
+            f"{where}: the batch at offset {record.base_offset} has {record.records} rows, and "
+            f"what it names holds {found}"
         )
 
 
@@ -206,8 +207,8 @@ def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
     """
     if (index.base_offset, index.end_offset, index.generation) != (name.base_offset, name.end_offset, name.generation):
         raise CorruptRecordError(
-            f"{path}: holds segment {index.base_offset} to {index.end_offset} of generation {index.generation}, and its name "
-            f"says {name.base_offset} to {name.end_offset} of generation {name.generation}"
+            f"{path}: holds segment {index.base_offset} to {index.end_offset} of generation {index.generation}, and "
+            f"its name says {name.base_offset} to {name.end_offset} of generation {name.generation}"
         )
     names.check_own(index.partition, path)
     topic, _, rest = path.partition("/")
@@ -246,8 +247,8 @@ def _check_compacted(index: SegmentIndex, path: str) -> None:
         end > compacted.end_offset for end in ends
     ):  # fmt: skip
         raise CorruptRecordError(
-            f"{path}: generation {index.generation}, offsets up to {index.end_offset}: it cannot have been compacted up to "
-            f"{compacted.end_offset}, with tombstones up to {ends}"
+            f"{path}: generation {index.generation}, offsets up to {index.end_offset}: it cannot have been compacted "
+            f"up to {compacted.end_offset}, with tombstones up to {ends}"
         )
 
 
@@ -299,8 +300,8 @@ def _check_places(index: SegmentIndex, path: str) -> None:
         found = before[entry.file] + entry.first_row
         if found != expected:
             raise CorruptRecordError(
-                f"{path}: entry {number} begins at row {entry.first_row} of file {entry.file}, {found - expected:+d} rows from the end of the "
-                "entry before it"
+                f"{path}: entry {number} begins at row {entry.first_row} of file {entry.file}, {found - expected:+d} "
+                "rows from the end of the entry before it"
             )
         if entry.file == inline:
             inline_rows += entry.records
@@ -338,7 +339,7 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
         raise CorruptRecordError(f"{path}: entry {number} uses {entry.file} and the next files only in part")
 
 
-# -- transaction indexes ------------------------------------------------------------------------------------------------
+# -- transaction indexes ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,19 +397,21 @@ def check_txn_index(
     names.check_own(txn_index.partition, path)
     if expected is not None and len(txn_index.aborted) != expected:
         raise CorruptRecordError(
-            f"{path}: holds {count_text(len(txn_index.aborted), 'aborted transaction')}, and the index announces {expected}"
+            f"{path}: holds {count_text(len(txn_index.aborted), 'aborted transaction')}, and the "
+            f"index announces {expected}"
         )
     last_offset = name.base_offset - 1
     last_stable_offset = 0
     for txn in txn_index.aborted:
         if not last_offset < txn.last_offset < name.end_offset:
             raise CorruptRecordError(
-                f"{path}: the ABORT marker at offset {txn.last_offset} of producer {txn.producer_id} is out of order or outside "
-                f"[{name.base_offset}, {name.end_offset})"
+                f"{path}: the ABORT marker at offset {txn.last_offset} of producer {txn.producer_id} is out of order "
+                f"or outside [{name.base_offset}, {name.end_offset})"
             )
         if not txn.first_offset < txn.last_offset:
             raise CorruptRecordError(
-                f"{path}: producer {txn.producer_id}: first offset {txn.first_offset} is not below the marker's, {txn.last_offset}"
+                f"{path}: producer {txn.producer_id}: first offset {txn.first_offset} is not below the "
+                f"marker's, {txn.last_offset}"
             )
         if not last_stable_offset <= txn.last_stable_offset <= txn.last_offset + 1:
             raise CorruptRecordError(
@@ -441,20 +444,21 @@ def _check_markers(txn_index: TxnIndex, entries: Sequence[IndexEntry], path: str
         if txn is None:
             if entry.kind == "abort" and firsts:
                 raise CorruptRecordError(
-                    f"{path}: the transaction of producer {entry.producer_id} that the marker at offset {entry.base_offset} "
-                    f"aborted had rows from offset {firsts[0]} on, and is not in it"
+                    f"{path}: the transaction of producer {entry.producer_id} that the marker at offset "
+                    f"{entry.base_offset} aborted had rows from offset {firsts[0]} on, and is not in it"
                 )
             continue
         if (entry.kind, entry.producer_id) != ("abort", txn.producer_id):
             raise CorruptRecordError(
-                f"{path}: the index has {entry.kind} of producer {entry.producer_id} at offset {entry.base_offset}, and it "
-                f"lists an ABORT of producer {txn.producer_id}; an object was swapped or copied"
+                f"{path}: the index has {entry.kind} of producer {entry.producer_id} at offset {entry.base_offset}, "
+                f"and it lists an ABORT of producer {txn.producer_id}; an object was swapped or copied"
             )
         # A transaction that began before the segment may have more rows here.
         if txn.first_offset not in firsts and txn.first_offset >= entries[0].base_offset:
             raise CorruptRecordError(
-                f"{path}: the transaction of producer {txn.producer_id} that the marker at offset {txn.last_offset} aborted begins at "
-                f"{firsts[0] if firsts else 'no offset'} in the index, and it says {txn.first_offset}; an object was swapped or copied"
+                f"{path}: the transaction of producer {txn.producer_id} that the marker at offset {txn.last_offset} "
+                f"aborted begins at {firsts[0] if firsts else 'no offset'} in the index, and it says "
+                f"{txn.first_offset}; an object was swapped or copied"
             )
     for txn in listed.values():
         raise CorruptRecordError(f"{path}: the index has no marker at offset {txn.last_offset}")

@@ -123,6 +123,7 @@ def _check_producer(entry: ProducerStateEntry, end: int, path: str) -> None:
         or max(entry.last_offset, entry.txn_first_offset) >= end
     ):
         raise CorruptRecordError(
-            f"{path}: the state of producer {entry.producer_id} (last sequence {entry.last_sequence}, last offset {entry.last_offset}, "
-            f"transaction from {entry.txn_first_offset}, {len(entry.batches)} batches) is not possible at offset {end}"
+            f"{path}: the state of producer {entry.producer_id} (last sequence {entry.last_sequence}, last offset "
+            f"{entry.last_offset}, transaction from {entry.txn_first_offset}, {len(entry.batches)} batches) is not "
+            f"possible at offset {end}"
         )

@@ -46,7 +46,8 @@ class SnapshotCut:
         """Raise UnknownTopicOrPartitionError if `topic` is another one of this name than the cut was taken of."""
         if self.topic_ids.get(topic.topic, topic.topic_id) != topic.topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {topic.topic!r} was deleted and created again (version {topic.number}): this snapshot is of the deleted topic. "
+                f"topic {topic.topic!r} was deleted and created again (version {topic.number}): this snapshot "
+                "is of the deleted topic. "
                 "hint: take a new snapshot"
             )
 
@@ -84,8 +85,8 @@ class SnapshotCut:
             self.hides(entry) for entry in index.entries if entry.base_offset < compacted.end_offset
         ):
             raise InvalidRequestError(
-                f"{tp}: this snapshot is older than a compaction by key of offsets below {compacted.end_offset}, which may have "
-                "removed rows that it shows; take a newer one"
+                f"{tp}: this snapshot is older than a compaction by key of offsets below {compacted.end_offset}, "
+                "which may have removed rows that it shows; take a newer one"
             )
 
     def check_age(self, now: ClockReading | int, grace_ms: int) -> None:
@@ -97,7 +98,8 @@ class SnapshotCut:
         age_ms = (ClockReading(now) if isinstance(now, int) else now).ms_since(self.taken_at)
         if age_ms >= grace_ms:
             raise InvalidRequestError(
-                f"this snapshot is {age_ms // 1000} s old, and one holds for delete.grace.ms = {grace_ms} ms; take another one"
+                f"this snapshot is {age_ms // 1000} s old, and one holds for delete.grace.ms = "
+                f"{grace_ms} ms; take another one"
             )
 
 

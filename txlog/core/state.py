@@ -210,8 +210,8 @@ class _Fold:
             folder = self.base.topic_partition.folder
             if not record.base_offset:
                 raise CorruptRecordError(
-                    f"{path}: as the first record of {self.base.topic_partition} it names {self.last_digest[:12]}… as the one "
-                    f"before it, and it says {record.previous[:12] or 'nothing'}…; it is another partition's"
+                    f"{path}: as the first record of {self.base.topic_partition} it names {self.last_digest[:12]}… as "
+                    f"the one before it, and it says {record.previous[:12] or 'nothing'}…; it is another partition's"
                 )
             before = (
                 f"what ends at offset {record.base_offset}"
@@ -219,8 +219,8 @@ class _Fold:
                 else folder + names.batch_name(self.last_base)
             )
             raise CorruptRecordError(
-                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it ({before}) has "
-                f"{self.last_digest[:12]}…; one of the two was replaced"
+                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it "
+                f"({before}) has {self.last_digest[:12]}…; one of the two was replaced"
             )
         if record.segment_base not in (record.base_offset, self.segment_base):
             raise CorruptRecordError(
@@ -228,7 +228,8 @@ class _Fold:
             )
         if record.timestamp < self.last_timestamp:
             raise CorruptRecordError(
-                f"{path}: its timestamp {record.timestamp} is before {self.last_timestamp}, that of the record before it"
+                f"{path}: its timestamp {record.timestamp} is before {self.last_timestamp}, "
+                "that of the record before it"
             )
         if record.kind == "abort":
             self._check_abort(record, path)
@@ -246,8 +247,8 @@ class _Fold:
         # If the last stable offset is too low, readers only read more transaction indexes.
         if not fits or record.last_stable_offset > lso:
             raise CorruptRecordError(
-                f"{path}: the ABORT of producer {record.producer_id} says first offset {record.first_offset} and last stable offset "
-                f"{record.last_stable_offset}; by the records before it these are {first} and {lso}"
+                f"{path}: the ABORT of producer {record.producer_id} says first offset {record.first_offset} and last "
+                f"stable offset {record.last_stable_offset}; by the records before it these are {first} and {lso}"
             )
 
     def _count_segment(self, stored: StoredRecord) -> None:

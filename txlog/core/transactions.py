@@ -243,7 +243,8 @@ def judge_end(
         if current.state != "ONGOING" and not staged and staged_object is None and version is None:
             return Refused(
                 InvalidTxnStateError(
-                    f"{describe_owner(txn)}: commit of a transaction that was never begun; the coordinator's state is {current.state}"
+                    f"{describe_owner(txn)}: commit of a transaction that was never begun; the coordinator's "
+                    f"state is {current.state}"
                 )
             )
     return Transit(
@@ -379,7 +380,8 @@ def not_registered_error(
     assert current is not None
     if is_this_ongoing(current, txn):
         return IllegalStateError(
-            f"transactional.id {txn.transactional_id!r}: {tp} was not registered with its transaction before the first batch"
+            f"transactional.id {txn.transactional_id!r}: {tp} was not registered with its "
+            "transaction before the first batch"
         )
     return fenced_error(current, txn, f"it could write to {tp}")
 
@@ -388,16 +390,19 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
     """Return the result of a PREPARE_COMMIT with `version` on this record: None if it may be decided (W31).
 
     The last version is refused for a topic that it was not committed for. Users of Delta's `txnAppId` and `txnVersion`
-    write each topic on its own, with one id and one version. The second write is not a repetition: a skip would lose it.
+    write each topic on its own, with one id and one version. The second write is not a repetition: a skip would lose
+    it.
     """
     if current.txn_version < 0:
         return None
     if current.txn_scope != version.scope:
         return Refused(
             TxnVersionScopeError(
-                f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope {current.txn_scope!r}, and this transaction "
-                f"has version {version.version} of scope {version.scope!r}: a lost checkpoint, or two queries with one id. hint: use another "
-                f"transactional.id, or remove this one: `txlog transactions expire --transactional-id {current.transactional_id} --force --execute`"
+                f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope "
+                f"{current.txn_scope!r}, and this transaction has version {version.version} of scope "
+                f"{version.scope!r}: a lost checkpoint, or two queries with one id. "
+                "hint: use another transactional.id, or remove this one: "
+                f"`txlog transactions expire --transactional-id {current.transactional_id} --force --execute`"
             )
         )
     if (
@@ -409,8 +414,11 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
         if others:
             return Refused(
                 InvalidRequestError(
-                    f"transactional.id {current.transactional_id!r}, version {version.version}: it was committed for {', '.join(current.txn_topics) or 'no topic'}, so "
-                    f"the rows for {', '.join(others)} would be skipped. hint: write all topics in one transaction (Spark: TxLog.transaction), or give each topic its own transactional.id"
+                    f"transactional.id {current.transactional_id!r}, version {version.version}: it was "
+                    f"committed for {', '.join(current.txn_topics) or 'no topic'}, so the rows for "
+                    f"{', '.join(others)} would be skipped. "
+                    "hint: write all topics in one transaction (Spark: TxLog.transaction), or give each topic "
+                    "its own transactional.id"
                 )
             )
     return Skipped(current) if is_repeated(current, version) else None
@@ -482,7 +490,8 @@ def _answer_retry(
             # As `_fenced` for a send: no other producer has taken over the id, so this one may go on.
             InvalidProducerEpochError(
                 f"{describe_owner(txn)}: its transaction was aborted before it could commit, by its time-out of "
-                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. hint: abort it, then start a new one"
+                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. "
+                "hint: abort it, then start a new one"
             )
         )
     return AlreadyCommitted(current) if committed else Done(current)

@@ -1,4 +1,4 @@
-"""Which types do the fields of all metadata objects share, and which fields has a commit record, with its files and entries?"""
+"""Which types do the fields of metadata objects share, and which fields do commit records, files and entries have?"""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class StagedObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of the transaction-state table: the whole state of one transactional.id (Kafka's TransactionMetadata)."""
+    """A record of the transaction-state table: the state of one transactional.id (Kafka's TransactionMetadata)."""
 
     transactional_id: str
     producer_id: Offset

@@ -1,4 +1,4 @@
-"""Which fields have the other objects: topics, the store, segments, runs, snapshots and the history of maintenance jobs?"""
+"""Which fields do the other objects have: topics, the store, segments, runs, snapshots and the history of jobs?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields has an object of a topic's publication: its cut, and the files that tables of other formats name from then on?"""
+"""Which fields does a publication of a topic have: its cut, and the files that tables of other formats name?"""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class Publication(_Object, frozen=True, kw_only=True):
     added: tuple[PublishedFile, ...] = ()
     """Files from this publication on, in the order of their paths."""
     removed: tuple[Text, ...] = ()
-    """Paths of files that the tables do not have any more, sorted. A file whose `removed` rows change is only in `added`."""
+    """Paths of files that the tables do not have any more, sorted. A file whose `removed` rows change is only in
+    `added`."""
     created_at: Time
     write_id: Id
     previous: Digest
