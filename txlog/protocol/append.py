@@ -79,8 +79,8 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: ClockReading) ->
         if age_ms < ctx.max_view_age_ms:
             return None
         error = StorageError(
-            f"{tp}: the batch's files are {age_ms} ms old, more than a tenth of delete.grace.ms, and vacuum may have deleted them; nothing was "
-            "written: write them again"
+            f"{tp}: the batch's files are {age_ms} ms old, more than a tenth of delete.grace.ms, and vacuum may have "
+            "deleted them; nothing was written: write them again"
         )
         return Stop(Refuse(error), refused=True)
 
@@ -141,7 +141,8 @@ def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMe
         return
     if (txn.producer_id, txn.producer_epoch) != (draft.producer_id, draft.producer_epoch):
         raise IllegalStateError(
-            f"{who} in the transaction of {txn.transactional_id!r}, which is producer {txn.producer_id}, epoch {txn.producer_epoch}"
+            f"{who} in the transaction of {txn.transactional_id!r}, which is producer {txn.producer_id}, "
+            f"epoch {txn.producer_epoch}"
         )
     # The partitions of a PREPARE_* belong to the transaction that it ends, not to the next one of its epoch (W22).
     if txn.state != "ONGOING" or tp not in txn.partitions:

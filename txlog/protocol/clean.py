@@ -41,8 +41,8 @@ class CleanPlan:
     """All aborted transactions that overlap the inputs."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
-    """Producer id -> the highest marker epoch whose transaction had been COMPLETE before `distinct_from_ms`; without ids
-    that the table lacks."""
+    """Producer id -> the highest marker epoch whose transaction had been COMPLETE before `distinct_from_ms`; without
+    ids that the table lacks."""
     distinct_from_ms: int
     """Transactions from this time on are kept distinct, whatever the table shows, because a snapshot may be older."""
     removed_from_ms: int

@@ -1,8 +1,8 @@
 """How are columns of a topic renamed, dropped, moved, widened, or added with a default?
 
-As every change of a topic, this is a compare-and-set on the next version of its metadata (PROTOCOL.md, "Changed columns",
-W39). `txlog.core.evolution` says what is allowed for any schema. Here are the rules for columns that the topic's settings
-need: those of the key, and those that tell a tombstone.
+As every change of a topic, this is a compare-and-set on the next version of its metadata (PROTOCOL.md,
+"Changed columns", W39). `txlog.core.evolution` says what is allowed for any schema. Here are the rules for columns
+that the topic's settings need: those of the key, and those that tell a tombstone.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def change_columns(
     """Make `changes` of the columns of `base`, one after the other. Return the topic's newest version.
 
     All tries of one call pass the same `base`, the newest version when the call began, and the same `write_id`: a try
-    recognises the version that an earlier one has made. Columns of the key can be renamed; `key.columns` follows. A change
-    that gives a topic Kafka's columns moves keys, because rows are then distributed by `key`. It needs
+    recognises the version that an earlier one has made. Columns of the key can be renamed; `key.columns` follows. A
+    change that gives a topic Kafka's columns moves keys, because rows are then distributed by `key`. It needs
     `allow_key_movement` if there are several partitions and records (W39).
 
-    Raises SchemaMismatchError for a change that is not allowed, or if the columns were changed by another call since `base`.
-    Raises UnknownTopicOrPartitionError if the topic was deleted, UnsupportedStoreError, InvalidConfigurationError.
+    Raises SchemaMismatchError for a change that is not allowed, or if the columns were changed by another call since
+    `base`. Raises UnknownTopicOrPartitionError if the topic was deleted, UnsupportedStoreError,
+    InvalidConfigurationError.
     """
     check_features((SCHEMA_EVOLUTION,), f"topic {base.topic!r}")
     for _ in range(ctx.max_races):
@@ -54,8 +55,8 @@ def change_columns(
             return newest
         if newest.schema_id != base.schema_id:
             raise SchemaMismatchError(
-                f"topic {base.topic!r}: its columns were changed by another call (version {newest.schema_id}). hint: look at them, and repeat "
-                "what is still wanted"
+                f"topic {base.topic!r}: its columns were changed by another call (version {newest.schema_id}). "
+                "hint: look at them, and repeat what is still wanted"
             )
         changed = with_changes(newest, changes)
         if changed.schema == newest.schema:
@@ -69,7 +70,10 @@ def change_columns(
 
 
 def with_changes(current: TopicMetadata, changes: Sequence[Change]) -> TopicMetadata:
-    """Return the version after `current`. Raises SchemaMismatchError or InvalidConfigurationError if it is not allowed."""
+    """Return the version after `current`.
+
+    Raises SchemaMismatchError or InvalidConfigurationError if it is not allowed.
+    """
     where = f"topic {current.topic!r}"
     schema, last_id = apply_changes(current.schema, last_field_id(current), changes, where)
     config = current.config
@@ -78,7 +82,9 @@ def with_changes(current: TopicMetadata, changes: Sequence[Change]) -> TopicMeta
         check_config(current.topic, {"key.columns": config["key.columns"]}, schema)
     elif kafka_key(current.schema) and _key_of_kafka(current.schema) != _key_of_kafka(schema):
         raise SchemaMismatchError(
-            f"{where}: its rows are distributed by the column 'key' of Kafka's columns, and the change would end that. hint: set key.columns first"
+            f"{where}: its rows are distributed by the column 'key' of Kafka's columns, and "
+            "the change would end that. "
+            "hint: set key.columns first"
         )
     number = current.number + 1
     changed = msgspec.structs.replace(

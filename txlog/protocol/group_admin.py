@@ -44,10 +44,10 @@ def reset_offsets(
 ) -> Program[tuple[Views, GroupValue | None]]:
     """Commit offsets for an operator to a group without a member. A None offset removes one; an empty map does nothing.
 
-    The same record removes the members, if their sessions are over, or with `force`. Return the removed member. If a member joins or leaves before the
-    record has its slot, the call is judged again. With `dry_run` nothing is written. With the `change` of an earlier
-    try the call continues that try. Raises InvalidRequestError (a member, without `force`), ConcurrentTransactionsError
-    (a pending conditional offset; the membership changed: repeat the call).
+    The same record removes the members, if their sessions are over, or with `force`. Return the removed member. If a
+    member joins or leaves before the record has its slot, the call is judged again. With `dry_run` nothing is written.
+    With the `change` of an earlier try the call continues that try. Raises InvalidRequestError (a member, without
+    `force`), ConcurrentTransactionsError (a pending conditional offset; the membership changed: repeat the call).
     """
     if not offsets:
         return views, None
@@ -183,6 +183,7 @@ def _in_use(group: str, member: GroupValue) -> InvalidRequestError:
     ids = [each.member_id for each in member.members] or [member.member_id]
     more = f" and {count_text(len(ids) - 1, 'other member')}" if len(ids) > 1 else ""
     return InvalidRequestError(
-        f"group {group!r} is in use by member {ids[0]!r}{more}, which joined {time_text(member.updated_at)}. hint: close that "
-        "consumer first; if it is gone, --force (force=True) removes the member first. If it is still alive, its next commit fails"
+        f"group {group!r} is in use by member {ids[0]!r}{more}, which joined {time_text(member.updated_at)}. "
+        "hint: close that consumer first; if it is gone, --force (force=True) removes the member first. If it is "
+        "still alive, its next commit fails"
     )

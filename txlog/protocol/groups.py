@@ -1,7 +1,4 @@
-"""How do consumer groups commit offsets, plainly or within a transaction, and how do members join and leave?
-
-See PROTOCOL.md, "Consumer offsets", W34 to W36.
-"""
+"""How do consumer groups commit offsets, and how do members join and leave? See PROTOCOL.md, W34 to W36."""
 
 from __future__ import annotations
 
@@ -84,8 +81,8 @@ class GroupChange:
     def has_won(self, view: PartitionView) -> bool:
         """Return whether `view`, a fresh one, shows the record of an earlier try.
 
-        Forget the slots that it shows to be lost. Raise InvalidRequestError if the record of such a slot is sealed: `view`
-        shows neither that the earlier try won nor that it lost, and a second record could undo what came after the first.
+        Forget the slots that it shows to be lost. Raise InvalidRequestError if the record of such a slot is sealed:
+        `view` shows neither that the earlier try won nor that it lost, and a second record could undo later ones.
         """
         if not self.slots:
             return False
@@ -132,7 +129,8 @@ def fetch_offsets(
         answer = rules.fetch_offset(view.state, group, want, require_stable=require_stable)
         if isinstance(answer, UnstableOffsetCommitError) and refused is not None:
             raise UnstableOffsetCommitError(
-                f"{answer}. It may be decided or timed out, but this reader may not write, so it waits for a writer or for maintenance to end it"
+                f"{answer}. It may be decided or timed out, but this reader may not write, so it waits for a writer "
+                "or for maintenance to end it"
             ) from refused
         if isinstance(answer, UnstableOffsetCommitError):
             raise answer
@@ -370,7 +368,7 @@ def append_entries(
 ) -> Program[Views]:
     """Append `entries`, within `txn` if given, unless `check` returns an error for the state and the record's time.
 
-    The record is also a heartbeat of the group's member `member_id` (W54). A transaction that blocks them is finished if that is due.
+    The record is also a heartbeat of `member_id` (W54). A transaction that blocks them is finished if that is due.
     """
     tp = home_of(ctx, group)
     draft = BatchDraft(records=len(entries), entries=entries, roll=ctx.internal_roll)

@@ -62,7 +62,8 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
         if isinstance(view, CorruptLogError) and young and (last or not isinstance(view, MissingObjectError)):
             raise view
     raise StorageError(
-        f"{tp}: could not be opened within {ctx.max_view_age_ms} ms, a tenth of delete.grace.ms, in {ctx.max_loads} tries"
+        f"{tp}: could not be opened within {ctx.max_view_age_ms} ms, a tenth of delete.grace.ms, "
+        f"in {ctx.max_loads} tries"
     )
 
 
@@ -247,8 +248,9 @@ def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Progra
     seen, end = view.state.next_offset, loaded.state.next_offset
     what = f"the log ends at {end}, and" if end < seen else f"the log ends at {end}, but with other records:"
     return StoreChangedError(
-        f"{view.topic_partition}: {what} this process has seen it up to {seen}. The store was put back to an older state, or records were "
-        "deleted. hint: close what was made from the store, run `txlog fsck`, and open the store again"
+        f"{view.topic_partition}: {what} this process has seen it up to {seen}. The store was put back to an older "
+        "state, or records were deleted. "
+        "hint: close what was made from the store, run `txlog fsck`, and open the store again"
     )
 
 
@@ -290,15 +292,16 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: ClockR
     for slot in tail_names:
         if slot not in led_to:
             raise CorruptRecordError(
-                f"{tp.folder}{names.batch_name(slot)}: it lies inside the batch before it, so one of the two was replaced; check the "
-                "store with `txlog fsck`"
+                f"{tp.folder}{names.batch_name(slot)}: it lies inside the batch before it, so one of the two was "
+                "replaced; check the store with `txlog fsck`"
             )
     sealed = [stored for stored in records if stored.record.base_offset < sealed_end]
     tail = tuple(stored for stored in records if stored.record.base_offset >= sealed_end)
     base = replay(state, sealed)
     if base.next_offset != sealed_end:
         raise CorruptLogError(
-            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}. hint: check the store with `txlog fsck`"
+            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}. "
+            "hint: check the store with `txlog fsck`"
         )
     state = replay(base, tail)
     # An internal partition's chain begins at the boundary. Its snapshot holds the fold of everything below.

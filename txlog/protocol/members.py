@@ -47,8 +47,8 @@ def join(
     common to all members, or if a job commits offsets of the group and `beside_jobs` is false (W57). A call of unknown
     outcome is repeated with the same member id.
 
-    `quiet` are the members that this process has found silent. With it, the store's own clock decides about members whose
-    sessions seem to be over, and that this process has not watched long enough (W53).
+    `quiet` are the members that this process has found silent. With it, the store's own clock decides about members
+    whose sessions seem to be over, and that this process has not watched long enough (W53).
     """
     if quiet is not None:
         views, row = yield from look(ctx, views, group)
@@ -59,8 +59,9 @@ def join(
         job = "" if beside_jobs else find_job(state, group)
         if job:
             return InvalidRequestError(
-                f"group {group!r}: {joining.member_id!r} may not become a member, because {job} has committed offsets of this group and "
-                "reads its partitions alone. hint: name another group.id, or set allow.mixed.groups=true"
+                f"group {group!r}: {joining.member_id!r} may not become a member, because {job} has committed offsets "
+                "of this group and reads its partitions alone. "
+                "hint: name another group.id, or set allow.mixed.groups=true"
             )
         row = state.groups.get(group)
         return rules.judge_join(row, group=group, joining=joining, partitions=partitions, now_ms=now_ms, quiet=quiet)
@@ -145,8 +146,9 @@ def look(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupRo
 def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
     """Return the members whose last heartbeat is older than their session by the store's clock.
 
-    Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for each
-    such member. That is the record of the heartbeat, or else the last sealed segment or the boundary, which are newer.
+    Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for
+    each such member. That is the record of the heartbeat, or else the last sealed segment or the boundary, which are
+    newer.
     """
     own_ms: int = yield Now()
     now_ms = max(own_ms, view.state.last_timestamp)

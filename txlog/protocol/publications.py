@@ -33,7 +33,7 @@ from txlog.protocol.snapshot_as_of import hide_transactions, transactions_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A topic's publications as far as they are needed: from the last one that lists all files on, or from a known one."""
+    """A topic's publications that are needed: from the last one that lists all files on, or from a known one."""
 
     tables: tuple[Tables, ...] = field(default=(), repr=False)
     """The tables after each of these publications, in order; empty if the topic was never published."""
@@ -82,7 +82,10 @@ def first_whole(number: int) -> int:
 
 
 def read_publications(topic: str, first: int, last: int, before: Tables | None = None) -> Program[Chain]:
-    """Read publications `first` to `last`. Without `before`, the tables one publication earlier, the first must be whole."""
+    """Read publications `first` to `last`.
+
+    Without `before`, the tables one publication earlier, the first must be whole.
+    """
     paths = [names.publication_path(topic, number) for number in range(first, last + 1)]
     found = yield from many([get(path) for path in paths])
     tables: list[Tables] = []
@@ -96,7 +99,8 @@ def read_publications(topic: str, first: int, last: int, before: Tables | None =
 def append_publication(ctx: Context, before: Tables | None, publication: Publication) -> Program[Tables | None]:
     """Create the next publication; return the tables after it, or None if another process has created that number.
 
-    It is made whole if its number asks for it. Raises RecordTooLargeError if it names too many files, OutcomeUnknownError.
+    It is made whole if its number asks for it. Raises RecordTooLargeError if it names too many files,
+    OutcomeUnknownError.
     """
     if before is not None and publication.number == first_whole(publication.number):
         publication = whole(before, publication)
@@ -152,7 +156,8 @@ def take_shown(
     """Take a cut of all `partitions` of a topic that ends before the rows that are not in files yet.
 
     It shows each transaction wholly or not at all. The views are fresh, so a cut that is taken later shows no less.
-    Costs a snapshot, and a GET for each index that is not in `indexes`. Raises InvalidRequestError if a compaction was faster; a later call succeeds.
+    Costs a snapshot, and a GET for each index that is not in `indexes`. Raises InvalidRequestError if a compaction was
+    faster; a later call succeeds.
     """
     views, cut = yield from take_snapshot(ctx, views, partitions)
     found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
@@ -170,8 +175,10 @@ def take_shown(
     for tp, (_, end, inline_at, _) in zip(partitions, found, strict=True):
         if inline_at is not None and now.wall_ms - inline_at >= ctx.constants.delete_grace_ms:
             raise InvalidRequestError(
-                f"{tp}: rows in commit records from offset {end} on are older than delete.grace.ms = {ctx.constants.delete_grace_ms} ms and not in a file "
-                "yet, so a cut cannot tell which transactions go on there. hint: seal them, with `txlog maintain --once`, and publish again"
+                f"{tp}: rows in commit records from offset {end} on are older than delete.grace.ms = "
+                f"{ctx.constants.delete_grace_ms} ms and not in a file yet, so a cut cannot tell which "
+                "transactions go on there. "
+                "hint: seal them, with `txlog maintain --once`, and publish again"
             )
     return views, Shown(
         partitions=tuple(each for _, (each, _) in shown),
@@ -183,7 +190,7 @@ def take_shown(
 def _below_inline_rows(
     ctx: Context, view: PartitionView, end: int
 ) -> Program[tuple[PartitionView, int, int | None, set[tuple[int, int]]]]:
-    """Return the first offset with inline rows, their time if there are any, and the transactions from there to `end`."""
+    """Return the first offset with inline rows, their time if any, and the transactions from there to `end`."""
     yield from ()
     tail = [each.record for each in view.tail if each.record.base_offset < end]
     log_start = view.state.log_start_offset

@@ -49,12 +49,14 @@ def create(
             damaged += isinstance(error, CorruptLogError)
             if damaged == MAX_DAMAGED_READS:
                 raise OutcomeUnknownError(
-                    f"{path}: it is unknown whether {what} was created, because the object there is damaged: {error.problem}. "
+                    f"{path}: it is unknown whether {what} was created, because the object there is "
+                    f"damaged: {error.problem}. "
                     "hint: repair it, then repeat the same call"
                 ) from error
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(
-        f"{path}: the store did not say in {ctx.max_settles} tries whether {what} was created{met}, and it may still land. "
+        f"{path}: the store did not say in {ctx.max_settles} tries whether {what} was "
+        f"created{met}, and it may still land. "
         "hint: repeat the same call; do not delete the files that it names"
     )
 
@@ -83,7 +85,7 @@ def encode_readable(
     data = envelope.encode(value)
     if len(data) > envelope.MAX_OBJECT_BYTES:
         raise RecordTooLargeError(
-            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so {instead}; "
-            "nothing is lost, and appends and reads go on"
+            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so "
+            f"{instead}; nothing is lost, and appends and reads go on"
         )
     return data

@@ -205,7 +205,8 @@ def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone. hint: check the store with `txlog fsck`"
+            f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone. "
+            "hint: check the store with `txlog fsck`"
         )
     txn_index, _ = envelope.decode(data, TxnIndex, path)
     check_txn_index(txn_index, name, path, expected=index.aborted_txns, entries=index.entries)
@@ -264,12 +265,16 @@ def _check_range(view: PartitionView, start: int) -> None:
     if state.log_start_offset <= start <= state.next_offset:
         return
     if start < state.log_start_offset:
-        why = "It lies below the log start: retention (retention.ms and retention.bytes of the topic) or a deletion removed the rows."
+        why = (
+            "It lies below the log start: retention (retention.ms and retention.bytes of the topic) or a "
+            "deletion removed the rows."
+        )
         advice = "; retention.hold.groups keeps rows that a consumer group has not read"
     else:
         why, advice = "It lies beyond the log end.", " (the end waits for the next row)"
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. {why} "
+        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to "
+        f"{state.next_offset}. {why} "
         f"hint: set auto.offset.reset (earliest, latest), or choose an offset in that range{advice}"
     )
 
@@ -283,8 +288,8 @@ def aborted_of_range(
 ) -> Program[tuple[dict[SegmentName, ReadIndex], tuple[AbortedTxn, ...]]]:
     """Return the aborted transactions that overlap `[start, end)`.
 
-    An entry is in its *marker's* segment, which may come long after the rows. So later segments are read until the LSO of
-    one shows that no transaction below `end` was still open (R10).
+    An entry is in its *marker's* segment, which may come long after the rows. So later segments are read until the LSO
+    of one shows that no transaction below `end` was still open (R10).
     """
     found: list[AbortedTxn] = []
     first = view.walk.index(chosen[0]) if chosen else len(view.walk)
@@ -330,7 +335,8 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
     first = min(opened.values(), default=index.end_offset)
     if index.last_stable_offset > max(first, log_start):
         raise CorruptRecordError(
-            f"{path}: last stable offset {index.last_stable_offset}, and a transaction in it is open from offset {first} on"
+            f"{path}: last stable offset {index.last_stable_offset}, and a transaction in it is "
+            f"open from offset {first} on"
         )
     base = view.base
     # If the last stable offset is too low, readers only read more transaction indexes than needed.
@@ -338,8 +344,9 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
         index.last_digest != base.last_digest or index.last_stable_offset > base.last_stable_offset
     ):
         raise CorruptRecordError(
-            f"{path}: it ends with digest {index.last_digest[:12]}… and last stable offset {index.last_stable_offset}; the state at its end "
-            f"has {base.last_digest[:12]}… and {base.last_stable_offset}; one of the two was replaced"
+            f"{path}: it ends with digest {index.last_digest[:12]}… and last stable offset "
+            f"{index.last_stable_offset}; the state at its end has {base.last_digest[:12]}… and "
+            f"{base.last_stable_offset}; one of the two was replaced"
         )
 
 

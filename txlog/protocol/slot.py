@@ -33,8 +33,8 @@ from txlog.protocol.load import prove, read_slot, refresh, reload
 from txlog.protocol.put import create
 
 MAX_RACE_PAUSE_MS = 8
-"""The longest pause after a lost slot. A writer that paused longer the more slots it has lost would lose again, to those
-that have just won and do not pause."""
+"""The longest pause after a lost slot. A writer that paused longer the more slots it has lost would lose again, to
+those that have just won and do not pause."""
 
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
@@ -130,7 +130,8 @@ def append_slot(
                     yield Sleep(min(2 ** (race - 1), MAX_RACE_PAUSE_MS, ctx.retry_backoff_max_ms), full_jitter=True)
                     view, fresh = (yield from refresh(ctx, view)), True
         raise CoordinatorContentionError(
-            f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
+            f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) "
+            "to other writers; try again"
         )
     except TxlogError as error:
         # While an outcome is in doubt, damage or a refusal settles nothing. Any error except this one would claim that
@@ -152,7 +153,8 @@ def encode_checked(
         data = envelope.encode(record, payload)
         if len(data) + headroom_bytes > envelope.MAX_COMMIT_BYTES:
             raise RecordTooLargeError(
-                f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may have; send fewer rows at once"
+                f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may "
+                "have; send fewer rows at once"
             )
         stored = stored_record(data, tp, record.base_offset)
     except RecordTooLargeError:
@@ -165,7 +167,8 @@ def encode_checked(
         parsed = names.parse_rows_path(file.path)
         if parsed is None or (parsed.producer_id, parsed.producer_epoch) != owner:
             raise InvalidRequestError(
-                f"{tp}: a batch of producer {owner[0]}, epoch {owner[1]}, names the file {file.path}, which is not of that producer and epoch"
+                f"{tp}: a batch of producer {owner[0]}, epoch {owner[1]}, names the file {file.path}, which is not "
+                "of that producer and epoch"
             )
     return stored
 
@@ -267,6 +270,7 @@ def _is_repeatable(record: CommitRecord) -> bool:
 
 def _unknown(view: PartitionView, record: CommitRecord) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"{view.topic_partition}: a write at offset {record.base_offset} (producer {record.producer_id}) may have landed, and "
-        "its slot was deleted, so its outcome cannot be settled. hint: close this producer and open a new one"
+        f"{view.topic_partition}: a write at offset {record.base_offset} (producer {record.producer_id}) may have "
+        "landed, and its slot was deleted, so its outcome cannot be settled. "
+        "hint: close this producer and open a new one"
     )

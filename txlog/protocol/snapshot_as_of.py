@@ -42,8 +42,9 @@ def cut_as_of(
     now: ClockReading = yield ReadClocks()
     if now.wall_ms - as_of_ms >= ctx.constants.delete_grace_ms:
         raise InvalidRequestError(
-            f"as_of = {time_text(as_of_ms)}: the log shows whole transactions only for delete.grace.ms = {ctx.constants.delete_grace_ms} ms. hint: choose a "
-            "later time, or read each topic up to it with end="
+            f"as_of = {time_text(as_of_ms)}: the log shows whole transactions only for delete.grace.ms = "
+            f"{ctx.constants.delete_grace_ms} ms. "
+            "hint: choose a later time, or read each topic up to it with end="
         )
     after = {**views, **{view.topic_partition: view for view, _ in found}}
     return after, replace(cut, ends=ends, taken_at=ClockReading(as_of_ms))

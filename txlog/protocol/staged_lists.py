@@ -42,8 +42,8 @@ def store_parts(
     data = envelope.encode(StagedList(staged=staged))
     if len(data) > envelope.MAX_OBJECT_BYTES:
         raise RecordTooLargeError(
-            f"transactional.id {txn.transactional_id!r}: a list of staged files of {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that one "
-            "may have; write fewer and larger files"
+            f"transactional.id {txn.transactional_id!r}: a list of staged files of {len(data)} bytes, more than the "
+            f"{envelope.MAX_OBJECT_BYTES} that one may have; write fewer and larger files"
         )
     yield from put_pure(ctx, state_partition(ctx, txn.transactional_id).folder + name, data)
     return (), StagedObject(name=name, bytes=len(data), digest=envelope.digest(data))
@@ -70,7 +70,8 @@ def read_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[StagedPa
         raise CorruptRecordError(f"{path}: its digest is not the one in the PREPARE record of {txn.transactional_id!r}")
     if len(data) != txn.staged_object.bytes:
         raise CorruptRecordError(
-            f"{path}: it has {len(data)} bytes, and the PREPARE record of {txn.transactional_id!r} says {txn.staged_object.bytes}"
+            f"{path}: it has {len(data)} bytes, and the PREPARE record of {txn.transactional_id!r} says "
+            f"{txn.staged_object.bytes}"
         )
     value, _ = envelope.decode(data, StagedList, path)
     check_targets(txn.partitions, value.staged, path)

@@ -63,7 +63,8 @@ def check_store(ctx: Context) -> Program[None]:
             f"another store lies here now (store_id {found.store_id[:8]}…)" if found else "there is no store any more"
         )
         raise StoreChangedError(
-            f"{known.where}: {there}. This process has opened store_id {known.store_id[:8]}…, which was deleted or replaced since. "
+            f"{known.where}: {there}. This process has opened store_id {known.store_id[:8]}…, which was "
+            "deleted or replaced since. "
             "hint: close what was made from it, and open the store again"
         )
     if known.note is not None:

@@ -50,7 +50,9 @@ def find_topic(topic: str) -> Program[TopicMetadata | None]:
     found = yield from read_version(topic, number)
     if found is None:
         raise MissingObjectError(
-            f"{names.topic_metadata_path(topic, number)}: was listed and is gone, but versions of topics are never removed. hint: check the store with `txlog fsck`"
+            f"{names.topic_metadata_path(topic, number)}: was listed and is gone, but versions of "
+            "topics are never removed. "
+            "hint: check the store with `txlog fsck`"
         )
     return found
 
@@ -123,7 +125,8 @@ def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
     for expected, found in () if later is None else contradictions(metadata, later):
         path = names.topic_metadata_path(metadata.topic, metadata.number + 1)
         raise CorruptRecordError(
-            f"{path}: expected {expected}, found {found}; one of the two versions was replaced. hint: look at them with `txlog fsck`"
+            f"{path}: expected {expected}, found {found}; one of the two versions was replaced. "
+            "hint: look at them with `txlog fsck`"
         )
     return later
 
@@ -139,7 +142,8 @@ def earlier_version(topic: str, number: int) -> Program[TopicMetadata]:
     found = yield from read_version(topic, number)
     if found is None:
         raise MissingObjectError(
-            f"{names.topic_metadata_path(topic, number)} is gone; versions of topics are never removed, look at it with `txlog fsck`"
+            f"{names.topic_metadata_path(topic, number)} is gone; versions of topics are never removed, "
+            "look at it with `txlog fsck`"
         )
     return found
 
@@ -147,8 +151,8 @@ def earlier_version(topic: str, number: int) -> Program[TopicMetadata]:
 def written_schemas(topic: str, schema_ids: Collection[int]) -> Program[tuple[tuple[int, WrittenSchema], ...]]:
     """Return the columns of versions that rows name; empty if from one to the next columns were only added.
 
-    Costs one GET for each version, and nothing for a single one. Versions that do not exist any more give an empty result:
-    rows whose columns then do not fit together are damage.
+    Costs one GET for each version, and nothing for a single one. Versions that do not exist any more give an empty
+    result: rows whose columns then do not fit together are damage.
     """
     if len(schema_ids) < 2:
         return ()
@@ -212,8 +216,8 @@ def unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTop
         return UnknownTopicOrPartitionError(f"topic {topic!r} was deleted (version {found.number} of its metadata)")
     if found is not None:
         return UnknownTopicOrPartitionError(
-            f"topic {topic!r} was deleted and created again (version {found.number}, topic_id {found.topic_id[:8]}…): this call began with the "
-            "deleted topic"
+            f"topic {topic!r} was deleted and created again (version {found.number}, topic_id {found.topic_id[:8]}…): "
+            "this call began with the deleted topic"
         )
     others = yield from topic_names()
     # The name itself may be among them, if its first version is just being made.

@@ -237,8 +237,9 @@ def _finish_own(prepare: TransactionMetadata, finishing: Program[Views]) -> Prog
 
 def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction is decided, and "
-        f"finishing it failed ({error.problem}). hint: repeat the same call; any other process may finish it, too"
+        f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its "
+        f"transaction is decided, and finishing it failed ({error.problem}). "
+        "hint: repeat the same call; any other process may finish it, too"
     )
 
 

@@ -1,8 +1,8 @@
 """Which files must stay because a published table names them, and which objects of publications may go?
 
 A reader of a published table is a reader: he may use the newest version that is in his format, and every one that was
-replaced there less than `publish.retention.ms` ago (PROTOCOL.md, C13). A publisher may die between a publication and its
-formats. So what counts is when the formats were written.
+replaced there less than `publish.retention.ms` ago (PROTOCOL.md, C13). A publisher may die between a publication and
+its formats. So what counts is when the formats were written.
 """
 
 from __future__ import annotations
