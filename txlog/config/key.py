@@ -77,8 +77,9 @@ class ConfigKey:
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
             raise self.error(
-                f"{self.name} = {shorten(repr(value), 80)}: expected {self._range if self._is_above(value) else self.expected} "
-                f"(default {self.default_text}){self._hint(value)}"
+                f"{self.name} = {shorten(repr(value), 80)}: expected "
+                f"{self._range if self._is_above(value) else self.expected} (default "
+                f"{self.default_text}){self._hint(value)}"
             )
         return parsed
 
@@ -91,7 +92,10 @@ class ConfigKey:
         return f"{self._noun} from {self.minimum} to {self.maximum}"
 
     def _is_above(self, value: object) -> bool:
-        """Return whether `value` is a whole number above the maximum. `expected` leaves out a maximum that few values exceed."""
+        """Return whether `value` is a whole number above the maximum.
+
+        `expected` leaves out a maximum that few values exceed.
+        """
         if self.maximum is None or not _WHOLE.fullmatch(text := str(value)):
             return False
         # Python refuses to parse thousands of digits.
@@ -155,7 +159,8 @@ def _parse_list(key: ConfigKey, value: object) -> Value:
     if not all(items) or len(set(items)) != len(items) or any("," in item for item in items):
         return None
     if key.choices:
-        # The order of choices has no meaning, so they have one spelling. Only a setting that is empty by default may be empty.
+        # The order of choices has no meaning, so they have one spelling. Only a setting that is empty by default may be
+        # empty.
         return tuple(sorted(items)) if (items or not key.default) and set(items) <= set(key.choices) else None
     return items
 

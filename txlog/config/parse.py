@@ -108,12 +108,14 @@ class ConsumerConfig(_ActorConfig):
     def _check(self) -> None:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise InvalidConfigurationError(
-                f"heartbeat.interval.ms = {self.heartbeat_interval_ms} must be less than session.timeout.ms = {self.session_timeout_ms}"
+                f"heartbeat.interval.ms = {self.heartbeat_interval_ms} must be less than session.timeout.ms = "
+                f"{self.session_timeout_ms}"
             )
         unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNOR_NAMES]
         if unknown or not self.partition_assignment_strategy:
             raise InvalidConfigurationError(
-                f"partition.assignment.strategy = {unknown[0] if unknown else ''!r}: expected one or more of {', '.join(ASSIGNOR_NAMES)}"
+                f"partition.assignment.strategy = {unknown[0] if unknown else ''!r}: expected one or more of "
+                f"{', '.join(ASSIGNOR_NAMES)}"
             )
 
 

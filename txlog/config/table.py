@@ -80,11 +80,13 @@ KEYS: dict[str, ConfigKey] = _table(
             "takes over the partitions of the consumer before, without a rebalance."),
     ConfigKey("partition.assignment.strategy", "list", _CONSUMER, ("range", "cooperative-sticky"),
         items=", ".join(ASSIGNOR_NAMES),
-        doc="How the members of a group share partitions, the preferred way first. All members must have one in common."),
+        doc="How the members of a group share partitions, the preferred way first. All members "
+            "must have one in common."),
     ConfigKey("session.timeout.ms", "int", _CONSUMER, 45 * SECOND_MS, minimum=1, maximum=INT32_MAX,
         doc="A member that shows no sign of life for this long loses its partitions to the other members."),
     ConfigKey("heartbeat.interval.ms", "int", _CONSUMER, 15 * SECOND_MS, minimum=1, maximum=INT32_MAX,
-        doc="A member that wrote nothing else for this long writes a heartbeat. It must be less than session.timeout.ms.",
+        doc="A member that wrote nothing else for this long writes a heartbeat. It must be less "
+            "than session.timeout.ms.",
         kafka_default="3000: a heartbeat is a request that the store bills"),
     ConfigKey("max.poll.interval.ms", "int", _CONSUMER, 5 * MINUTE_MS, minimum=1, maximum=INT32_MAX,
         doc="A member that does not poll for this long leaves its group."),
@@ -214,7 +216,9 @@ NOT_NEEDED = {
     "key.serializer": _TYPED,
     "local.retention.bytes": _ONE_TIER,
     "local.retention.ms": _ONE_TIER,
-    "max.compaction.lag.ms": "maintenance compacts when min.cleanable.dirty.ratio is reached; 0 compacts all new rows of full segments",
+    "max.compaction.lag.ms": (
+        "maintenance compacts when min.cleanable.dirty.ratio is reached; 0 compacts all new rows of full segments"
+    ),
     "max.in.flight.requests.per.connection": "one batch a partition is in flight",
     "max.partition.fetch.bytes": _FETCH,
     "max.request.size": "rows of any size go into files",
@@ -222,7 +226,9 @@ NOT_NEEDED = {
     "metric.reporters": "txlog exporter and txlog.metrics show the metrics",
     "min.insync.replicas": _STORES_WORK,
     "num.partitions": "give the number of partitions when creating the topic",
-    "offsets.retention.minutes": "committed offsets do not expire; txlog maintain --offsets-retention-ms forgets those of idle groups",
+    "offsets.retention.minutes": (
+        "committed offsets do not expire; txlog maintain --offsets-retention-ms forgets those of idle groups"
+    ),
     "partitioner.class": "key.columns decides the partition, or send() names it",
     "partitioner.ignore.keys": "key.columns decides the partition, or send() names it",
     "preallocate": "a file is written once, as a whole",

@@ -45,7 +45,8 @@ def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Fi
             column = cast_column(column, field, field.name, where)
         except (pa.ArrowException, SchemaMismatchError) as error:
             raise CorruptRecordError(
-                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {column.type}: {error}"
+                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, "
+                f"found {column.type}: {error}"
             ) from error
     if not field.nullable and column.null_count:
         raise CorruptRecordError(

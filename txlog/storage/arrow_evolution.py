@@ -1,7 +1,7 @@
 """How do rows that were written for one version of a topic's columns become rows of another version?
 
-Their file or stream was read with the columns of their own version. Here each of these columns is found by its field id, and a
-narrower type becomes the wider one (PROTOCOL.md, "Changed columns").
+Their file or stream was read with the columns of their own version. Here each of these columns is found by its field
+id, and a narrower type becomes the wider one (PROTOCOL.md, "Changed columns").
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def select_as(table: pa.Table, written: WrittenSchema, wanted: Sequence[SchemaFi
 def project(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[SchemaField]) -> Iterator[pa.RecordBatch]:
     """Yield `batch`, which has columns of `written`, with the columns `wanted`, `_offset` and `_timestamp`.
 
-    Both have passed `columns_to_read`. Columns are found by id. Rows that would get too many bytes of defaults are several
-    batches: a column of Arrow holds less than 2 GiB of text.
+    Both have passed `columns_to_read`. Columns are found by id. Rows that would get too many bytes of defaults are
+    several batches: a column of Arrow holds less than 2 GiB of text.
     """
     places = {number: at for at, field in enumerate(batch.schema) if (number := field_id(field)) is not None}
     own = {field.id: field for field in written.fields}

@@ -180,8 +180,8 @@ def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -
         unknown = [name for name in schema.names if name not in (*target.names, OFFSET_COLUMN, TIMESTAMP_COLUMN)]
         if unknown:
             raise CorruptRecordError(
-                f"{where}: column {unknown[0]!r} is in it, and the topic's metadata has no such column; one of the two was replaced, "
-                "look at them with `txlog fsck`"
+                f"{where}: column {unknown[0]!r} is in it, and the topic's metadata has no such column; one of the "
+                "two was replaced, look at them with `txlog fsck`"
             )
         return
     by_id = {field_id(wanted): wanted for wanted in target}
@@ -190,8 +190,9 @@ def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -
         if number is not None and (wanted is None or found.name != wanted.name or not is_same(found, wanted)):
             there = "no such column" if wanted is None else f"{wanted.name!r}: {wanted.type}"
             raise CorruptRecordError(
-                f"{where}: column {found.name!r} (id {number}): {found.type} is in it, and the topic's metadata has {there}; "
-                "one of the two was replaced. hint: look at them with `txlog fsck`"
+                f"{where}: column {found.name!r} (id {number}): {found.type} is in it, and the topic's metadata has "
+                f"{there}; one of the two was replaced. "
+                "hint: look at them with `txlog fsck`"
             )
 
 

@@ -31,13 +31,14 @@ def conform(
     check: Callable[[pa.Schema], None] = lambda _: None,
     former: Callable[[str], str] = lambda _: "",
 ) -> pa.Table:
-    """Return `data` with exactly the topic's schema. `check` gets the schema of rows in Arrow's form, and may refuse them.
+    """Return `data` with exactly the topic's schema.
 
-    `former` returns a sentence on what became of a column, for the error of an unknown one.
+    `check` gets the schema of rows in Arrow's form, and may refuse them. `former` returns a sentence on what became of
+    a column, for the error of an unknown one.
 
     `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
-    polars, duckdb), a dictionary (one row) or a list of dictionaries. Raises SchemaMismatchError naming topic and column in
-    these cases.
+    polars, duckdb), a dictionary (one row) or a list of dictionaries. Raises SchemaMismatchError naming topic and
+    column in these cases.
 
     * A column is unknown or repeated.
     * A column or value is missing where nulls are not allowed.
@@ -60,7 +61,8 @@ def conform(
             column = pa.chunked_array([no_values(table.num_rows, field)])
         else:
             raise SchemaMismatchError(
-                f"{where}: column {field.name!r} ({describe(field)}) is missing, and only nullable columns may be left out"
+                f"{where}: column {field.name!r} ({describe(field)}) is missing, and only "
+                "nullable columns may be left out"
             )
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=to_arrow(fields))
@@ -91,8 +93,8 @@ def _to_table(data: object, fields: Sequence[SchemaField], where: str) -> pa.Tab
             f"{where}: {type(data).__name__} could not be read as rows in Arrow's form: {error}"
         ) from error
     raise SchemaMismatchError(
-        f"{where}: rows must be a pyarrow Table or RecordBatch, anything with __arrow_c_stream__ (pandas, polars, …) or a list of "
-        f"dictionaries, found {type(data).__name__}"
+        f"{where}: rows must be a pyarrow Table or RecordBatch, anything with __arrow_c_stream__ (pandas, polars, …) "
+        f"or a list of dictionaries, found {type(data).__name__}"
     )
 
 
@@ -142,7 +144,8 @@ def _hint(name: str, known: Sequence[str]) -> str:
 def _conformed_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Field[Any], where: str) -> Any:
     if not is_lossless(column.type, target.type):
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)}; cast it before sending"
+            f"{where}: column {field.name!r}: expected {_expected(field)}, found "
+            f"{_found(column.type)}; cast it before sending"
         )
     check_nulls(column, field, field.name, where)
     if column.type.equals(target.type, check_metadata=True):
@@ -151,7 +154,8 @@ def _conformed_column(column: pa.ChunkedArray[Any], field: SchemaField, target: 
         return cast_column(column, field, field.name, where)
     except pa.ArrowException as error:
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)} with values that do not fit: {error}"
+            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)} with values "
+            f"that do not fit: {error}"
         ) from error
 
 
@@ -165,8 +169,8 @@ def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) 
         column.validate(full=True)
     except pa.ArrowException as error:
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are not valid: {error}. hint: decode text of another "
-            "encoding before sending it, or use a binary column"
+            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are not valid: {error}. "
+            "hint: decode text of another encoding before sending it, or use a binary column"
         ) from error
 
 
@@ -267,7 +271,8 @@ def checked_value(value: object, field: SchemaField, path: str, row: int, where:
         range_ = range_left(field.type, value) if field.type in NUMBERS else None  # type: ignore[arg-type]
         if range_ is not None:
             raise SchemaMismatchError(
-                f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into {field.type}, which holds {range_}"
+                f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into "
+                f"{field.type}, which holds {range_}"
             )
         # Arrow refuses all integers beyond 2**24 or 2**53 as rounded, also exact ones.
         if field.type.startswith("float"):
@@ -276,7 +281,8 @@ def checked_value(value: object, field: SchemaField, path: str, row: int, where:
     if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
         return value
     raise SchemaMismatchError(
-        f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} {value!r:.100}{_columns_hint(value)}"
+        f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} "
+        f"{value!r:.100}{_columns_hint(value)}"
     )
 
 
@@ -287,7 +293,10 @@ def _columns_hint(value: object) -> str:
 
 
 def _as_headers(value: object) -> object:
-    """Return headers as Kafka's columns have them. They may be a dictionary, or pairs as Kafka's Python clients have."""
+    """Return headers as Kafka's columns have them.
+
+    They may be a dictionary, or pairs as Kafka's Python clients have.
+    """
     if isinstance(value, Mapping):
         return [{"key": key, "value": item} for key, item in value.items()]
     if not isinstance(value, list | tuple):

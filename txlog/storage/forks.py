@@ -4,9 +4,9 @@ That thread does not exist in the child, so nothing would release the lock. Lock
 child. They must guard only short changes of memory that leave a usable state at each step.
 
 Python locks each module while a thread imports it, and some calls import modules at their first use. A module that is
-half imported is of no use in the child, so a fork waits until other threads have imported what txlog uses. It holds no lock
-after that: other libraries take locks of their own before a fork, and a thread may import with such a lock held, as
-`logging.config` does. So another thread may still begin an import. The child begins that import again.
+half imported is of no use in the child, so a fork waits until other threads have imported what txlog uses. It holds no
+lock after that: other libraries take locks of their own before a fork, and a thread may import with such a lock held,
+as `logging.config` does. So another thread may still begin an import. The child begins that import again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ PACKAGES = sys.stdlib_module_names | {
 
 
 def lock_for_forks() -> threading.RLock:
-    """Return a new lock that is free in a forked child. The handler of a signal may take it again in the same thread."""
+    """Return a new lock that is free in a forked child.
+
+    The handler of a signal may take it again in the same thread.
+    """
     lock = threading.RLock()
     _LOCKS.add(lock)
     return lock

@@ -86,8 +86,9 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
             else _REASONS.get(scheme, "txlog does not know a driver for it")
         )
         raise UnsupportedStoreError(
-            f"{scheme}: this kind of store is not supported, because a log needs objects that are created atomically: {reason}. hint: use a local "
-            f"path, {', '.join(URLS[:-1])} or {URLS[-1]}"
+            f"{scheme}: this kind of store is not supported, because a log needs objects that are "
+            f"created atomically: {reason}. "
+            f"hint: use a local path, {', '.join(URLS[:-1])} or {URLS[-1]}"
         )
     root, implied = _parse(url, scheme, backend)
     settings = {**backend.settings({**implied, **options}), "use_listings_cache": False, "skip_instance_cache": True}
@@ -106,13 +107,13 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
 
 
 def check_class(filesystem_class: type) -> type[Backend]:
-    """Return the backend of a class; raise UnsupportedStoreError unless this very class is known to create atomically."""
+    """Return the backend of a class; raise UnsupportedStoreError unless this class is known to create atomically."""
     name = full_name(filesystem_class)
     backend = BY_DRIVER.get(name)
     if backend is None:
         raise UnsupportedStoreError(
-            f"{name}: its create is not known to be atomic; txlog writes through {', '.join(sorted(BY_DRIVER))} only. (A class that "
-            f"wraps or replaces one of them, as obstore.fsspec.register does, may ignore the condition.)"
+            f"{name}: its create is not known to be atomic; txlog writes through {', '.join(sorted(BY_DRIVER))} only. "
+            "(A class that wraps or replaces one of them, as obstore.fsspec.register does, may ignore the condition.)"
         )
     # The synchronous method is generated from this one and accepts anything.
     pipe_file: Callable[..., Any] = getattr(filesystem_class, "_pipe_file", None) or filesystem_class.pipe_file  # type: ignore[attr-defined]
@@ -185,7 +186,8 @@ class FsspecObjectStore:
         key = self._key(path)
         if len(data) > MAX_OBJECT_BYTES:
             raise RecordTooLargeError(
-                f"{self.url}: {path!r} has {len(data)} bytes; more than {MAX_OBJECT_BYTES} cannot be created by one request"
+                f"{self.url}: {path!r} has {len(data)} bytes; more than {MAX_OBJECT_BYTES} cannot "
+                "be created by one request"
             )
         backend = self._backend()
         try:
@@ -327,8 +329,8 @@ class FsspecObjectStore:
             return UnsupportedStoreError(f"{what}. The backend or its driver does not know this request")
         if backend.is_denied(error):
             return StoreAccessError(
-                f"{what}. The store refuses these credentials, or they may not do this: check the storage_options ({backend.credentials}), "
-                "and that they may read, list, write and delete there"
+                f"{what}. The store refuses these credentials, or they may not do this: check the storage_options "
+                f"({backend.credentials}), and that they may read, list, write and delete there"
             )
         return StorageError(what)
 
@@ -365,7 +367,8 @@ _CREATING = frozenset({"put_if_absent", "write_file"})
 # Credentials in URLs, connection strings and headers. Those that are not among the options may come from the
 # environment.
 _SIGNATURE = re.compile(
-    r"((?:(?:sig|signature|AccountKey|SharedAccessSignature|AWSAccessKeyId|Credential)=|X-Amz-[A-Za-z0-9-]+(?:=|: *)|Bearer +|SharedKey +\w+:))"
+    r"((?:(?:sig|signature|AccountKey|SharedAccessSignature|AWSAccessKeyId|Credential)=|"
+    r"X-Amz-[A-Za-z0-9-]+(?:=|: *)|Bearer +|SharedKey +\w+:))"
     r"[^&\s;,\"']+",
     re.IGNORECASE,
 )
@@ -383,12 +386,14 @@ def _check_option(error: Exception, url: str, make: Any) -> None:
     own = [each for each in parameters if each not in _NO_OPTIONS]
     if name in settings:
         raise UnknownOptionError(
-            f"{url}: storage option {name!r} is unknown to {filesystem_class.__name__}.{nearest(name, own)} There are {', '.join(sorted(own))}"
+            f"{url}: storage option {name!r} is unknown to {filesystem_class.__name__}.{nearest(name, own)} There are "
+            f"{', '.join(sorted(own))}"
         ) from None
     within = next((key for key, value in settings.items() if isinstance(value, Mapping) and name in value), None)
     if within is not None:
         raise UnknownOptionError(
-            f"{url}: {name!r}, in storage option {within!r}, is unknown to the driver.{nearest(name, _backend_of(url).nested_options)}"
+            f"{url}: {name!r}, in storage option {within!r}, is unknown to the "
+            f"driver.{nearest(name, _backend_of(url).nested_options)}"
         ) from None
 
 
@@ -399,7 +404,8 @@ def _parse(url: str, scheme: str, backend: type[Backend]) -> tuple[str, dict[str
     host, implied = backend.split_host(host)
     if not host or any(sign in host for sign in "@:") or "?" in url or "://" not in url:
         raise InvalidRequestError(
-            f"{scheme}:// must be followed by a bucket and an optional prefix; credentials belong in storage_options or the environment"
+            f"{scheme}:// must be followed by a bucket and an optional prefix; credentials belong in "
+            "storage_options or the environment"
         )
     return check_path(f"{host}/{prefix}" if prefix else host), implied
 

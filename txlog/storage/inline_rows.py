@@ -29,7 +29,7 @@ _ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 
 
 def compressed(stream: bytes, rows: int) -> bytes:
-    """Return an Arrow IPC stream of so many rows compressed, or itself if it is not smaller then, or too large for that."""
+    """Return an Arrow IPC stream of so many rows compressed, or itself if that is not smaller or not possible."""
     if len(stream) > MAX_STREAM_BYTES or rows > MAX_STREAM_ROWS:
         return stream
     frame: bytes = pa.compress(stream, codec="zstd", asbytes=True)

@@ -189,8 +189,8 @@ class LocalObjectStore:
                         continue
                     if error.errno in _NO_HARD_LINKS:
                         raise UnsupportedStoreError(
-                            f"{self.url}: this file system cannot make hard links ({error.strerror}), and without them no "
-                            f"object can be created atomically; use another one"
+                            f"{self.url}: this file system cannot make hard links ({error.strerror}), and without "
+                            "them no object can be created atomically; use another one"
                         ) from error
                     if error.errno in _NOT_APPLIED and not file.is_at(descriptor, name):
                         raise
@@ -383,7 +383,8 @@ class LocalObjectStore:
         real = real_path(fd, os.path.join(self.root, path))
         if real != self.root and not real.startswith(self.root.rstrip("/") + "/"):
             raise CorruptLogError(
-                f"{self.url}: {path or '/'!r} leads out of the store, to {real!r}; symbolic links out of the root are not followed"
+                f"{self.url}: {path or '/'!r} leads out of the store, to {real!r}; symbolic links out of "
+                "the root are not followed"
             )
 
     def _sync(self, fd: int) -> None:
@@ -397,7 +398,8 @@ class LocalObjectStore:
         except OSError as error:
             if error.errno in _REFUSED:
                 raise StoreAccessError(
-                    f"{self.url}: {verb} {path!r} is refused: {error.strerror} (errno {error.errno}); check the path and who may write there"
+                    f"{self.url}: {verb} {path!r} is refused: {error.strerror} (errno {error.errno}); check the "
+                    "path and who may write there"
                 ) from error
             raise StorageError(
                 f"{self.url}: {verb} {path!r} failed: {error.strerror or error} (errno {error.errno})"

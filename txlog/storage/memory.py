@@ -38,7 +38,8 @@ class MemoryObjectStore:
 
     def __reduce__(self) -> str:
         raise UnsupportedStoreError(
-            f"{self.url}: a store in memory lives in one process and cannot be sent to another. hint: use a path or an object store"
+            f"{self.url}: a store in memory lives in one process and cannot be sent to another. "
+            "hint: use a path or an object store"
         )
 
     def get(self, path: str) -> bytes | None:

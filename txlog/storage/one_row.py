@@ -71,8 +71,9 @@ class RowForm:
             (field.name, field.nullable, _PLAIN.get(field.type), field, arrow)
             for field, arrow in zip(self.fields, self.schema, strict=True)
         ]
-        # Arrow imports pandas with its first array. That must not happen in the thread of a producer: if Ctrl-C ends the
-        # program meanwhile, the import hides it from Python 3.11, whose exit status is then 1 and not that of a signal.
+        # Arrow imports pandas with its first array. That must not happen in the thread of a producer: if Ctrl-C ends
+        # the program meanwhile, the import hides it from Python 3.11, whose exit status is then 1 and not that of a
+        # signal.
         pa.array((), pa.null())
 
     def take(self, row: Mapping[Any, object]) -> OneRow:

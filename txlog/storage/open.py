@@ -113,13 +113,16 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
         # After an unknown outcome, a conflict with the process's own object is a success.
         if outcome is PutOutcome.CONFLICT and store.get(path) != first:
             raise UnsupportedStoreError(
-                f"{store.url}: a new name under {names.PROBE_FOLDER!r} was reported as taken; objects cannot be created here"
+                f"{store.url}: a new name under {names.PROBE_FOLDER!r} was reported as taken; "
+                "objects cannot be created here"
             )
         for second in () if is_proven else (b"txlog probe again " + ids.new_id().encode(), b""):
             if _settled(store, path, second, clock, ids) is PutOutcome.WRITTEN or store.get(path) != first:
                 raise UnsupportedStoreError(
-                    f"{store.url}: the backend ignores the condition of a create ({'empty' if not second else 'second'} object replaced the "
-                    f"first): two writers would overwrite each other. hint: use a store with conditional PUT (If-None-Match)"
+                    f"{store.url}: the backend ignores the condition of a create "
+                    f"({'empty' if not second else 'second'} object replaced the first): two writers "
+                    "would overwrite each other. "
+                    "hint: use a store with conditional PUT (If-None-Match)"
                 )
         agrees = _clock_agrees(store, path, began, took_ms)
     finally:
@@ -208,8 +211,10 @@ def _clock_agrees(store: ObjectStore, path: str, began: ClockReading, took_ms: i
         return False
     skew = most if most > MAX_CLOCK_SKEW_MS else least
     raise ClockSkewError(
-        f"{store.url}: this machine's clock is {abs(skew) // 1000} s {'ahead of' if skew > 0 else 'behind'} the store's, and at most "
-        f"{MAX_CLOCK_SKEW_MS // 1000} s are allowed: what it writes would expire too early or too late. hint: synchronise it (NTP)"
+        f"{store.url}: this machine's clock is {abs(skew) // 1000} s "
+        f"{'ahead of' if skew > 0 else 'behind'} the store's, and at most {MAX_CLOCK_SKEW_MS // 1000} s "
+        "are allowed: what it writes would expire too early or too late. "
+        "hint: synchronise it (NTP)"
     )
 
 

@@ -1,4 +1,4 @@
-"""How does a file look that names rows of another one, which a published table leaves out: Iceberg's position deletes?"""
+"""How does a file look that names rows which a published table leaves out: Iceberg's position deletes?"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ Parquet has no CRC over page headers. A damaged header almost always makes the p
 of rows, and is then detected. The exception is the number of values in a page of a repeated column: only the digest of
 the whole object shows it.
 
-A hostile writer can write digests and CRCs that fit. pyarrow ends the process if it is asked for the metadata of a column
-that Arrow finds invalid, so `check_columns` comes before every such call.
+A hostile writer can write digests and CRCs that fit. pyarrow ends the process if it is asked for the metadata of a
+column that Arrow finds invalid, so `check_columns` comes before every such call.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class OpenedFile:
         # The CRCs of pages do not cover the footer (R13).
         if expected is not None and self.digest != expected.footer_digest:
             raise CorruptRecordError(
-                f"{path}: the digest of its footer is {digest_text(self.digest)}, and the log says {digest_text(expected.footer_digest)}; the file is "
-                f"damaged or was replaced"
+                f"{path}: the digest of its footer is {digest_text(self.digest)}, and the log says "
+                f"{digest_text(expected.footer_digest)}; the file is damaged or was replaced"
             )
         # Arrow reads from memory faster than it calls a reader in Python.
         whole = len(tail) == size
@@ -265,8 +265,8 @@ class OpenedFile:
         tail = self._reader.get(first, size + 1)
         if len(tail) != size - first:
             raise CorruptRecordError(
-                f"{self.path}: it should have {size} bytes, and has {'more' if len(tail) > size - first else first + len(tail)}; it was cut "
-                f"off or replaced"
+                f"{self.path}: it should have {size} bytes, and has "
+                f"{'more' if len(tail) > size - first else first + len(tail)}; it was cut off or replaced"
             )
         if not first and expected is not None and expected.digest is not None:
             _check_digest(self.path, hashlib.sha256(tail).hexdigest(), expected.digest)
@@ -375,7 +375,8 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
         if (exact and not is_same(schema.field(position), target)) or not is_named:
             raise SchemaMismatchError(
                 f"{path}: column {field.name!r} (id {field.id}): expected {target.type}, found "
-                f"{schema.field(position).name!r} (id {field_id(schema.field(position))}): {schema.field(position).type}"
+                f"{schema.field(position).name!r} (id {field_id(schema.field(position))}): "
+                f"{schema.field(position).type}"
             )
         try:
             pa.nulls(0, schema.field(position).type).cast(target.type)

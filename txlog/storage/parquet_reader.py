@@ -174,8 +174,9 @@ def _trim(
             if not np.array_equal(own, expected):
                 at = int(np.argmax(own != expected))
                 raise CorruptRecordError(
-                    f"{path}: row {rows[at]} has {name} {own[at]}, and the index of its segment says {expected[at]}; one of the two was "
-                    "replaced. hint: look at them with `txlog fsck`"
+                    f"{path}: row {rows[at]} has {name} {own[at]}, and the index of its segment says {expected[at]}; "
+                    "one of the two was replaced. "
+                    "hint: look at them with `txlog fsck`"
                 )
     selected = _take(batch, rows - first_row)
     arrow_fields = list(to_arrow(fields)) if fields else []

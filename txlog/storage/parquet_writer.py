@@ -74,8 +74,8 @@ def write_rows_file(
 def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
     """Perform a WriteRows effect: write the rows of several batches to one file.
 
-    Their schemas may be different versions of the topic's. The file has the newest of them. Rows of a deleted topic have
-    no values in it.
+    Their schemas may be different versions of the topic's. The file has the newest of them. Rows of a deleted topic
+    have no values in it.
     """
     where = f"inline rows of {effect.topic!r} for {effect.file_path!r}"
     tables = [read_ipc(rows.payload, where) for rows in effect.rows]
@@ -251,7 +251,8 @@ class _Sink:
 def _bloom_options(columns: Sequence[str], rows: int) -> dict[str, dict[str, float]]:
     if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
         raise UnsupportedStoreError(
-            f"this pyarrow, {pa.__version__}, writes no Bloom filters, which were asked for of {', '.join(columns)}; upgrade pyarrow"
+            f"this pyarrow, {pa.__version__}, writes no Bloom filters, which were asked for of "
+            f"{', '.join(columns)}; upgrade pyarrow"
         )
     return {name: {"ndv": rows, "fpp": _BLOOM_FALSE_POSITIVES} for name in columns}
 

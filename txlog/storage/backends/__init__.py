@@ -1,4 +1,7 @@
-"""Which object stores can hold a log? A new backend is a module here, an entry of BACKENDS, and an extra in pyproject.toml."""
+"""Which object stores can hold a log?
+
+A new backend is a module here, an entry of BACKENDS, and an extra in pyproject.toml.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ class Azure(Backend):
     extra = "azure"
     driver = "adlfs.spec.AzureBlobFileSystem"
     is_mode_named = False
-    credentials = "account_name with account_key, sas_token or client_id, client_secret and tenant_id, without them AZURE_STORAGE_*"
+    credentials = (
+        "account_name with account_key, sas_token or client_id, client_secret and tenant_id, "
+        "without them AZURE_STORAGE_*"
+    )
     public_options = frozenset({"account_name"})
     credential_errors = frozenset({"ClientAuthenticationError"})
     unreachable_errors = frozenset({"ServiceRequestError"})
@@ -36,7 +39,8 @@ class Azure(Backend):
         account = options.get("account_name")
         if not isinstance(account, str):
             raise UnsupportedStoreError(
-                f"{url}: Hadoop's name of a container includes its account. hint: give it as the storage option 'account_name'"
+                f"{url}: Hadoop's name of a container includes its account. "
+                "hint: give it as the storage option 'account_name'"
             )
         container, slash, folder = url.split("://", 1)[1].rstrip("/").partition("/")
         return f"{cls.hadoop_scheme}://{container}@{account}.dfs.core.windows.net{slash}{folder}"

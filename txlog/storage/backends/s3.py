@@ -23,8 +23,8 @@ class S3(Backend):
     nested_options = ("endpoint_url", "region_name", "verify", "use_ssl", "api_version")
     unsent_errors = frozenset(
         {
-            "CredentialRetrievalError", "InvalidConfigError", "NoRegionError", "ParamValidationError", "TokenRetrievalError",
-            "UnknownEndpointError",
+            "CredentialRetrievalError", "InvalidConfigError", "NoRegionError", "ParamValidationError",
+            "TokenRetrievalError", "UnknownEndpointError",
         }
     )  # fmt: skip
     credential_errors = frozenset(
