@@ -57,8 +57,8 @@ class OutcomeUnknownError(TxlogError):
     """A write may or may not have landed, and could not be settled before the deadline.
 
     Only the same call may be repeated: it joins the pending result. After a commit you may call `abort_transaction`
-    too, which finds out what won. A producer without a transactional.id is an exception. Its partition may have forgotten
-    it since, and a repeated call would write its rows twice. Files that the write named are kept.
+    too, which finds out what won. A producer without a transactional.id is an exception. Its partition may have
+    forgotten it since, and a repeated call would write its rows twice. Files that the write named are kept.
 
     Cause: The answer of the store was lost, and the call ended before txlog could find out what the store did.
     What to do: Repeat the same call, and delete none of its files. Without a transactional.id read the topic first.
@@ -172,8 +172,9 @@ class InvalidProducerEpochError(AbortableError):
 
     A time-out, an operator or a newer instance may have ended it. The partition shows only the epoch, not who ended it.
 
-    Cause: The transaction was open for longer than its transaction.timeout.ms, an operator aborted it, or another process has
-    called `init_transactions()` with the same transactional.id. Or the store lost the record of the transaction.
+    Cause: The transaction was open for longer than its transaction.timeout.ms, an operator aborted it, or another
+    process has called `init_transactions()` with the same transactional.id. Or the store lost the record of the
+    transaction.
     What to do: Abort, and repeat the transaction. For long work raise transaction.timeout.ms. If the abort raises
     ProducerFencedError, a newer instance took over: close this producer.
     """

@@ -1,8 +1,8 @@
 """How does txlog log? With `logging`, one line for each event, and the same fields in the text and as attributes.
 
 Loggers have the names of modules, below `txlog` and `pyspark_txlog`. A handler of the program gets all records. Without
-one, only errors are printed, and a skipped transaction with a version that is too low. Spark's Python workers and the program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO`
-prints more without a change of the program.
+one, only errors are printed, and a skipped transaction with a version that is too low. Spark's Python workers and the
+program `txlog` print warnings, too. `TXLOG_LOG_LEVEL=INFO` prints more without a change of the program.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def log(
     exc_info: bool = False,
     **fields: Unpack[Fields],
 ) -> None:
-    """Log one event, if `level` is on. `text` and `args` are as in `logging`; `txn` gives the fields of its identity."""
+    """Log one event, if `level` is on.
+
+    `text` and `args` are as in `logging`; `txn` gives the fields of its identity.
+    """
     if not logger.isEnabledFor(level):
         return
     extra: dict[str, object] = {PREFIX + "event": event}

@@ -1,7 +1,7 @@
 """Which rows does a condition `where` keep, and which files does it skip?
 
-`check` parses the text. `bind` binds it to the columns of a topic and returns a `Predicate`, the filter of a `ReadTask`.
-Its `root` is a tree of plain values, from which an engine makes its own filter.
+`check` parses the text. `bind` binds it to the columns of a topic and returns a `Predicate`, the filter of a
+`ReadTask`. Its `root` is a tree of plain values, from which an engine makes its own filter.
 """
 
 from __future__ import annotations

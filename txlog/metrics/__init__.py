@@ -1,7 +1,7 @@
 """How does a program count what it does, and give the numbers to Prometheus or OpenTelemetry?
 
-A process counts nothing until it calls `enable`, or a function that calls `enable`. Call one of them before you open the
-store, because an open store is not metered. `txlog.metrics.table` describes all metrics.
+A process counts nothing until it calls `enable`, or a function that calls `enable`. Call one of them before you open
+the store, because an open store is not metered. `txlog.metrics.table` describes all metrics.
 
 For Prometheus, run `pip install 'pyspark-txlog[metrics]'`. `serve` starts an HTTP server:
 
@@ -12,16 +12,18 @@ For Prometheus, run `pip install 'pyspark-txlog[metrics]'`. `serve` starts an HT
 
 A program that has such a server calls `prometheus_client.REGISTRY.register(txlog.metrics.collector())` instead.
 
-For OpenTelemetry, run `pip install 'pyspark-txlog[otel]'`, and set up the SDK and the exporter of your choice. Then this call
-hands all metrics to the global meter provider:
+For OpenTelemetry, run `pip install 'pyspark-txlog[otel]'`, and set up the SDK and the exporter of your choice. Then
+this call hands all metrics to the global meter provider:
 
     txlog.metrics.opentelemetry()
 
 Python workers of Spark do not call your functions. Set TXLOG_METRICS=opentelemetry in their environment instead
-(`spark.executorEnv.TXLOG_METRICS`). Set up the SDK there by its own environment variables. Spark's JVM reads and writes the
-files of native scans and native writes. Those requests, and rows that such a scan reads, are in Spark's own metrics.
+(`spark.executorEnv.TXLOG_METRICS`). Set up the SDK there by its own environment variables. Spark's JVM reads and writes
+the files of native scans and native writes. Those requests, and rows that such a scan reads, are in Spark's own
+metrics.
 
-`txlog exporter` serves the metrics of a whole store. `txlog maintain --daemon --metrics-port` serves those of maintenance.
+`txlog exporter` serves the metrics of a whole store. `txlog maintain --daemon --metrics-port` serves those of
+maintenance.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def enable() -> Registry:
         if _active is None:
             _active = Registry()
             _active.replace({"txlog_build_info": {(__version__,): 1}})
-            # Prometheus counts from the second value of a series on, so the first fenced producer must not be the first.
+            # Prometheus counts from the second value of a series on, so the first fenced producer must not be the
+            # first.
             _active.add("txlog_fenced_producers_total", 0)
         return _active
 
@@ -113,7 +116,10 @@ def count(name: str, amount: float, *labels: str) -> None:
 
 
 def count_rows(verb: str, topic: str, rows: int, size: int | Sized) -> None:
-    """Count rows as `produced` or `consumed`. `size` is their bytes, or Arrow data, whose size is computed only if needed."""
+    """Count rows as `produced` or `consumed`.
+
+    `size` is their bytes, or Arrow data, whose size is computed only if needed.
+    """
     registry = _active
     if registry is not None and rows:
         registry.add(f"txlog_{verb}_rows_total", rows, topic)
@@ -196,7 +202,8 @@ def from_environment() -> Registry | None:
         return _active
     if wanted != "opentelemetry":
         raise InvalidConfigurationError(
-            f"{VARIABLE}={wanted!r} is not known: expected 'opentelemetry'. hint: for Prometheus call txlog.metrics.serve()"
+            f"{VARIABLE}={wanted!r} is not known: expected 'opentelemetry'. "
+            "hint: for Prometheus call txlog.metrics.serve()"
         )
     with _EXPORT_LOCK:
         # Two threads may open stores at once, and a second export would count each value of a histogram twice.

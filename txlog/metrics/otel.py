@@ -1,7 +1,7 @@
 """How does OpenTelemetry get the numbers of a registry? Through its API. The SDK and the exporter are the user's.
 
-Counters and gauges are read when the SDK asks. Values of histograms are handed on one by one, because the API cannot ask
-for a histogram.
+Counters and gauges are read when the SDK asks. Values of histograms are handed on one by one, because the API cannot
+ask for a histogram.
 """
 
 from __future__ import annotations

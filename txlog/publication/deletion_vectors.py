@@ -1,9 +1,9 @@
 """How does a Delta table say which rows of a file are not in it?
 
 A deletion vector is a set of row numbers, a 64-bit Roaring bitmap. It is in the log itself as Z85 text, or in an object
-beside the log (Delta's specification, "Deletion Vector Format"). A `remove` action names a file by its path and the text of
-its deletion vector. So the bytes for the same rows MUST NOT change from one version of txlog to the next: readers would
-keep a removed file. A test compares them with stored ones.
+beside the log (Delta's specification, "Deletion Vector Format"). A `remove` action names a file by its path and the
+text of its deletion vector. So the bytes for the same rows MUST NOT change from one version of txlog to the next:
+readers would keep a removed file. A test compares them with stored ones.
 """
 
 from __future__ import annotations

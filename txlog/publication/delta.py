@@ -3,7 +3,8 @@
 Each publication is one version of the table, an object in `_delta_log/` below the topic's folder. The table's root is
 the topic's folder, so that it names txlog's own files by relative paths. What a version contains is a pure function of
 the publications, and any process may write it again (PROTOCOL.md, "Publication"). The
-format is described by Delta's own specification. Only txlog may write to the table and vacuum it: it has a writer feature that other programs do not know.
+format is described by Delta's own specification. Only txlog may write to the table and vacuum it: it has a writer
+feature that other programs do not know.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _AHEAD = re.compile(r"(\d{20})\.(?:json\Z|checkpoint\b)", re.ASCII)
 _OURS, _OURS_WITH_ID = "txlog", "txlog.table"
 """The field of `commitInfo` from which the next version takes what it must know of this one.
 
-Programs that know only the first would continue a table under the topic's id, although it has another id. They find no field,
-and refuse the table.
+Programs that know only the first would continue a table under the topic's id, although it has another id. They find no
+field, and refuse the table.
 """
 
 

@@ -1,7 +1,7 @@
 """Which objects of a format may vacuum delete, because no version that it keeps needs them?
 
-These are objects of Delta tables. The publications show what a version needs; no object of a table is read (PROTOCOL.md,
-C14). Names that txlog does not write are left alone (W59).
+These are objects of Delta tables. The publications show what a version needs; no object of a table is read
+(PROTOCOL.md, C14). Names that txlog does not write are left alone (W59).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def expired_objects(ctx: Context, kept: KeptVersions) -> Program[tuple[Dead, ...
 def _versions(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     """Return versions of a Delta log, and their checkpoints, that lie below the checkpoint from which readers go on.
 
-    That is one at or below the oldest publication that exists. A reader of a kept version does not need what lies below.
-    A publisher may have died before it named its checkpoint, and readers begin at the named one.
+    That is one at or below the oldest publication that exists. A reader of a kept version does not need what lies
+    below. A publisher may have died before it named its checkpoint, and readers begin at the named one.
     """
     first = kept.tables[-1].newest.formats.get("delta")
     if first is None or kept.oldest <= first:

@@ -42,7 +42,8 @@ def write_version(
 
     `before` are the tables one publication earlier; None: this is the first version of the format. `written` are the
     columns of the files, as they were when each was written. Raises
-    InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the table.
+    InvalidRequestError if the format's extra is not installed, TableConflictError if another program wrote to the
+    table.
     """
     more = {"written": written} if name == "iceberg" else {}
     yield from import_module(_MODULES[name]).write_version(before, after, topic, url, retention_ms=retention_ms, **more)
@@ -95,6 +96,8 @@ def table_conflict(name: FormatName, topic: str, path: str) -> TableConflictErro
     """Return the error of a version at `path` that is not the one of a publication."""
     table, folder = _TABLES[name]
     return TableConflictError(
-        f"{path}: this version of topic {topic!r} as {table} is not the one that txlog published; another program wrote to the table, or deleted it. "
-        f"hint: remove {name!r} from the topic's publish.formats, publish, delete {topic}/{folder}, and add {name!r} again"
+        f"{path}: this version of topic {topic!r} as {table} is not the one that txlog published; another program "
+        "wrote to the table, or deleted it. "
+        f"hint: remove {name!r} from the topic's publish.formats, publish, delete "
+        f"{topic}/{folder}, and add {name!r} again"
     )

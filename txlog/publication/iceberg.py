@@ -1,8 +1,8 @@
 """How does a publication become a version of the topic's Iceberg table?
 
 The objects of a version are a pure function of the topic's publications. Any publisher may write them, and write them
-again. They are created in the order in which they name each other, the metadata file last: it makes the version visible.
-A path-based reader finds it by its number, or by `version-hint.text`, which may lag behind.
+again. They are created in the order in which they name each other, the metadata file last: it makes the version
+visible. A path-based reader finds it by its number, or by `version-hint.text`, which may lag behind.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from txlog.text import install_text
 
 
 def check_writable(topic: TopicMetadata, url: str) -> None:
-    """Raise InvalidRequestError without pyiceberg, and for columns or a place of the store that Iceberg does not take."""
+    """Raise InvalidRequestError without pyiceberg, and for columns or a place that Iceberg does not take."""
     library = _library()
     if found := sorted({"#", "?"} & set(url)):
         raise InvalidRequestError(
-            f"topic {topic.topic!r}: Iceberg's readers do not find files of a store with {found[0]!r} in its URL, {url}. "
+            f"topic {topic.topic!r}: Iceberg's readers do not find files of a store with "
+            f"{found[0]!r} in its URL, {url}. "
             "hint: move the store, or publish in the format delta"
         )
     try:
@@ -50,7 +51,8 @@ def check_writable(topic: TopicMetadata, url: str) -> None:
     except ValueError as error:
         why = " ".join(str(error).split())
         raise InvalidRequestError(
-            f"topic {topic.topic!r}: Iceberg does not take these columns: {why}. hint: rename one of them, or publish in the format delta"
+            f"topic {topic.topic!r}: Iceberg does not take these columns: {why}. "
+            "hint: rename one of them, or publish in the format delta"
         ) from error
 
 
@@ -68,7 +70,8 @@ def write_version(
 
     `before` is the state one publication earlier, whose version is written already. Without it the table gets a new
     history, which begins with this version and has all files. `topic` is the version that the publication names, and
-    `url` that of the store. `written` are the columns of the files, as they were when each was written. Snapshots that were replaced `retention_ms` before this publication are left out.
+    `url` that of the store. `written` are the columns of the files, as they were when each was written. Snapshots that
+    were replaced `retention_ms` before this publication are left out.
 
     Raises InvalidRequestError without pyiceberg, TableConflictError if another program has written to the table, and
     otherwise as txlog.protocol.put.create.
@@ -129,7 +132,10 @@ def check_version(tables: Tables, data: bytes) -> Program[None]:
 
 
 def complete_version(after: Tables) -> Program[None]:
-    """Let `version-hint.text` name a version, as `put_hint`. Raises TableConflictError if the table goes on behind its end."""
+    """Let `version-hint.text` name a version, as `put_hint`.
+
+    Raises TableConflictError if the table goes on behind its end.
+    """
     yield from _check_end(after)
     yield from put_hint(after)
 
@@ -163,7 +169,7 @@ def put_hint(tables: Tables) -> Program[None]:
 
 
 def _check_end(tables: Tables) -> Program[None]:
-    """Check that the next version is not there before its publication. An incomplete copy of the store may have left it.
+    """Check that the next version is not there before its publication. An incomplete copy of the store may leave it.
 
     Spark goes on from the hint to the next versions. The hint is removed as by `check_version`.
     """

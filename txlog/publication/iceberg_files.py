@@ -77,7 +77,10 @@ _LIST = MANIFEST_LIST_FILE_SCHEMAS[2]
 
 
 def columns(topic: TopicMetadata) -> Schema:
-    """Return the topic's columns as Iceberg's, with the same ids. The schema's id is the topic's version that made it."""
+    """Return the topic's columns as Iceberg's, with the same ids.
+
+    The schema's id is the topic's version that made it.
+    """
     return _schema(topic.schema, topic.schema_id)
 
 

@@ -1,8 +1,8 @@
 """How are the objects of a topic's Iceberg table named, and which ids and numbers does it have?
 
 Numbers follow from the table and from a publication's number, so that two publishers write the same. Names of lists and
-of rows left out end in a digest of the content. So an object that is there already says the same: what another spelling of
-the store's URL, or a publication that was lost, has left has another name. Iceberg's libraries are not needed here.
+of rows left out end in a digest of the content. So an object that is there already says the same: what another spelling
+of the store's URL, or a publication that was lost, has left has another name. Iceberg's libraries are not needed here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class IcebergTable:
         return f"{FOLDER}snap-{self.snapshot_id(number)}-{_digest_of(data)}.avro"
 
     def manifest(self, group: int, number: int, data: bytes, *, is_of_deletes: bool) -> str:
-        """Return the path of a list of a group that publication `number` writes: of files, or of rows left out of them."""
+        """Return the path of a list of a group that publication `number` writes: of files, or of rows left out."""
         return f"{FOLDER}m{group}-{number}-{_digest_of(data)}{'-deletes' if is_of_deletes else ''}.avro"
 
     def deletes(self, number: int, data: bytes) -> str:

@@ -21,7 +21,8 @@ class Look:
 
     topic_id: str
     tables: Tables = field(repr=False)
-    """The newest tables. They were read before the views were listed, so the views serve as long as these stay (W58)."""
+    """The newest tables. They were read before the views were listed, so the views serve as long as these stay
+    (W58)."""
     views: Mapping[TopicPartition, PartitionView] = field(repr=False)
     """All partitions of the topic."""
     shows_all: bool

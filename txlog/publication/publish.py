@@ -120,8 +120,9 @@ def publish_topic(
     runtime = session.runtime
     if PUBLICATION not in runtime.require_store().features:
         raise UnsupportedStoreError(
-            f"{runtime.where}: the store was made without the feature {PUBLICATION!r}, and programs that do not know it would delete files that a table "
-            "names. hint: copy its topics to a new store"
+            f"{runtime.where}: the store was made without the feature {PUBLICATION!r}, and programs that do not know "
+            "it would delete files that a table names. "
+            "hint: copy its topics to a new store"
         )
     runtime.ensure_writable()
     attempt = _Attempt(session, topic, Known() if known is None else known, copies)
@@ -137,8 +138,9 @@ def publish_topic(
             if made is not None:
                 return made
         raise CoordinatorContentionError(
-            f"topic {topic.topic!r}: it changed, or other publishers were faster, each time in {MAX_ROUNDS} rounds of publishing, so its newest rows may "
-            "not be in the tables. hint: publish again, or leave the topic to the other publishers"
+            f"topic {topic.topic!r}: it changed, or other publishers were faster, each time in {MAX_ROUNDS} rounds of "
+            "publishing, so its newest rows may not be in the tables. "
+            "hint: publish again, or leave the topic to the other publishers"
         )
     except Exception as error:
         if attempt.made:
@@ -262,7 +264,8 @@ class _Attempt:
         topic = self._topic.topic
         if before is None or not before.newest.formats:
             raise InvalidRequestError(
-                f"topic {topic!r} is not published. hint: set its formats first, with `txlog topics alter {topic} --set publish.formats=iceberg,delta`"
+                f"topic {topic!r} is not published. "
+                f"hint: set its formats first, with `txlog topics alter {topic} --set publish.formats=iceberg,delta`"
             )
         tables = self._append(before, Changes(), "replace", before.newest.partitions, before.newest.cut_at)
         return None if tables is None else Published(topic=topic, number=tables.number, publications=self.made)
@@ -276,8 +279,9 @@ class _Attempt:
             path = self._runtime.run(first_version(name, topic))
             if path is not None:
                 raise TableConflictError(
-                    f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there already: an earlier publication or "
-                    f"another program made it. hint: move or delete {path.rpartition('/')[0]}/, and publish again"
+                    f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there "
+                    "already: an earlier publication or another program made it. "
+                    f"hint: move or delete {path.rpartition('/')[0]}/, and publish again"
                 )
 
     def _shown(self) -> Shown:
