@@ -227,8 +227,10 @@ class _Pass:
         # Without compaction a value column may be dropped, and rows without other values are no tombstones (C2a).
         if not by_id.keys() >= set(plan.policy.key) or (is_later and not is_compacted(self._topic)):
             raise InvalidConfigurationError(
-                f"{tp}: version {self._topic.number} of the topic ended the compaction by {', '.join(plan.policy.key_columns)}, and this pass has the "
-                f"settings of version {plan.policy.version}. hint: compact again, by the settings of now"
+                f"{tp}: version {self._topic.number} of the topic ended the compaction by "
+                f"{', '.join(plan.policy.key_columns)}, and this pass has the settings of "
+                f"version {plan.policy.version}. "
+                "hint: compact again, by the settings of now"
             )
         # A key column may have been renamed since the policy was made.
         self._keys = tuple(by_id[number] for number in plan.policy.key)
@@ -340,7 +342,10 @@ class _Counted:
         self.timestamps = np.zeros(len(entries), dtype=np.int64)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows in the order of offsets. A row belongs to the last batch that begins at or before the row's offset."""
+        """Add rows in the order of offsets.
+
+        A row belongs to the last batch that begins at or before the row's offset.
+        """
         import numpy as np
 
         at = np.searchsorted(self._bases, _integers(batch, "_offset"), "right") - 1

@@ -1,8 +1,9 @@
 """How do many small files of a partition become a few large ones, while other processes write and read?
 
-A merge plans, copies the committed rows with their offsets, with one row group in memory at a time, and publishes the run. It leaves out markers and the rows of aborted transactions; the other rows keep their
-offsets and timestamps (PROTOCOL.md, C1 to C5). Several processes may merge at once, and each can be killed at any
-point. No reader sees a merge that did not take effect, and vacuum removes its files.
+A merge plans, copies the committed rows with their offsets, with one row group in memory at a time, and publishes the
+run. It leaves out markers and the rows of aborted transactions; the other rows keep their offsets and timestamps
+(PROTOCOL.md, C1 to C5). Several processes may merge at once, and each can be killed at any point. No reader sees a
+merge that did not take effect, and vacuum removes its files.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def merge_partitions(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Outcome[Merged | None]]:
-    """Merge what is due in partitions of users' topics, one run for each task. See `over_partitions` for what is yielded.
+    """Merge what is due in partitions of users' topics, one run for each task. `over_partitions` says what is yielded.
 
     An InvalidRequestError is about an internal topic (its snapshots are its compaction), a SchemaMismatchError about a
     column of `layout` that the topic does not have. A CorruptRecordError names a damaged input. Nothing of a run with a
@@ -200,10 +201,10 @@ def copy_rows(
 
 
 def topic_of_inputs(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicMetadata:
-    """Return the metadata of the topic that the inputs of a run were written for; `newest` is their highest `schema_id`.
+    """Return the topic's metadata that the inputs of a run were written for; `newest` is their highest `schema_id`.
 
-    Raises UnknownTopicOrPartitionError if the topic was deleted since. A topic of that name that was created again has other
-    columns, and the rows of the deleted one need no merge.
+    Raises UnknownTopicOrPartitionError if the topic was deleted since. A topic of that name that was created again has
+    other columns, and the rows of the deleted one need no merge.
     """
     topic = topic_of_rows(runtime, tp, newest)
     if newest < topic.schema_id:
@@ -228,8 +229,8 @@ def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> 
                 )
     if layout.sort and SORTED_RUNS not in runtime.require_store().features:
         raise InvalidRequestError(
-            f"{runtime.where}: sort: the store was made without the feature {SORTED_RUNS!r}, and programs that do not know it would read "
-            "sorted rows out of order; merge without sorting"
+            f"{runtime.where}: sort: the store was made without the feature {SORTED_RUNS!r}, and programs that do not "
+            "know it would read sorted rows out of order; merge without sorting"
         )
 
 

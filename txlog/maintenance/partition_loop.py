@@ -150,8 +150,8 @@ def refuse_internal(topics: Iterable[str], what: str) -> None:
     for topic in topics:
         if topic in INTERNAL_TOPICS:
             raise InvalidRequestError(
-                f"{topic} is not {what}: the snapshots of an internal topic are its compaction, and are made whenever one of its "
-                "segments is sealed"
+                f"{topic} is not {what}: the snapshots of an internal topic are its compaction, and are made whenever "
+                "one of its segments is sealed"
             )
 
 

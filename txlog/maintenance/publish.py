@@ -52,7 +52,8 @@ def publish_topics(
             # A library of a format may fail in its own way, and the other topics have other columns and formats.
             outcome = _unexpected(topic.topic, error)
         finally:
-            # A job that has views of the topic needs them later, too. The others are in `known` as far as they are small.
+            # A job that has views of the topic needs them later, too. The others are in `known` as far as they are
+            # small.
             session.forget([tp for tp in session.views if tp.topic == topic.topic and tp not in held])
         yield topic.topic, outcome
 
@@ -60,8 +61,9 @@ def publish_topics(
 def _unexpected(topic: str, error: Exception) -> TxlogError:
     where = traceback.extract_tb(error.__traceback__)[-1]
     made = TxlogError(
-        f"topic {topic!r} could not be published, because of {type(error).__name__}: {shorten(str(error), 120)} ({PurePath(where.filename).name}, line "
-        f"{where.lineno}). hint: report this line as a bug; the other topics are published"
+        f"topic {topic!r} could not be published, because of {type(error).__name__}: {shorten(str(error), 120)} "
+        f"({PurePath(where.filename).name}, line {where.lineno}). "
+        "hint: report this line as a bug; the other topics are published"
     )
     made.__cause__ = error
     for note in getattr(error, "__notes__", ()):

@@ -82,7 +82,8 @@ def retain_partitions(
 ) -> Iterator[Outcome[Retained | None]]:
     """Move the log start of each partition to where its policy wants it, one partition for each task.
 
-    Yield what was removed, is held or is in the active segment, and None if there is nothing of this. See `over_partitions` for the rest.
+    Yield what was removed, is held or is in the active segment, and None if there is nothing of this. See
+    `over_partitions` for the rest.
     """
 
     def plan(tp: TopicPartition) -> list[Task[TopicPartition, Retained | None]]:

@@ -248,7 +248,10 @@ class Round:
         return found
 
     def partitions(self, step: Step, *, internal: bool = True) -> list[TopicPartition]:
-        """Return all partitions that can be opened, with a view of this round. Each other one is a failure of the step."""
+        """Return all partitions that can be opened, with a view of this round.
+
+        Each other one is a failure of the step.
+        """
         wanted = [
             TopicPartition(topic.topic, number) for topic in self.topics(step) for number in range(topic.partitions)
         ]
@@ -309,6 +312,6 @@ class Round:
 
 
 def candidates_of(view: PartitionView) -> tuple[SegmentName, ...]:
-    """Return everything that a plan of merges depends on: indexes do not change, and the log start counts by segment."""
+    """Return all that a plan of merges depends on: indexes do not change, and the log start counts by segment."""
     log_start, stable = view.state.log_start_offset, view.state.last_stable_offset
     return tuple(name for name in view.walk if log_start < name.end_offset <= stable)

@@ -170,7 +170,8 @@ def _merge(a_round: Round, step: Step) -> None:
             due.append(tp)
         elif fresh and tp.topic not in gone:
             step.leave(
-                f"{count_text(fresh, 'sealed segment')} will be merged when there are {wanted.merge_min_segments} (`txlog merge --execute` does it now)",
+                f"{count_text(fresh, 'sealed segment')} will be merged when there are {wanted.merge_min_segments} "
+                "(`txlog merge --execute` does it now)",
                 tp,
             )
     # Only a LIST shows what other processes have merged; without it their work would be done again and discarded.

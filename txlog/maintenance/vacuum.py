@@ -90,8 +90,8 @@ def vacuum(
     """Delete the objects that no reader or writer can still use in `topics` (None: all topics, internal ones included).
 
     This process decides what is deleted; `workers` delete it (None: this process too), one partition for each task. A
-    dry run needs no workers. Damage in one topic, or tables that cannot go on, do not stop the others: the report names it. If the call fails, the
-    objects deleted so far stay deleted, and the next call continues.
+    dry run needs no workers. Damage in one topic, or tables that cannot go on, do not stop the others: the report names
+    it. If the call fails, the objects deleted so far stay deleted, and the next call continues.
 
     Raises UnknownTopicOrPartitionError for a name that never was a topic, ClockSkewError, StorageError,
     TxlogTimeoutError.
@@ -145,7 +145,8 @@ def vacuum(
             if errors:
                 raise errors[0]
         except (CorruptLogError, InvalidConfigurationError, RecordTooLargeError) as error:
-            # A publication that names too many files, or a format of a later version of txlog, concern this topic alone.
+            # A publication that names too many files, or a format of a later version of txlog, concern this topic
+            # alone.
             failed.append((each.topic, str(error)))
         finally:
             # Views hold the rows of tails, and the next topic does not need them.
@@ -203,6 +204,7 @@ def _topics(session: Session, topics: Iterable[str] | None) -> list[str]:
     for topic in wanted:
         if topic not in known:
             raise UnknownTopicOrPartitionError(
-                f"{session.runtime.where} has no topic {topic!r}, and no deleted one of that name; `txlog topics list` shows them all"
+                f"{session.runtime.where} has no topic {topic!r}, and no deleted one of that name; "
+                "`txlog topics list` shows them all"
             )
     return wanted

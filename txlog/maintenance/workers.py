@@ -42,7 +42,8 @@ class Workers(Protocol):
     ) -> Iterator[tuple[Task[S, R], R | TxlogError]]:
         """Yield each task, as it ends, with its result or the TxlogError that it raised. Other errors are raised.
 
-        A task that runs in this process calls `progress`. If the caller closes the iterator, running tasks are cancelled.
+        A task that runs in this process calls `progress`. If the caller closes the iterator, running tasks are
+        cancelled.
         """
 
 

@@ -44,8 +44,8 @@ def lost_record(path: str) -> str:
     A store that was restored ends before what a writer had seen.
     """
     return (
-        f"stop every writer first; then restore {path} from a copy that was made after it was written ({_RESTORE_PAGE}). "
-        f"{_OLDER_STATE}"
+        f"stop every writer first; then restore {path} from a copy that was made after it was written "
+        f"({_RESTORE_PAGE}). {_OLDER_STATE}"
     )
 
 
@@ -55,9 +55,9 @@ def taken_slot(slot: str) -> str:
     `slot` is the first object of the folder that may be wrong or missing.
     """
     return (
-        "stop every writer first, and compare the folder with a copy. If the objects that both have are equal, restore those from "
-        f"{slot} on. Otherwise another record took the slot of the lost one, and no single object helps: put the whole store back, "
-        "or read the good rows into a new one"
+        "stop every writer first, and compare the folder with a copy. If the objects that both have are equal, "
+        f"restore those from {slot} on. Otherwise another record took the slot of the lost one, and no single object "
+        "helps: put the whole store back, or read the good rows into a new one"
     )
 
 
@@ -135,7 +135,7 @@ class Findings:
 
 
 class Reader:
-    """Read objects for a check: several at once, with retries, and each object that cannot be read becomes a finding."""
+    """Read objects for a check: several at once, with retries. An object that cannot be read becomes a finding."""
 
     def __init__(
         self,

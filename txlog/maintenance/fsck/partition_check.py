@@ -217,7 +217,8 @@ class PartitionCheck:
             path = self.folder + names.batch_name(state.next_offset)
             self.findings.missing(
                 path,
-                f"a commit record, because {evidence} exists, and a segment is sealed only after the next record was written",
+                f"a commit record, because {evidence} exists, and a segment is sealed only after "
+                "the next record was written",
                 lost_record(path),
             )
         elif chained.is_whole:

@@ -41,8 +41,8 @@ class PartitionObjects:
         self.tp = tp
         self.folder = tp.folder
         self.internal = tp.topic in INTERNAL_TOPICS
-        # List the files before the records. A later record can name a file that this LIST does not have, and such a file
-        # is not an orphan.
+        # List the files before the records. A later record can name a file that this LIST does not have, and such a
+        # file is not an orphan.
         self.files = set(reader.list(f"{self.folder}rows/")) if not self.internal else set()
         self.listed = reader.list(self.folder)
         self.listing = chain.parse_listing(self.listed, self.folder)
@@ -142,7 +142,7 @@ class PartitionObjects:
                 )
 
     def current(self, log_start: int) -> set[SegmentName]:
-        """Return the names that readers use: current runs, and above the log start generation 0 where no run covers it."""
+        """Return the names that readers use: current runs, and generation 0 above the log start where no run is."""
         runs = {run.name for run in self.clean.runs} if self.clean is not None else set()
         return runs | {
             name
@@ -153,7 +153,7 @@ class PartitionObjects:
         }
 
     def evidence_beyond(self, end_offset: int) -> str | None:
-        """Return an object that proves a record at `end_offset`: a segment is sealed only after the next one has begun."""
+        """Return an object that proves a record at `end_offset`: a segment is sealed after the next one has begun."""
         found = [
             *(self.folder + name.index for name in self.indexes if name.end_offset >= end_offset),
             *(self.folder + names.snapshot_name(number) for number in self.snapshots if number >= end_offset),

@@ -1,4 +1,4 @@
-"""Does each record of a partition follow from the one before it, and do the snapshots and indexes agree with the fold?"""
+"""Does each record of a partition follow from the one before it, and do snapshots and indexes agree with the fold?"""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def check_store(
     * `rows`: if it is False, data files are not opened and only their lengths are checked.
     * `threads` is the number of threads that fetch metadata objects of one partition.
     * `progress` is called with (what is checked now and objects so far, partitions done, partitions in all).
-    * `workers` check the partitions of users' topics (None: this process). Comparisons between partitions are made here.
+    * `workers` check the partitions of users' topics (None: this process). Comparisons between partitions are made
+      here.
 
     Memory holds the state of one partition, the records of one segment, the transaction-state table, and 48 bytes for
     each marker that the table requires. Raises NotAStoreError if there is no part of a store,
@@ -175,8 +176,8 @@ class _StoreCheck:
         if not others:
             raise NotAStoreError(f"{self.reader.store.url} holds no txlog store: it is empty or missing. Check --store")
         raise NotAStoreError(
-            f"{self.reader.store.url} holds {few(others)}, and neither {names.STORE_DESCRIPTOR} nor a topic: it is not a "
-            "txlog store; name the root of a store"
+            f"{self.reader.store.url} holds {few(others)}, and neither {names.STORE_DESCRIPTOR} nor a topic: it is "
+            "not a txlog store; name the root of a store"
         )
 
     def _is_topic(self, entry: str) -> bool:
@@ -231,7 +232,7 @@ class _StoreCheck:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _add_unwritten(self) -> None:
-        """Add partitions without a folder that finished transactions wrote to, so that their folders are checked too."""
+        """Add partitions without a folder that finished transactions wrote to: these are checked, too."""
         for tp in self.transactions.expected:
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition not in topic.folders:

@@ -122,7 +122,8 @@ class TransactionCheck:
             if named is not None and named.name not in listed:
                 self.findings.missing(
                     tp.folder + named.name,
-                    f"the staged files of transactional.id {prepare.value.transactional_id!r}, which is {prepare.value.state}",
+                    f"the staged files of transactional.id {prepare.value.transactional_id!r}, which "
+                    f"is {prepare.value.state}",
                 )
 
     def _check_ids(self, tp: TopicPartition, state: PartitionState, followed: Decisions) -> None:
@@ -140,7 +141,8 @@ class TransactionCheck:
                 self.findings.note(
                     path,
                     "transactions that are finished",
-                    f"transactional.id {transactional_id!r} is {value.state}: decided, but some of its markers may still be missing",
+                    f"transactional.id {transactional_id!r} is {value.state}: decided, but some of its "
+                    "markers may still be missing",
                     "nothing: the next writer finishes it, and so does `txlog transactions expire --execute`",
                 )
                 self._check_prepared(path, followed.parts_of(value))
