@@ -62,7 +62,7 @@ _ALLOW_KEY_MOVEMENT = (
 )
 
 AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
-"""(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
+"""(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it."""
 
 
 def create_topic(
@@ -84,8 +84,7 @@ def create_topic(
 
     Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError.
     Raises MissingObjectError if that name has records and no metadata. Raises UnknownTopicOrPartitionError if the topic
-    that an earlier try has made was deleted since. Raises CoordinatorContentionError or OutcomeUnknownError as every
-    write of this module.
+    that an earlier try has made was deleted since. Raises CoordinatorContentionError, OutcomeUnknownError.
     """
     names.check_topic_name(topic)
     _check_partitions(topic, partitions)
@@ -107,12 +106,13 @@ def create_topic(
                 return old
             if not old.deleted:
                 raise TopicExistsError(
-                    f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter it, or choose another name"
+                    f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter "
+                    "it, or choose another name"
                 )
             if partitions < old.partitions:
                 raise InvalidPartitionsError(
-                    f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had {old.partitions}, and partitions "
-                    f"are never fewer; ask for at least {old.partitions}"
+                    f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had "
+                    f"{old.partitions}, and partitions are never fewer; ask for at least {old.partitions}"
                 )
             # The new topic must not show rows of the old one (W40).
             yield from finish_deletion(old, append_log_start)
@@ -202,8 +202,8 @@ def delete_topic(
     """Delete a topic. Return its `deleted` version.
 
     This creates a `deleted` version, then appends `log_start` = LEO in every partition. All tries of one call pass the
-    same `target`, from `topic_to_delete`, and the same `write_id`. A later try finishes what an earlier one began, and does
-    not touch a topic that was created again under the name (W50).
+    same `target`, from `topic_to_delete`, and the same `write_id`. A later try finishes what an earlier one began, and
+    does not touch a topic that was created again under the name (W50).
 
     For a topic that is already deleted, the call finishes what an interrupted call left. Then it raises
     UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `topic_to_delete`, and
@@ -234,8 +234,8 @@ def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -
         yield from finish_deletion(metadata, append_log_start)
     except TxlogError as error:
         raise OutcomeUnknownError(
-            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its partitions failed ({error.problem}). "
-            "hint: repeat the same call: it ends them"
+            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its "
+            f"partitions failed ({error.problem}). hint: repeat the same call: it ends them"
         ) from error
 
 
@@ -258,9 +258,10 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
     found = yield from find_topic(topic)
     if found is None:
         raise MissingObjectError(
-            f"{names.topic_metadata_path(topic, 0)}: is missing, but {topic}/{partitions[0]} holds records of a topic of that name. Its "
-            f"metadata was not removed by txlog, and a new topic would show the old rows. hint: restore {topic}/topic.*.json from a copy, "
-            f"choose another name, or remove the whole folder {topic}/ if its rows are not needed"
+            f"{names.topic_metadata_path(topic, 0)}: is missing, but {topic}/{partitions[0]} holds records of a topic "
+            "of that name. Its metadata was not removed by txlog, and a new topic would show the old rows. "
+            f"hint: restore {topic}/topic.*.json from a copy, choose another name, or remove the whole folder "
+            f"{topic}/ if its rows are not needed"
         )
     return found
 
@@ -280,16 +281,16 @@ def check_case(topic: str) -> Program[None]:
     twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
     if topic not in others and twin is not None:
         raise InvalidTopicError(
-            f"topic name {topic!r} differs from {twin!r} in case only; a topic of that name exists or existed, and some file systems use one "
-            "folder for both names. hint: choose another name"
+            f"topic name {topic!r} differs from {twin!r} in case only; a topic of that name exists or existed, and "
+            "some file systems use one folder for both names. "
+            "hint: choose another name"
         )
 
 
 def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
-    """Create a version.
+    """Create a version, and return whether it is in the chain now (W39): False if another one has its number.
 
-    Return whether this very version is in the chain now (W39); False if another one has its number. Raises RecordTooLargeError for
-    a version that no reader would take: nobody could use the topic any more.
+    Raises RecordTooLargeError for a version that no reader would take: nobody could use the topic any more.
     """
     path = names.topic_metadata_path(metadata.topic, metadata.number)
     data = encode_readable(path, metadata, instead="the topic stays as it is")
@@ -297,8 +298,7 @@ def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
     def look(outcome: PutOutcome) -> Program[bool | None]:
         if outcome is PutOutcome.WRITTEN:
             return True
-        # Another version won, or this one won and the answer was lost. Versions are never removed, so the stored one
-        # decides.
+        # Another version won, or this one won and the answer was lost. The stored one decides: versions stay.
         held = yield Get(path)
         return (
             None
@@ -319,8 +319,8 @@ def _check_publication(ctx: Context, topic: TopicMetadata, before: TopicMetadata
         and (before is None or before.config.get("publish.formats") != wanted)
     ):
         raise UnsupportedStoreError(
-            f"topic {topic.topic!r}: publish.formats={wanted} needs the feature {PUBLICATION!r}, and the store was made without it. hint: copy the topic "
-            "to a new store"
+            f"topic {topic.topic!r}: publish.formats={wanted} needs the feature {PUBLICATION!r}, and the store was "
+            "made without it. hint: copy the topic to a new store"
         )
 
 
@@ -336,8 +336,8 @@ def _altered(
     _check_partitions(current.topic, count)
     if count < current.partitions:
         raise InvalidPartitionsError(
-            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and partitions cannot be removed. hint: create a new topic "
-            "and copy the rows"
+            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and partitions cannot "
+            "be removed. hint: create a new topic and copy the rows"
         )
     new_names = {field.name for field in added}
     kept = [field for field in current.schema if field.name not in new_names]
@@ -369,8 +369,7 @@ def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: 
     """Raise if new rows of a key would be in another partition than older ones, unless `allowed` permits it (W39).
 
     Turning compaction on, or giving it another key, also raises if an earlier version has moved keys, or has changed
-    which rows are tombstones. No request if keys do not move. Otherwise one LIST, and a GET for each earlier version for
-    this look at the history.
+    which rows are tombstones. No request if keys do not move. Otherwise one LIST, and a GET for each earlier version.
     """
     compacts = is_compacted(changed)
     if changed.partitions > current.partitions and set_keys(current):
@@ -380,18 +379,20 @@ def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: 
         )
         if compacts or is_compacted(current):
             raise InvalidPartitionsError(
-                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both. hint: create a new topic and copy the rows"
+                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both. "
+                "hint: create a new topic and copy the rows"
             )
         if not allowed:
             raise InvalidPartitionsError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
     elif _moves_keys(current, changed) and (yield from _partitions_with_records(current.topic)):
         moves = (
-            f"topic {current.topic!r}: the change ({_layout_text(current)}; then {_layout_text(changed)}) would move keys to other partitions "
-            "than their older rows"
+            f"topic {current.topic!r}: the change ({_layout_text(current)}; then {_layout_text(changed)}) would move "
+            "keys to other partitions than their older rows"
         )
         if compacts:
             raise InvalidConfigurationError(
-                f"{moves}, and compaction would keep rows of a key in both. hint: create a new topic with these settings and copy the rows"
+                f"{moves}, and compaction would keep rows of a key in both. "
+                "hint: create a new topic with these settings and copy the rows"
             )
         if key_ids(current) != key_ids(changed) and not allowed:
             raise InvalidConfigurationError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
@@ -415,12 +416,13 @@ def _check_history(newest: TopicMetadata, key: tuple[int | str, ...]) -> Program
         column = tombstone_change(earlier.schema, later.schema, key)
         if column is not None:
             raise InvalidConfigurationError(
-                f"{compact} take older rows for tombstones, or tombstones for rows: version {later.number} changed the column {column!r}. {copy}"
+                f"{compact} take older rows for tombstones, or tombstones for rows: version {later.number} changed "
+                f"the column {column!r}. {copy}"
             )
         if _moves_keys(earlier, later) and (yield from _partitions_with_records(newest.topic)):
             raise InvalidConfigurationError(
-                f"{compact} keep old rows of a key: version {later.number} moved keys to other partitions ({_layout_text(earlier)}; then "
-                f"{_layout_text(later)}). {copy}"
+                f"{compact} keep old rows of a key: version {later.number} moved keys to other partitions "
+                f"({_layout_text(earlier)}; then {_layout_text(later)}). {copy}"
             )
         later = earlier
 
@@ -476,16 +478,18 @@ def check_config(topic: str, config: Mapping[str, object | None], schema: Sequen
     for column in parsed.key_columns:
         if column not in columns:
             raise InvalidConfigurationError(
-                f"topic {topic!r}: key.columns names {column!r}, which is not a column.{nearest(column, columns)} The columns are "
-                f"{', '.join(columns)}"
+                f"topic {topic!r}: key.columns names {column!r}, which is not a column.{nearest(column, columns)} The "
+                f"columns are {', '.join(columns)}"
             )
         if columns[column] not in KEY_TYPES:
             raise InvalidConfigurationError(
-                f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; use {', '.join(KEY_TYPES)}"
+                f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; "
+                f"use {', '.join(KEY_TYPES)}"
             )
     if "compact" in parsed.cleanup_policy and not parsed.key_columns:
         raise InvalidConfigurationError(
-            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns; name the columns of the key there"
+            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns; name "
+            "the columns of the key there"
         )
     return checked
 
