@@ -103,7 +103,10 @@ def without_result(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -
 
 
 def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any]) -> list[str]:
-    """Measure each spec, and keep its samples at once, so that a stopped run loses only one. Return those that failed."""
+    """Measure each spec, and keep its samples at once, so that a stopped run loses only one.
+
+    Return those that failed.
+    """
     console = Console(file=sys.stderr)
     failed = []
     began = time.perf_counter()

@@ -1,6 +1,6 @@
 """How are the results kept and shown? Raw samples and figures in JSON; tables in Markdown.
 
-A run keeps its samples. The documentation keeps their figures in a file beside its page, and the page is made from that file.
+A run keeps its samples. The documentation keeps their figures in a file beside its page, and the page is made from it.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def conditions_text(results: Sequence[dict[str, Any]]) -> str:
 
 
 def summary(measured: Measured, about: dict[str, Any]) -> dict[str, Any]:
-    """Return what the documentation keeps of a result, as JSON's types: every goal and every figure, without the samples."""
+    """Return what the documentation keeps of a result, as JSON's types: goals and figures without the samples."""
     spec = measured.spec
     figures = {
         name: {figure: _figure(measured, name, figure) for figure in measured.figures(name)} for name in measured.rounds
@@ -192,7 +192,7 @@ def results_table(published: Iterable[dict[str, Any]]) -> str:
 
 
 def missed(published: Iterable[dict[str, Any]], specs: Sequence[Spec]) -> str:
-    """Return the goals that were measured and are not met, as a list: the figure, what was tried, and where the floor is."""
+    """Return the goals that were measured and are not met, as a list: figure, what was tried, where the floor is."""
     floors = {(spec.row, spec.title): spec.floor for spec in specs}
     lines = []
     for each in published:

@@ -1,6 +1,7 @@
 """Write the files that repeat what stands elsewhere (`make conf`).
 
-conf/txlog.toml and the options in docs/kafka.md repeat tables in the code, conf/minimum.txt what pyproject.toml declares.
+conf/txlog.toml and the options in docs/kafka.md repeat tables in the code, conf/minimum.txt what pyproject.toml
+declares.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def render_toml() -> str:
     It has every key with its sentence, default and range, each line ready to be uncommented.
     """
     lines = [
-        "# Settings of txlog, with their defaults. Uncomment the settings to change, and name this file in TXLOG_CONFIG or",
+        "# Settings of txlog, with their defaults. Uncomment the settings to change, and name this file in "
+        "TXLOG_CONFIG or",
         "# --config. A setting that is given to a call, a client or a topic overrides the one here.",
         "#",
         "# Written by conf/generate.py from the table in txlog/config/table.py; edit it there.",
@@ -63,7 +65,7 @@ def with_options(page: str) -> str:
 
 
 def lowest_versions() -> str:
-    """Return pip's constraints for the lowest versions of everything but Spark, on the lowest Python that has them all."""
+    """Return pip's constraints for the lowest versions of everything but Spark, on the lowest Python with them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = (*(backend.extra for backend in BACKENDS), "metrics", "otel")
     chosen = [project["optional-dependencies"][name] for name in extras]

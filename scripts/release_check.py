@@ -1,8 +1,8 @@
 """Is this checkout ready for a release (`make release-check`)?
 
-It builds the sdist, and the wheel from it. It checks the metadata of both, and that version, CHANGELOG.md, CITATION.cff and
-docs/install.md agree. It installs each file into an empty virtual environment, and runs the README's first program there,
-twice. With `--final` the version must have its date, and the checkout must have no changes.
+It builds the sdist, and the wheel from it. It checks the metadata of both, and that version, CHANGELOG.md, CITATION.cff
+and docs/install.md agree. It installs each file into an empty virtual environment, and runs the README's first program
+there, twice. With `--final` the version must have its date, and the checkout must have no changes.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ CITATION_KEYS = {
 
 
 def citation_problems(citation: str) -> Iterator[str]:
-    """Yield what breaks the Citation File Format 1.2.0: keys, required values, and the types of those that are used here."""
+    """Yield what breaks the Citation File Format 1.2.0: keys, required values, and the types of those used here."""
     cited = yaml.safe_load(citation)
     if unknown := set(cited) - CITATION_KEYS:
         yield f"unknown keys {sorted(unknown)}"

@@ -1,4 +1,4 @@
-"""A real Kafka: one KRaft node on loopback from Kafka's own JARs, and its Python client (`confluent-kafka`, extra `bench`)."""
+"""A real Kafka: one KRaft node on loopback from Kafka's own JARs, and its Python client `confluent-kafka`."""
 
 from __future__ import annotations
 

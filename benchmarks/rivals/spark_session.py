@@ -1,4 +1,4 @@
-"""The Spark session of all contestants on Spark, except Iceberg's: txlog's defaults, and Delta from the package `delta-spark`."""
+"""The Spark session of all contestants on Spark, except Iceberg's: txlog's defaults, and Delta of `delta-spark`."""
 
 from __future__ import annotations
 

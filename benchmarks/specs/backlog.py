@@ -1,11 +1,12 @@
 """Row growth: does a process that comes back need more, the more others have written meanwhile?
 
 Other processes write rows, transactions and offsets, while the process of each operation is idle. Then it makes its
-call. Each of its requests takes `REQUEST_MS` of the store's clock, so requests and time are counts which repeat exactly.
-Each call is made twice: while the others rest, and while they write on at a steady pace.
+call. Each of its requests takes `REQUEST_MS` of the store's clock, so requests and time are counts which repeat
+exactly. Each call is made twice: while the others rest, and while they write on at a steady pace.
 
-A call has a bound that does not depend on what the others wrote. It is the sum over the partitions that the call looks at:
-the slots that it follows by name, and the tail that it opens then. Maintenance and reads may also look at each new segment.
+A call has a bound that does not depend on what the others wrote. It is the sum over the partitions that the call looks
+at: the slots that it follows by name, and the tail that it opens then. Maintenance and reads may also look at each new
+segment.
 """
 
 from __future__ import annotations

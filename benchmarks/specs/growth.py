@@ -99,7 +99,7 @@ def groups(size: int) -> Bench:
 
 
 def ids(size: int) -> Bench:
-    """Transactional ids, all in one partition of `__transaction_state`; each commits once to one partition of a topic."""
+    """Transactional ids, all in one partition of `__transaction_state`; each commits once to one partition."""
     place = World({"transaction.state.log.num.partitions": 1})
     bench = Bench(place)
     with closing(place.open()) as store:
@@ -252,7 +252,7 @@ def at_size(place: Place, *, build: Callable[[int], Bench], size: int) -> Iterat
 
 
 SIZES = {"groups": 500, "ids": 500, "segments": 500, "partitions": 50, "running": 240}
-"""The smaller size of each. An internal topic has one partition here and 50 by default, so 2,000 ids stand for 100,000."""
+"""The smaller size of each. An internal topic has one partition here and 50 by default: 2,000 ids stand for 100,000."""
 PER_COMMIT_FIGURES = {
     "groups": ("commit an offset",),
     "ids": ("commit a transaction", "append a batch"),

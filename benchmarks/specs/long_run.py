@@ -154,7 +154,10 @@ class _Sampled(World):
 
 
 def _transactions(stack: ExitStack, store: Store) -> Iterator[None]:
-    """Run one transaction after the other with producers that stay open. A seed decides the kind and the end of each."""
+    """Run one transaction after the other with producers that stay open.
+
+    A seed decides the kind and the end of each.
+    """
     dice = random.Random(20_000)
     producers = [
         stack.enter_context(store.producer(f"producer-{number}", staged=number % 2 == 1)) for number in range(PRODUCERS)

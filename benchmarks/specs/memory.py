@@ -3,8 +3,8 @@
 The sizes are those of lineitem at TPC-H's scale factors 1 and 10. The rows of the first part are random bytes, which
 compression cannot make smaller.
 
-A JVM fills the heap that it is given before it collects garbage, so its size on a large heap says nothing. Here it has a
-heap of 1 GB, which it fills at the start. The rows of scale factor 10 take several times as much: a write or a scan
+A JVM fills the heap that it is given before it collects garbage, so its size on a large heap says nothing. Here it has
+a heap of 1 GB, which it fills at the start. The rows of scale factor 10 take several times as much: a write or a scan
 that keeps them fails. If memory outside of the heap grows with the rows, the ratio shows it.
 """
 
@@ -155,8 +155,8 @@ SPECS = (
         ),
         once=True,
         floor=(
-            "a scan keeps at most 64 MiB of decoded rows waiting, and four threads each hold a row group. 576 MB do not fill that, so ten times the rows "
-            "need 80 MiB more. It stays below 600 MiB. Not tried: fewer threads."
+            "a scan keeps at most 64 MiB of decoded rows waiting, and four threads each hold a row group. 576 MB do "
+            "not fill that, so ten times the rows need 80 MiB more. It stays below 600 MiB. Not tried: fewer threads."
         ),
     ),
     Spec(

@@ -36,10 +36,11 @@ SPECS = (
             Goal(of="txlog", figure="ms", statistic="p99", at_most=60),
         ),
         floor=(
-            "the slowest one in a hundred seal a segment, with about 10 ms of CPU time. Or they read about 100 records of other processes then, "
-            "with about 8 ms. Eight processes share two cores, so each takes four times as long. Tried: joined batches before they are encoded, a fifth "
-            "less CPU time. Tried: sealing after the rows are acknowledged, by the process that began the segment. The next send of that producer "
-            "still waits for it."
+            "the slowest one in a hundred seal a segment, with about 10 ms of CPU time. Or they read about 100 "
+            "records of other processes then, with about 8 ms. Eight processes share two cores, so each takes four "
+            "times as long. Tried: joined batches before they are encoded, a fifth less CPU time. Tried: sealing "
+            "after the rows are acknowledged, by the process that began the segment. The next send of that "
+            "producer still waits for it."
         ),
     ),
 )

@@ -19,7 +19,7 @@ IDLE_S = 0.1
 
 @contextmanager
 def puts(place: Place, *, staged: bool | None = None) -> Iterator[Callable[[], Samples]]:
-    """Yield a turn that counts the conditional PUTs between begin and the return of commit, one transaction at a time."""
+    """Yield a turn that counts the conditional PUTs of one transaction, from its begin to the return of commit."""
     log.create(place.folder, inputs.RECORDS)
     with log.opened(place.folder) as (store, counting), store.producer("bench", staged=staged) as producer:
         call = log.transaction(producer, inputs.records(SMALL["rows"], place.seed), range(1))
@@ -59,8 +59,9 @@ SPECS = (
             Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.0, statistic="p99"),
         ),
         floor=(
-            "eleven objects at about 0.7 ms of Python's CPU time each: encode, read back as a reader does (W5), digest, link. Tried: rows that wait "
-            "for the commit (15.5 to 10.8 ms), and markers in parallel, which share the interpreter's lock."
+            "eleven objects at about 0.7 ms of Python's CPU time each: encode, read back as a reader does (W5), "
+            "digest, link. Tried: rows that wait for the commit (15.5 to 10.8 ms), and markers in parallel, which "
+            "share the interpreter's lock."
         ),
     ),
     Spec(

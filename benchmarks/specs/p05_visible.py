@@ -1,4 +1,4 @@
-"""Row P5: from the call of commit until a read_committed consumer in another process has the rows, both with default settings."""
+"""Row P5: from the call of commit until a read_committed consumer of another process has the rows, by default."""
 
 from __future__ import annotations
 
@@ -142,9 +142,10 @@ SPECS = (
             Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.5),
         ),
         floor=(
-            "a commit costs 2 PUTs, and the follower sees it at its next look. It has waited for 20 to 120 ms then, and looks every 1 to 8 ms. "
-            "Tried: one pause of 500 ms (347 ms until seen) and pauses that double each time (30 ms). Shorter pauses would cost an idle consumer "
-            "more requests than it had before (docs/settings.md). A broker sends the rows instead."
+            "a commit costs 2 PUTs, and the follower sees it at its next look. It has waited for 20 to 120 ms then, "
+            "and looks every 1 to 8 ms. Tried: one pause of 500 ms (347 ms until seen) and pauses that double each "
+            "time (30 ms). Shorter pauses would cost an idle consumer more requests than it had before "
+            "(docs/settings.md). A broker sends the rows instead."
         ),
     ),
 )

@@ -34,8 +34,9 @@ SPECS = (
         contestants=spark_sides("many_commits", ("txlog, native", "Iceberg"), rows=ROWS, commits=COMMITS),
         goals=(Goal(of="txlog, native", figure="s", versus="Iceberg", at_most=1.0),),
         floor=(
-            "Iceberg counts from its metadata, in a plan without a task. txlog plans in Python and gives Spark a file a sealed segment and the rows "
-            "of the tail. Tried: inline rows in one task, plans kept for an unchanged end (0.51 to 0.16 s)."
+            "Iceberg counts from its metadata, in a plan without a task. txlog plans in Python and gives Spark a "
+            "file a sealed segment and the rows of the tail. Tried: inline rows in one task, plans kept for an "
+            "unchanged end (0.51 to 0.16 s)."
         ),
         warm_up=2,
     ),
@@ -48,8 +49,9 @@ SPECS = (
         ),
         goals=(Goal(of="txlog, native", figure="MB", versus="delta-rs", at_most=1.0),),
         floor=(
-            "a commit stores its rows twice, in the decision and in the marker, until maintenance removes both. Tried: compression of the rows as a whole "
-            "(13.6 to 5.8 MB). With inline.max.bytes = 0 the rows are stored once, in a file, and this costs one PUT more."
+            "a commit stores its rows twice, in the decision and in the marker, until maintenance removes both. "
+            "Tried: compression of the rows as a whole (13.6 to 5.8 MB). With inline.max.bytes = 0 the rows are "
+            "stored once, in a file, and this costs one PUT more."
         ),
         once=True,
     ),

@@ -31,8 +31,9 @@ SPECS = (
         title="micro-batch of a stream that follows small commits",
         contestants=spark_sides("stream_source", ("txlog, native", "Iceberg", "Delta"), rows=100, times=10),
         floor=(
-            "a stream out of txlog goes through Spark's Python data source. A micro-batch costs two calls into a Python process, and a Python worker "
-            "reads its rows. Spark has no hook for a native source without Java code."
+            "a stream out of txlog goes through Spark's Python data source. A micro-batch costs two calls "
+            "into a Python process, and a Python worker reads its rows. Spark has no hook for a native "
+            "source without Java code."
         ),
         goals=(Goal(of="txlog, native", figure="ms", versus="Iceberg", at_most=1.0),),
     ),

@@ -1,4 +1,4 @@
-"""Row P15: requests on S3 after 105 commits, counted at the server: a commit by a new process, and a cold read of all."""
+"""Row P15: requests on S3 after 105 commits, counted at the server: a commit by a new process, and a cold read."""
 
 from __future__ import annotations
 
@@ -92,9 +92,10 @@ def rival(place: Place, *, reading: bool) -> Iterator[Callable[[], Samples]]:
 
 
 FLOOR = (
-    "12 requests do not depend on the log. They are 1 for the store, 3 for the topic (W46 included), 4 that open the table and the partition, and 4 PUTs. "
-    "Each record since the last snapshot is one GET more, all of them in one round. Tried: segments of 16 records for the table of transactions, "
-    "where 105 commits left up to 100 records before. Shorter segments would write more snapshots than they save GETs."
+    "12 requests do not depend on the log. They are 1 for the store, 3 for the topic (W46 included), 4 that open the "
+    "table and the partition, and 4 PUTs. Each record since the last snapshot is one GET more, all of them in one "
+    "round. Tried: segments of 16 records for the table of transactions, where 105 commits left up to 100 records "
+    "before. Shorter segments would write more snapshots than they save GETs."
 )
 
 

@@ -50,9 +50,9 @@ SPECS = (
             Goal(of="txlog, staged", figure="ms", at_most=1.15 * 2 * LATENCY_MS),
         ),
         floor=(
-            "three rounds are the floor. Before its decision the producer looks whether the topics of its rows were deleted (W46). The look must "
-            "come after the last row was handed over, and a decision cannot be taken back, so the look is beside neither. Until it existed, "
-            "rows for a deleted topic were committed and lost."
+            "three rounds are the floor. Before its decision the producer looks whether the topics of its rows were "
+            "deleted (W46). The look must come after the last row was handed over, and a decision cannot be taken "
+            "back, so the look is beside neither. Until it existed, rows for a deleted topic were committed and lost."
         ),
     ),
 )

@@ -70,8 +70,8 @@ SPECS = (
             *(Goal(of=f"{percent} % aborted", figure="s", versus=NONE, at_most=MOST) for percent in (1, 10, 50)),
         ),
         floor=(
-            "aborted transactions cost a reader no CPU time: at half this size, reads of 0 to 50 % aborted take 0.38 to 0.39 s of it, and the ratio of 10 % to "
-            "0 % has quartiles of 0.94 to 1.03. What is left is noise."
+            "aborted transactions cost a reader no CPU time: at half this size, reads of 0 to 50 % aborted take 0.38 "
+            "to 0.39 s of it, and the ratio of 10 % to 0 % has quartiles of 0.94 to 1.03. What is left is noise."
         ),
         rounds=5,
     ),
