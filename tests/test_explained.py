@@ -155,6 +155,25 @@ def test_figures_of_other_pages_are_those_of_their_source() -> None:
     assert int(month) == round(float(row("docs/costs.md", "`txlog exporter`, a scrape")[3]))
 
 
+def test_the_first_table_of_the_readme_has_the_figures_of_the_benchmarks() -> None:
+    def row(page: str, start: str) -> list[str]:
+        (line,) = re.findall(rf"^\| {re.escape(start)}.*$", PAGES[page], re.MULTILINE)
+        return [cell.strip(" *") for cell in line.strip("|").split("|")][1:]
+
+    page = "docs/benchmarks.md"
+    kills = [cell.rpartition("; ")[2] for cell in row(page, "points of a micro-batch; kills")]
+    assert set(row(page, "rows lost, doubled by them")) == {"0, 0"}
+    shown = row("README.md", "SIGKILL at every point")
+    assert [re.findall(r"\d+", cell) for cell in shown] == [["0", number] for number in kills]
+    same, other = (row(page, f"checkpoint deleted, {cuts} cuts") for cuts in ("same", "other"))
+    ours, delta, files = row("README.md", "**checkpoint deleted")
+    assert (same[0], same[2]) == (f"refused{ours.removeprefix('refuses')}", "nothing lost or doubled")
+    assert " ".join(re.findall(r"\d+ of \d+ rows|doubled", same[1])) == "400 of 400 rows doubled"
+    assert delta == "doubled 400 of 400 rows"
+    assert (other[2], files.partition(" if ")[0]) == ("200 lost", "200 rows lost")
+    assert row("README.md", "several tables")[:2] == row(page, "several tables in one commit")[:2] == ["yes", "no"]
+
+
 def test_the_formula_has_the_prices_of_the_table() -> None:
     (formula,) = re.findall(r"^dollars = (.*)$", PAGES["docs/costs.md"], re.MULTILINE)
     prices = Prices()
