@@ -15,7 +15,7 @@ from rich.table import Table
 from lab.explore.catalogue import MUTANTS, SCENARIOS
 from lab.explore.rules import NAMES
 from lab.explore.runner import MutantResult, ScenarioResult, Task, run
-from lab.explore.scenarios import Size
+from lab.explore.scene import Size
 from lab.spread import add_processes, spread
 
 

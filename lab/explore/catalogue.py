@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from lab.explore import columns, mutants, past, publications, scenarios, sharing, small
-from lab.explore.mutants import Mutant
-from lab.explore.scenarios import Scenario
+from lab.explore import (
+    appends,
+    columns,
+    compactions,
+    expiry,
+    groups,
+    merges,
+    past,
+    publications,
+    publishing,
+    reads,
+    restored,
+    sharing,
+    small,
+    topics,
+    transactions,
+    vacuums,
+)
+from lab.explore.mutant import Mutant
+from lab.explore.scene import Scenario
 
-_SUBJECTS = (scenarios, small, past, publications, columns, sharing)
+_SUBJECTS = (
+    appends,
+    transactions,
+    expiry,
+    groups,
+    reads,
+    merges,
+    compactions,
+    vacuums,
+    topics,
+    restored,
+    publishing,
+    small,
+    past,
+    publications,
+    columns,
+    sharing,
+)
 
 SCENARIOS: dict[str, Scenario] = {
     name: scenario for subject in _SUBJECTS for name, scenario in subject.SCENARIOS.items()
 }
-MUTANTS: tuple[Mutant, ...] = (
-    *mutants.MUTANTS,
-    *small.MUTANTS,
-    *past.MUTANTS,
-    *publications.MUTANTS,
-    *columns.MUTANTS,
-    *sharing.MUTANTS,
-)
+MUTANTS: tuple[Mutant, ...] = tuple(mutant for subject in _SUBJECTS for mutant in subject.MUTANTS)
 """Each broken rule, and the scenario that must notice it."""

@@ -7,9 +7,9 @@ from typing import Any
 from lab.explore import client as calls
 from lab.explore.client import Call, Client, patiently
 from lab.explore.explorer import Budget
-from lab.explore.mutants import Mutant
+from lab.explore.mutant import Mutant
 from lab.explore.publisher import COLUMNS
-from lab.explore.scenarios import A, Scenario, Scene, Size, context
+from lab.explore.scene import A, Scenario, Scene, Size, context
 from txlog.core import envelope, names
 from txlog.core.effects import NewId, Program, PutIfAbsent
 from txlog.core.evolution import AddColumn, Change, DropColumn, RenameColumn

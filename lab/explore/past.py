@@ -12,8 +12,8 @@ from lab.explore.cleaner import compact, merge
 from lab.explore.client import Call, Client, Word, rows_of
 from lab.explore.explorer import Budget
 from lab.explore.keys import Compacted
-from lab.explore.mutants import Mutant
-from lab.explore.scenarios import HOUR_MS, KEYED, A, B, Scenario, Scene, Size, context
+from lab.explore.mutant import Mutant
+from lab.explore.scene import HOUR_MS, KEYED, A, B, Scenario, Scene, Size, context
 from lab.explore.world import START_MS
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition

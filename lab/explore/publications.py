@@ -10,9 +10,10 @@ from lab.explore.cleaner import compact, merge, vacuum, wait
 from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget, ClockErrors
 from lab.explore.keys import Compacted
-from lab.explore.mutants import Mutant
+from lab.explore.mutant import Mutant
 from lab.explore.publisher import publish
-from lab.explore.scenarios import (
+from lab.explore.publishing import is_topic, publish_scene, published_topic
+from lab.explore.scene import (
     BRIEF,
     HOUR_MS,
     KEYED,
@@ -22,9 +23,6 @@ from lab.explore.scenarios import (
     Scene,
     Size,
     context,
-    is_topic,
-    publish_scene,
-    published_topic,
 )
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.effects import Now, Program

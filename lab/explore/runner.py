@@ -11,10 +11,10 @@ import msgspec
 from lab.explore import frames
 from lab.explore.catalogue import MUTANTS, SCENARIOS
 from lab.explore.explorer import Exploration, Violation
-from lab.explore.mutants import Mutant, patched
+from lab.explore.mutant import Mutant, patched
 from lab.explore.publisher import rows_are_words
 from lab.explore.rules import Rules
-from lab.explore.scenarios import Scenario, Size
+from lab.explore.scene import Scenario, Size
 from lab.explore.world import decoded_once
 from txlog.errors import TxlogError
 

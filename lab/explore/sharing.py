@@ -12,8 +12,8 @@ from lab.explore import client as calls
 from lab.explore.cleaner import wait
 from lab.explore.client import SESSION_MS, TWO_PARTITIONS, Call, Client, patiently
 from lab.explore.explorer import Budget, ClockErrors
-from lab.explore.mutants import Mutant
-from lab.explore.scenarios import Scenario, Scene, Size
+from lab.explore.mutant import Mutant
+from lab.explore.scene import Scenario, Scene, Size
 from txlog.core import members
 from txlog.core.ages import ClockReading
 from txlog.core.effects import Program, ReadClocks

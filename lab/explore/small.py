@@ -13,8 +13,8 @@ from lab.explore import client as calls
 from lab.explore.cleaner import merge, vacuum
 from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget
-from lab.explore.mutants import Mutant
-from lab.explore.scenarios import TABLE, A, B, C, Scenario, Scene, Size, context
+from lab.explore.mutant import Mutant
+from lab.explore.scene import TABLE, A, B, C, Scenario, Scene, Size, context
 from txlog.core import fates
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition

@@ -14,9 +14,9 @@ from lab.explore import frames, runner
 from lab.explore.catalogue import MUTANTS, SCENARIOS
 from lab.explore.explorer import Budget, Exploration, Explorer
 from lab.explore.machine import Machine, WaitUntil
-from lab.explore.mutants import Mutant
+from lab.explore.mutant import Mutant
 from lab.explore.runner import explore, hunt
-from lab.explore.scenarios import Scenario, Scene, Size
+from lab.explore.scene import Scenario, Scene, Size
 from lab.explore.world import START_MS, World
 from txlog.core.effects import Delete, Gather, Get, List, NewId, Now, PutIfAbsent, PutOutcome, ReadClocks, Sleep
 from txlog.errors import StorageError
