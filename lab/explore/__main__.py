@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.explore.catalogue import MUTANTS, SCENARIOS
-from lab.explore.rules import NAMES
 from lab.explore.runner import MutantResult, ScenarioResult, Task, run
 from lab.explore.scene import Size
+from lab.explore.store_rules import NAMES
 from lab.spread import add_processes, spread
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import bound, deletes
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_LISTING, Mutant, program_of
@@ -77,7 +78,7 @@ def _stale_txn(size: Size) -> Scene:
     scene.dies("x!", owner, calls.abort(), "orders/")
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
     scene.before("y", scene.client("x"), calls.init(), calls.send(A, "b"), *([calls.commit()] if full else []))
-    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("slow", slow, keeper_calls.roll_forward())
     scene.actor("late", owner, calls.send(A, "c"))
     scene.actor("cleaner", scene.client(), bound(A))
     return scene

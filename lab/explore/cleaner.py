@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from lab.compacting import KeyedRow, choose, reach
-from lab.explore.client import Call, Client, rows_of_pieces
+from lab.explore.client import Call, Client
+from lab.explore.keeper_calls import rows_of_pieces
 from lab.explore.keys import is_tombstone, key_of
 from lab.explore.machine import WaitUntil
 from lab.explore.publisher import retention_of

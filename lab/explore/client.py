@@ -8,28 +8,21 @@ compare the notes with the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from lab.older_writers import staged_offsets
-from txlog.config import IsolationLevel
 from txlog.core import names
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, ReadClocks, WriteRows
-from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
+from txlog.core.effects import InlineRows, NewId, NewProducerId, Program, ReadClocks, WriteRows
 from txlog.core.groups import OffsetsCondition
-from txlog.core.members import find_member, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     NO_SEQUENCE,
     DataFile,
-    GroupMember,
-    GroupRow,
-    OffsetValue,
     StagedPart,
     StagedRows,
     TopicMetadata,
@@ -39,26 +32,18 @@ from txlog.core.records import (
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import (
     AbortableError,
-    CommitFailedError,
-    CorruptRecordError,
     FencedError,
-    InvalidRequestError,
-    MissingObjectError,
-    OffsetOutOfRangeError,
     OutcomeUnknownError,
     RetriableError,
-    StoreChangedError,
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import expiry, groups, members, topic_changes, transactions
+from txlog.protocol import expiry, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
-from txlog.protocol.load import get_fresh_view, load, refresh
-from txlog.protocol.read import ReadPlan, plan_read
+from txlog.protocol.load import get_fresh_view
 from txlog.protocol.seal import seal
-from txlog.protocol.snapshot import take_snapshot
 
 T = TypeVar("T")
 Word: TypeAlias = tuple[TopicPartition, str]
@@ -153,9 +138,6 @@ class Client:
 
 Call: TypeAlias = Callable[[Client], Program[Client]]
 
-SESSION_MS = 45_000
-TWO_PARTITIONS = {"orders": 2}
-
 
 def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
     """Retry the identical call while that is allowed; raise its last error.
@@ -182,7 +164,7 @@ def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool =
     raise AssertionError
 
 
-def _refused(error: TxlogError, kind: str) -> str:
+def refused(error: TxlogError, kind: str) -> str:
     """Return the kind of note for a call that ended in `error`."""
     return "unknown" if isinstance(error.__cause__, OutcomeUnknownError) else kind
 
@@ -240,7 +222,7 @@ def register(*tps: TopicPartition) -> Call:
                 client, lambda: transactions.add_partitions(client.ctx, client.views, txn, tps)
             )
         except TxlogError as error:
-            return (yield from _failed(client, error))
+            return (yield from failed(client, error))
         assert not isinstance(registered, Skipped)
         return replace(client, views=views).taking(registered)
 
@@ -285,7 +267,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
                 unknown=client.txn is not None,
             )
         except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
-            return (yield from _failed(client.noted(_refused(error, "refused"), words=said, tp=tp), error))
+            return (yield from failed(client.noted(refused(error, "refused"), words=said, tp=tp), error))
         except RetriableError as error:  # nothing was decided, and nothing will be
             return client.noted("refused", words=said, tp=tp, text=str(error), stop=True)
         except OutcomeUnknownError as error:
@@ -360,7 +342,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
     return call
 
 
-def _finishing(client: Client, finish: Callable[[], Program[Views]]) -> Program[Client]:
+def finishing(client: Client, finish: Callable[[], Program[Views]]) -> Program[Client]:
     """Finish a decided transaction; what becomes of it does not hang on this call."""
     try:
         views = yield from patiently(client, finish)
@@ -375,7 +357,7 @@ def complete() -> Call:
     def call(client: Client) -> Program[Client]:
         assert client.txn is not None
         txn = client.txn
-        return (yield from _finishing(client, lambda: transactions.complete(client.ctx, client.views, txn)))
+        return (yield from finishing(client, lambda: transactions.complete(client.ctx, client.views, txn)))
 
     return call
 
@@ -401,208 +383,6 @@ def commit(version: TxnVersion | None = None, *, then_abort: bool = False) -> Ca
 
 def abort() -> Call:
     return end(commit=False)
-
-
-def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged: bool = False) -> Call:
-    """Call send_offsets_to_transaction for partition 0 of `orders`; without `offset`, send the next one.
-
-    `expected`: under the condition that the committed offset is still `client.started`.
-    """
-
-    def call(client: Client) -> Program[Client]:
-        assert client.txn is not None
-        txn = client.txn
-        target = offset if offset is not None else (client.started or 0) + 1
-        values = {TopicPartition("orders", 0): OffsetValue(offset=target)}
-        if staged:
-            parts = staged_offsets(group, values, client.ctx.constants, 0)
-            return replace(client, staged=(*client.staged, *parts), sent=(*client.sent, (0, target)))
-        condition = OffsetsCondition(expected={TopicPartition("orders", 0): client.started}) if expected else None
-        client = replace(client, sent=(*client.sent, (0, target)))
-        try:
-            views, registered = yield from patiently(
-                client, lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, condition)
-            )
-        except TxlogError as error:
-            return (yield from _failed(client, error))
-        assert not isinstance(registered, Skipped)
-        return replace(client, views=views).taking(registered)
-
-    return call
-
-
-def join_group(member: str, group: str = "g") -> Call:
-    """Let a consumer join its group."""
-
-    def call(client: Client) -> Program[Client]:
-        try:
-            views, value = yield from patiently(
-                client, lambda: groups.join_group(client.ctx, client.views, group, member, member, ("orders",))
-            )
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        condition = OffsetsCondition(generation=value.generation, member_id=member)
-        return replace(client, views=views, member=condition).noted("done")
-
-    return call
-
-
-def commit_offsets(offset: int, group: str = "g", *, outsider: bool = False) -> Call:
-    """Commit offsets plainly. The metadata of a member's commit contains its generation.
-
-    `outsider`: the metadata says that the consumer is no member, so the group must have no live one.
-    """
-
-    def call(client: Client) -> Program[Client]:
-        member = client.member
-        said = f"generation {member.generation}" if member is not None else "outsider" if outsider else ""
-        values = {TopicPartition("orders", 0): OffsetValue(offset=offset, metadata=said)}
-        try:
-            views = yield from patiently(
-                client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
-            )
-        except CommitFailedError as error:
-            return client.noted(_refused(error, "failed"), stop=True)
-        except (RetriableError, OutcomeUnknownError, AbortableError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        return replace(client, views=views).noted("done")
-
-    return call
-
-
-def join_members(member: str, instance_id: str = "", group: str = "g") -> Call:
-    """Let a consumer join a group whose members share the two partitions of `orders`."""
-    joining = GroupMember(
-        member_id=member,
-        instance_id=instance_id,
-        topics=("orders",),
-        assignors=("cooperative-sticky",),
-        session_timeout_ms=SESSION_MS,
-        generation=0,
-    )
-
-    def call(client: Client) -> Program[Client]:
-        try:
-            views, row = yield from patiently(
-                client, lambda: members.join(client.ctx, client.views, group, joining, TWO_PARTITIONS)
-            )
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        return _with_row(replace(client, views=views), row, member)
-
-    return call
-
-
-def sync_member(group: str = "g") -> Call:
-    """Let a member look at its group, give up what is not assigned to it any more, and take what is free."""
-
-    def call(client: Client) -> Program[Client]:
-        assert client.member is not None
-        name = client.member.member_id
-        try:
-            views, row = yield from patiently(client, lambda: members.look(client.ctx, client.views, group))
-            client = _with_row(replace(client, views=views), row, name)
-            if client.stopped or row is None:
-                return client
-            found = find_member(row.entry.value, name)
-            assert found is not None
-            held = client.held & partitions_of(found.assigned)
-            views, row = yield from patiently(
-                client, lambda: members.sync(client.ctx, client.views, group, name, held, TWO_PARTITIONS)
-            )
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        return _with_row(replace(client, views=views), row, name)
-
-    return call
-
-
-def beat_member(group: str = "g") -> Call:
-    """Let a member write a heartbeat."""
-
-    def call(client: Client) -> Program[Client]:
-        assert client.member is not None
-        name = client.member.member_id
-        try:
-            views, row = yield from patiently(client, lambda: members.heartbeat(client.ctx, client.views, group, name))
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        return replace(client, views=views).noted("done" if row is not None else "gone")
-
-    return call
-
-
-def leave_members(group: str = "g") -> Call:
-    """Let a member leave its group."""
-
-    def call(client: Client) -> Program[Client]:
-        assert client.member is not None
-        name = client.member.member_id
-        try:
-            views, _ = yield from patiently(client, lambda: members.leave(client.ctx, client.views, group, name))
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        return replace(client, views=views, held=frozenset()).noted("left", stop=True)
-
-    return call
-
-
-def commit_held(offset: int, group: str = "g", *, transaction: bool = False, everything: bool = False) -> Call:
-    """Commit an offset for each partition that the member reads, or for all. The metadata names member and generation."""
-
-    def call(client: Client) -> Program[Client]:
-        member, txn = client.member, client.txn
-        assert member is not None
-        said = f"member {member.member_id} {member.generation}"
-        values = {tp: OffsetValue(offset=offset, metadata=said) for tp in sorted(client.held)}
-        if everything:
-            values = {TopicPartition("orders", n): OffsetValue(offset=offset, metadata=said) for n in range(2)}
-        try:
-            if transaction and values:
-                assert txn is not None
-                client = replace(client, sent=(*client.sent, *((tp.partition, offset) for tp in values)))
-                views, registered = yield from patiently(
-                    client, lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, member)
-                )
-                assert not isinstance(registered, Skipped)
-                return replace(client, views=views).taking(registered)
-            views = yield from patiently(
-                client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
-            )
-        except CommitFailedError as error:
-            return client.noted(_refused(error, "failed"), stop=True)
-        except (RetriableError, OutcomeUnknownError, AbortableError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        return replace(client, views=views).noted("done")
-
-    return call
-
-
-def _with_row(client: Client, row: GroupRow | None, name: str) -> Client:
-    """Return the client as its group's row shows it; it stops if it is no member any more."""
-    found = find_member(row.entry.value, name) if row is not None else None
-    if found is None:
-        return client.noted("lost", stop=True)
-    condition = OffsetsCondition(generation=found.generation, member_id=name)
-    return replace(client, member=condition, held=partitions_of(found.owned)).noted("done")
-
-
-def fetch_offsets(group: str = "g") -> Call:
-    """Fetch the committed offset of partition 0 of `orders`, from which a job starts."""
-
-    def call(client: Client) -> Program[Client]:
-        tp = TopicPartition("orders", 0)
-        try:
-            views, found = yield from patiently(
-                client, lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp])
-            )
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error), stop=True)
-        value = found[tp]
-        started = value.offset if value is not None else None
-        return replace(client, views=views, started=started).noted("fetched", offsets=((0, started),))
-
-    return call
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -662,169 +442,6 @@ def _find_deleted(client: Client) -> Program[TxlogError | None]:
     return None
 
 
-# -- maintenance and readers ------------------------------------------------------------------------------------------
-
-
-def sweep() -> Call:
-    """Run the timeout sweep: roll PREPARE_* forward, abort overdue transactions, remove idle ids."""
-
-    def call(client: Client) -> Program[Client]:
-        try:
-            views, _ = yield from expiry.expire(client.ctx, client.views)
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error))
-        return replace(client, views=views).noted("done")
-
-    return call
-
-
-def roll_forward() -> Call:
-    """Finish the PREPARE_* that the client found long ago."""
-
-    def call(client: Client) -> Program[Client]:
-        assert client.prepare is not None
-        prepare = client.prepare
-        return (yield from _finishing(client, lambda: transactions.roll_forward(client.ctx, client.views, prepare)))
-
-    return call
-
-
-def operator_abort(transactional_id: str) -> Call:
-    """Run `txlog transactions abort`."""
-
-    def call(client: Client) -> Program[Client]:
-        views, _ = yield from transactions.abort_transaction(client.ctx, client.views, transactional_id)
-        return replace(client, views=views).noted("done")
-
-    return call
-
-
-def expire_producers(tp: TopicPartition) -> Call:
-    """End the state of idle producers."""
-
-    def call(client: Client) -> Program[Client]:
-        try:
-            views, _ = yield from expiry.expire_producers(client.ctx, client.views, tp)
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error))
-        return replace(client, views=views).noted("done")
-
-    return call
-
-
-def log_start(tp: TopicPartition, offset: int | None, *, deleted_version: int = 0) -> Call:
-    """Let retention move the log start; with a version: the topic was deleted."""
-
-    def call(client: Client) -> Program[Client]:
-        try:
-            views, _ = yield from patiently(
-                client, lambda: append_log_start(client.ctx, client.views, tp, offset, deleted_version)
-            )
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error))
-        return replace(client, views=views).noted("done")
-
-    return call
-
-
-def seal_all(*tps: TopicPartition) -> Call:
-    """Seal all finished segments."""
-
-    def call(client: Client) -> Program[Client]:
-        for tp in tps:
-            view = yield from load(client.ctx, tp)
-            yield from seal(client.ctx, view)
-        return client.noted("done")
-
-    return call
-
-
-def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Call:
-    """Poll once: the tail by name, then a plan from the end of the last poll, then its rows."""
-
-    def call(client: Client) -> Program[Client]:
-        held = client.views.get(tp)
-        before = next((note.end for note in reversed(client.notes) if note.kind == "read" and note.tp == tp), 0)
-        began_ms = yield Now()
-        try:
-            view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
-            for attempt in range(client.ctx.max_loads):
-                view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
-                try:
-                    rows = yield from rows_of(plan)
-                    break
-                except MissingObjectError:  # merged and deleted meanwhile: list again, and continue at the same offset
-                    now_ms = yield Now()
-                    if held is None and now_ms - began_ms < client.ctx.constants.delete_grace_ms:
-                        raise  # the objects of a plan stay for the grace
-                    if attempt == client.ctx.max_loads - 1:
-                        raise
-                    view = yield from load(client.ctx, tp)
-        except StoreChangedError as error:
-            return client.noted("failed", text=str(error), stop=True)
-        except OffsetOutOfRangeError:  # retention was faster: continue at the log start
-            return replace(client, views={}).noted("done")
-        except CorruptRecordError as error:
-            return client.noted("corrupt", text=str(error), stop=True)
-        after = replace(client, views={**client.views, tp: view})
-        return after.noted("read", tp=tp, offset=before, end=plan.end, rows=rows, text=isolation)
-
-    return call
-
-
-def look(*tps: TopicPartition, anew: bool = False) -> Call:
-    """Take a snapshot of these partitions, and read its rows.
-
-    `anew`: whether the views are loaded later, as in another process that received the cut.
-    """
-
-    def call(client: Client) -> Program[Client]:
-        views, cut = yield from take_snapshot(client.ctx, client.views, tps)
-        words: list[Word] = []
-        try:
-            for tp in tps:
-                view = (yield from load(client.ctx, tp)) if anew else views[tp]
-                view, plan = yield from plan_read(client.ctx, view, 0, None, "read_committed", cut=cut)
-                views = {**views, tp: view}
-                words += [(tp, word) for _, word in (yield from rows_of(plan))]
-            now = yield ReadClocks()
-            cut.check_age(now, client.ctx.constants.delete_grace_ms)
-        except InvalidRequestError:
-            return replace(client, views=views).noted("too old")
-        return replace(client, views=views).noted("looked", words=tuple(words), ends=tuple(cut.ends.items()))
-
-    return call
-
-
-def rows_of(plan: ReadPlan) -> Program[tuple[tuple[int, str], ...]]:
-    """Return the rows of a plan."""
-    return (yield from rows_of_pieces(plan.pieces, plan.start, plan.end))
-
-
-def rows_of_pieces(pieces: Iterable[Piece], start: int, end: int) -> Program[tuple[tuple[int, str], ...]]:
-    """Return the rows of `[start, end)` in those pieces; files are read as in the real reader, with one request each.
-
-    Raises MissingObjectError if a file no longer exists; the reader then lists again.
-    """
-    rows: list[tuple[int, str]] = []
-    for piece in pieces:
-        if isinstance(piece, InlinePiece):
-            stored: list[list[Any]] = [[None, word] for word in json.loads(piece.payload)]
-            ranges: tuple[RowRange, ...] = (piece.range,)
-        else:
-            data = yield Get(f"{piece.topic_partition.topic}/{piece.file.path}")
-            if data is None:
-                raise MissingObjectError(f"{piece.file.path} is gone")
-            stored, ranges = json.loads(data), piece.ranges
-        for each in ranges:
-            for row in range(each.rows):
-                offset, word = stored[each.first_row + row]
-                at = offset if each.by_column else each.base_offset + row
-                if start <= at < end:
-                    rows.append((at, word))
-    return tuple(rows)
-
-
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
@@ -836,7 +453,7 @@ def _write_file(client: Client, tp: TopicPartition, words: tuple[str, ...]) -> P
     return file
 
 
-def _failed(client: Client, error: TxlogError) -> Program[Client]:
+def failed(client: Client, error: TxlogError) -> Program[Client]:
     """React to a failed call of a transaction: abort if the error requires it, else stop."""
     if client.txn is None or isinstance(error, FencedError):
         return client.noted("failed", words=client.words, offsets=client.sent, text=type(error).__name__, stop=True)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import compact, everything, merge, vacuum, wait
 from lab.explore.explorer import Budget
 from lab.explore.keys import Compacted
@@ -36,7 +37,7 @@ def _compaction(size: Size) -> Scene:
     scene.before("p1", plain, calls.send(A, "d@k"), calls.send(A, "e"))
     scene.actor("compactor", scene.client(), compact(A, KEYED))
     scene.actor("owner", owner, calls.abort())
-    scene.actor("reader", scene.client(), *[calls.read(A)] * (2 if full else 1))
+    scene.actor("reader", scene.client(), *[keeper_calls.read(A)] * (2 if full else 1))
     return scene
 
 
@@ -49,7 +50,7 @@ def _compaction_merge(size: Size) -> Scene:
     scene.before("q", plain, calls.send(A, "d@j"))
     scene.actor("compactor", scene.client(), compact(A, KEYED), *[compact(A, KEYED)] * full)
     scene.actor("merger", scene.client(), merge(A))
-    scene.actor("reader", scene.client(), calls.read(A))
+    scene.actor("reader", scene.client(), keeper_calls.read(A))
     return scene
 
 
@@ -83,7 +84,7 @@ def _tombstone(size: Size) -> Scene:
     scene.actor("compactor", scene.client(), compact(A, KEYED), wait(HOUR_MS), compact(A, KEYED))
     scene.actor("merger", scene.client(), merge(A))
     if full:
-        scene.actor("reader", scene.client(), calls.read(A))
+        scene.actor("reader", scene.client(), keeper_calls.read(A))
     return scene
 
 
@@ -99,9 +100,9 @@ def _compaction_looks(size: Size) -> Scene:
     scene.dies("x!", owner, calls.commit(), B.folder)
     scene.before("q", plain, calls.send(A, "q@k"), calls.send(A, "r"))
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
-    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("slow", slow, keeper_calls.roll_forward())
     scene.actor("compactor", scene.client(), compact(A, KEYED), *[merge(A)] * full)
-    scene.actor("looks", scene.client(), calls.look(A, B))
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B))
     return scene
 
 
@@ -116,9 +117,9 @@ def _compaction_hides(size: Size) -> Scene:
     scene.dies("x!", owner, calls.commit(), B.folder)
     scene.before("r", scene.client(), calls.idempotent(), calls.send(A, "r"))
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
-    scene.actor("slow", slow, calls.roll_forward())
-    scene.cleaner("compactor", compact(A, KEYED), *[compact(A, KEYED)] * full, calls.look(A, B, anew=True))
-    scene.actor("looks", scene.client(), calls.look(A, B, anew=True))
+    scene.actor("slow", slow, keeper_calls.roll_forward())
+    scene.cleaner("compactor", compact(A, KEYED), *[compact(A, KEYED)] * full, keeper_calls.look(A, B, anew=True))
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B, anew=True))
     # A snapshot that begins after the compaction is never too old for it.
     scene.expects = {"compactor": {"looked"}}
     return scene
@@ -133,7 +134,7 @@ def _compaction_vacuum(size: Size) -> Scene:
     first = ("a@k",) if size == "full" else ("a@k", "b@k")
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, *first, in_file=True))
     scene.before("q", plain, *(calls.send(A, word) for word in (("-@k", "z") if size == "full" else ("z",))))
-    scene.actor("reader", scene.client(), calls.read(A))
+    scene.actor("reader", scene.client(), keeper_calls.read(A))
     scene.cleaner("cleaner", compact(A, KEYED), *[vacuum(A)] * (2 if size == "full" else 1))
     return scene
 

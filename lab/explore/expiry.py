@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import bound, deletes
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_APPLY, Mutant, may_expire_with_versions, no_guard
@@ -23,7 +24,7 @@ def _pause(size: Size) -> Scene:
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     plain = scene.before("p", scene.client(), calls.idempotent())
     scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
-    scene.actor("plain", plain, calls.send(A, "p"), *([calls.expire_producers(A)] if size == "full" else []))
+    scene.actor("plain", plain, calls.send(A, "p"), *([keeper_calls.expire_producers(A)] if size == "full" else []))
     scene.expects = {"owner": {"committed"}}
     return scene
 
@@ -39,7 +40,7 @@ def _expiry(size: Size) -> Scene:
     )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A), calls.opened(A))
     scene.actor("sleeper", owner, calls.send(A, "a"), *([calls.commit()] if full else []))
-    forget = [calls.sweep(), calls.expire_producers(A), *([calls.sweep()] if full else [])]
+    forget = [keeper_calls.sweep(), keeper_calls.expire_producers(A), *([keeper_calls.sweep()] if full else [])]
     scene.actor("maintenance", scene.client(), *forget)
     return scene
 
@@ -54,9 +55,9 @@ def _slow_marker(size: Size) -> Scene:
     owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
     scene.dies("x!", owner, calls.commit(), "orders/")
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
-    scene.actor("slow", slow, calls.roll_forward())
-    scene.actor("sweep", scene.client(), calls.sweep(), *([calls.sweep()] if size == "full" else []))
-    scene.actor("expiry", scene.client(), calls.expire_producers(A))
+    scene.actor("slow", slow, keeper_calls.roll_forward())
+    scene.actor("sweep", scene.client(), keeper_calls.sweep(), *([keeper_calls.sweep()] if size == "full" else []))
+    scene.actor("expiry", scene.client(), keeper_calls.expire_producers(A))
     return scene
 
 
@@ -69,7 +70,7 @@ def _forgotten(size: Size) -> Scene:
     )
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
-    scene.actor("maintenance", scene.client(), calls.expire_producers(A), bound(A))
+    scene.actor("maintenance", scene.client(), keeper_calls.expire_producers(A), bound(A))
     return scene
 
 
@@ -84,7 +85,9 @@ def _replay(size: Size) -> Scene:
     version = TxnVersion(version=5, scope="q")
     scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "batch 5 first"), calls.commit(version))
     scene.actor("again", scene.client("x"), calls.init(), calls.stage(A, "batch 5 again"), calls.commit(version))
-    scene.actor("sweep", scene.client(), calls.sweep(), *([calls.expire_producers(A)] if size == "full" else []))
+    scene.actor(
+        "sweep", scene.client(), keeper_calls.sweep(), *([keeper_calls.expire_producers(A)] if size == "full" else [])
+    )
     return scene
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls, member_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, Mutant, nothing
 from lab.explore.scene import TIMEOUT_MS, A, B, Scenario, Scene, Size, context
@@ -28,11 +29,11 @@ def _offsets(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",))
     ready = {
         name: scene.before(
-            name, scene.client(name), calls.init(), calls.fetch_offsets(), calls.stage(B, f"range by {name}")
+            name, scene.client(name), calls.init(), member_calls.fetch_offsets(), calls.stage(B, f"range by {name}")
         )
         for name in ("x", "y")
     }
-    send = calls.send_offsets(None, expected=True)
+    send = member_calls.send_offsets(None, expected=True)
     if size == "full":
         scene.actor("x", ready["x"], send, calls.commit())
     else:
@@ -46,10 +47,10 @@ def _pending(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(transactional_ids=("x",), budget=Budget(ticks=(TIMEOUT_MS + 1,) if full else ()))
     owner = scene.before(
-        "x", scene.client("x"), calls.init(), calls.fetch_offsets(), calls.send_offsets(3, expected=True)
+        "x", scene.client("x"), calls.init(), member_calls.fetch_offsets(), member_calls.send_offsets(3, expected=True)
     )
     scene.actor("x", owner, calls.commit())
-    scene.actor("plain", scene.client(), calls.commit_offsets(7), calls.fetch_offsets())
+    scene.actor("plain", scene.client(), member_calls.commit_offsets(7), member_calls.fetch_offsets())
     return scene
 
 
@@ -57,8 +58,8 @@ def _order(size: Size) -> Scene:
     """Two transactions with offsets of one group, neither with a condition: the later send counts."""
     full = size == "full"
     scene = Scene(transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
-    one = scene.before("x", scene.client("x"), calls.init(), calls.send_offsets(1, expected=False))
-    two = scene.before("y", scene.client("y"), calls.init(), calls.send_offsets(2, expected=False))
+    one = scene.before("x", scene.client("x"), calls.init(), member_calls.send_offsets(1, expected=False))
+    two = scene.before("y", scene.client("y"), calls.init(), member_calls.send_offsets(2, expected=False))
     scene.actor("x", one, calls.commit())
     scene.actor("y", two, calls.commit())
     return scene
@@ -69,21 +70,21 @@ def _internal(size: Size) -> Scene:
     ctx = context(internal_roll=RollPolicy(batches=2 if size == "full" else 1))
     scene = Scene(ctx=ctx, transactional_ids=("x",), budget=Budget(lost=1 if size == "full" else 0))
     owner = scene.before("x", scene.client("x"), calls.init())
-    scene.actor("owner", owner, calls.send_offsets(1, expected=True), calls.commit())
-    scene.actor("plain", scene.client(), calls.commit_offsets(7))
+    scene.actor("owner", owner, member_calls.send_offsets(1, expected=True), calls.commit())
+    scene.actor("plain", scene.client(), member_calls.commit_offsets(7))
     if size == "full":
-        scene.actor("sweep", scene.client(), calls.sweep())
+        scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
 def _generations(size: Size) -> Scene:
     """A second consumer joins a group while the first commits its offsets."""
     scene = Scene(budget=Budget(lost=2 if size == "full" else 1))
-    one = scene.before("one", scene.client(), calls.join_group("one"))
-    scene.actor("one", one, calls.commit_offsets(1))
-    scene.actor("two", scene.client(), calls.join_group("two"), calls.commit_offsets(2))
+    one = scene.before("one", scene.client(), member_calls.join_group("one"))
+    scene.actor("one", one, member_calls.commit_offsets(1))
+    scene.actor("two", scene.client(), member_calls.join_group("two"), member_calls.commit_offsets(2))
     if size == "full":
-        scene.actor("three", scene.client(), calls.join_group("three"))
+        scene.actor("three", scene.client(), member_calls.join_group("three"))
     return scene
 
 
@@ -95,72 +96,88 @@ def _members(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(transactional_ids=("x",) if full else (), budget=Budget(lost=1 if full else 0))
     one = scene.before(
-        "one", scene.client("x" if full else ""), *([calls.init()] if full else []), calls.join_members("one")
+        "one", scene.client("x" if full else ""), *([calls.init()] if full else []), member_calls.join_members("one")
     )
-    commits = [calls.sync_member(), calls.commit_held(2, everything=True)]
+    commits = [member_calls.sync_member(), member_calls.commit_held(2, everything=True)]
     if full:
-        commits = [calls.commit_held(1, transaction=True), calls.sync_member(), calls.commit()]
+        commits = [member_calls.commit_held(1, transaction=True), member_calls.sync_member(), calls.commit()]
     scene.actor("one", one, *commits)
-    scene.actor("producer", replace(one, txn=None), calls.commit_held(1))
-    scene.actor("two", scene.client(), calls.join_members("two"), calls.sync_member(), calls.commit_held(3))
+    scene.actor("producer", replace(one, txn=None), member_calls.commit_held(1))
+    scene.actor(
+        "two", scene.client(), member_calls.join_members("two"), member_calls.sync_member(), member_calls.commit_held(3)
+    )
     return scene
 
 
 def _outsider(size: Size) -> Scene:
     """A consumer that is no member commits plainly while a member joins, commits and leaves."""
     full = size == "full"
-    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(calls.SESSION_MS + 1,) if full else ()))
-    scene.actor("one", scene.client(), calls.join_members("one"), calls.commit_held(1), calls.leave_members())
-    scene.actor("outsider", scene.client(), calls.commit_offsets(7, outsider=True))
+    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(member_calls.SESSION_MS + 1,) if full else ()))
+    scene.actor(
+        "one",
+        scene.client(),
+        member_calls.join_members("one"),
+        member_calls.commit_held(1),
+        member_calls.leave_members(),
+    )
+    scene.actor("outsider", scene.client(), member_calls.commit_offsets(7, outsider=True))
     return scene
 
 
 def _member_sleeps(size: Size) -> Scene:
     """A member sleeps past its session, between any two requests of its commit, while another member goes on."""
     full = size == "full"
-    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(calls.SESSION_MS + 1,)))
-    one = scene.before("one", scene.client(), calls.join_members("one"))
-    two = scene.before("two", scene.client(), calls.join_members("two"))
-    one = scene.before("one again", one, calls.sync_member())
-    scene.actor("one", one, calls.commit_held(1), calls.beat_member(), *([calls.commit_held(2)] if full else []))
-    scene.actor("two", two, calls.beat_member(), calls.sync_member(), calls.commit_held(3))
+    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(member_calls.SESSION_MS + 1,)))
+    one = scene.before("one", scene.client(), member_calls.join_members("one"))
+    two = scene.before("two", scene.client(), member_calls.join_members("two"))
+    one = scene.before("one again", one, member_calls.sync_member())
+    scene.actor(
+        "one",
+        one,
+        member_calls.commit_held(1),
+        member_calls.beat_member(),
+        *([member_calls.commit_held(2)] if full else []),
+    )
+    scene.actor("two", two, member_calls.beat_member(), member_calls.sync_member(), member_calls.commit_held(3))
     return scene
 
 
 def _two_leaders(size: Size) -> Scene:
     """A member has died, and the two others make the next generation at once, beside a third that joins."""
     full = size == "full"
-    scene = Scene(budget=Budget(lost=1 if full else 0), past_ms=calls.SESSION_MS + 1)
-    scene.before("dead", scene.client(), calls.join_members("dead"))
+    scene = Scene(budget=Budget(lost=1 if full else 0), past_ms=member_calls.SESSION_MS + 1)
+    scene.before("dead", scene.client(), member_calls.join_members("dead"))
     scene.past_ms = 0
     one = scene.client()
-    scene.actor("one", one, calls.join_members("one"), calls.sync_member(), calls.commit_held(1))
-    scene.actor("two", scene.client(), calls.join_members("two"), calls.sync_member(), calls.commit_held(2))
+    scene.actor("one", one, member_calls.join_members("one"), member_calls.sync_member(), member_calls.commit_held(1))
+    scene.actor(
+        "two", scene.client(), member_calls.join_members("two"), member_calls.sync_member(), member_calls.commit_held(2)
+    )
     if full:
-        scene.actor("three", scene.client(), calls.join_members("three"))
+        scene.actor("three", scene.client(), member_calls.join_members("three"))
     return scene
 
 
 def _revoked(size: Size) -> Scene:
     """A member dies between giving up a partition and its record, or leaves; another one waits for the partition."""
     full = size == "full"
-    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(calls.SESSION_MS + 1,) if full else ()))
-    one = scene.before("one", scene.client(), calls.join_members("one"))
-    two = scene.before("two", scene.client(), calls.join_members("two"))
-    scene.actor("one", one, calls.sync_member(), calls.commit_held(1), calls.leave_members())
-    scene.actor("two", two, calls.sync_member(), calls.sync_member(), calls.commit_held(2))
+    scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(member_calls.SESSION_MS + 1,) if full else ()))
+    one = scene.before("one", scene.client(), member_calls.join_members("one"))
+    two = scene.before("two", scene.client(), member_calls.join_members("two"))
+    scene.actor("one", one, member_calls.sync_member(), member_calls.commit_held(1), member_calls.leave_members())
+    scene.actor("two", two, member_calls.sync_member(), member_calls.sync_member(), member_calls.commit_held(2))
     return scene
 
 
 def _static_member(size: Size) -> Scene:
     """A consumer joins with the `group.instance.id` of a member that still commits."""
     scene = Scene(budget=Budget(lost=1 if size == "full" else 0))
-    one = scene.before("one", scene.client(), calls.join_members("one", "first"))
-    two = scene.before("two", scene.client(), calls.join_members("two", "second"))
-    one = scene.before("one again", one, calls.sync_member())
-    scene.actor("one", one, calls.commit_held(1), calls.beat_member(), calls.commit_held(2))
-    scene.actor("two", two, calls.sync_member(), calls.commit_held(3))
-    scene.actor("heir", scene.client(), calls.join_members("heir", "first"), calls.commit_held(4))
+    one = scene.before("one", scene.client(), member_calls.join_members("one", "first"))
+    two = scene.before("two", scene.client(), member_calls.join_members("two", "second"))
+    one = scene.before("one again", one, member_calls.sync_member())
+    scene.actor("one", one, member_calls.commit_held(1), member_calls.beat_member(), member_calls.commit_held(2))
+    scene.actor("two", two, member_calls.sync_member(), member_calls.commit_held(3))
+    scene.actor("heir", scene.client(), member_calls.join_members("heir", "first"), member_calls.commit_held(4))
     return scene
 
 
@@ -183,7 +200,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 # -- mutants ----------------------------------------------------------------------------------------------------------
 
-SCRIPT = "lab.explore.client."
+SCRIPT = "lab.explore.member_calls."
 
 CHECK_MEMBER, CHECK_GENERATION = members.check_member, core_groups._check_generation
 
@@ -295,13 +312,13 @@ def _staged_condition(offset: int | None, *, expected: bool, group: str = "g", s
         _, found = yield from groups.fetch_offsets(client.ctx, client.views, group, [tp])
         held = found[tp]
         if (held.offset if held is not None else None) != client.started:
-            return (yield from calls._failed(client, CommitFailedError("another job took this range")))
+            return (yield from calls.failed(client, CommitFailedError("another job took this range")))
         return (yield from _ORIGINAL_SEND_OFFSETS(offset, expected=False, group=group, staged=True)(client))
 
     return call
 
 
-_ORIGINAL_SEND_OFFSETS = calls.send_offsets
+_ORIGINAL_SEND_OFFSETS = member_calls.send_offsets
 
 
 def _the_last_commit_wins(self: Any, row: Any) -> None:

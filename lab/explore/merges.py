@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import deletes, forget_cleans, merge
 from lab.explore.explorer import Budget, ClockErrors
 from lab.explore.mutant import (
@@ -59,7 +60,7 @@ def _merge(size: Size) -> Scene:
     scene.before("p3", plain, calls.send(A, "r"))
     scene.actor("merger", scene.client(), merge(A, SMALL_ONES))
     scene.actor("owner", owner, calls.abort())
-    scene.actor("reader", scene.client(), calls.read(A))
+    scene.actor("reader", scene.client(), keeper_calls.read(A))
     return scene
 
 
@@ -92,9 +93,9 @@ def _merge_looks(size: Size, past_ms: int = 0, constants: StoreConstants = CONST
     scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.dies("x!", owner, calls.commit(), B.folder)
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
-    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("slow", slow, keeper_calls.roll_forward())
     scene.actor("merger", scene.client(), merge(A))
-    scene.actor("looks", scene.client(), calls.look(A, B))
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B))
     return scene
 
 
@@ -131,8 +132,8 @@ def _merge_looks_forgotten(size: Size) -> Scene:
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "xa"), calls.send(B, "xb"))
     scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.dies("x!", owner, calls.commit(), B.folder)
-    scene.cleaner("maintenance", calls.sweep(), calls.sweep(), merge(A))
-    scene.actor("looks", scene.client(), calls.look(A, B))
+    scene.cleaner("maintenance", keeper_calls.sweep(), keeper_calls.sweep(), merge(A))
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B))
     return scene
 
 
@@ -143,9 +144,9 @@ def _retention_merge(size: Size) -> Scene:
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.before("x1", owner, calls.abort())
     scene.before("q", plain, calls.send(A, "q"), calls.send(A, "r"))
-    scene.actor("retention", scene.client(), calls.log_start(A, 1))
+    scene.actor("retention", scene.client(), keeper_calls.log_start(A, 1))
     scene.actor("merger", scene.client(), merge(A, SMALL_ONES), *([merge(A, SMALL_ONES)] if size == "full" else []))
-    scene.actor("reader", scene.client(), *[calls.read(A)] * (2 if size == "full" else 1))
+    scene.actor("reader", scene.client(), *[keeper_calls.read(A)] * (2 if size == "full" else 1))
     return scene
 
 

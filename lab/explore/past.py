@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import compact, merge
-from lab.explore.client import Call, Client, Word, rows_of
+from lab.explore.client import Call, Client, Word
 from lab.explore.explorer import Budget
+from lab.explore.keeper_calls import rows_of
 from lab.explore.keys import Compacted
 from lab.explore.mutant import Mutant
 from lab.explore.scene import HOUR_MS, KEYED, A, B, Scenario, Scene, Size, context
@@ -93,7 +95,7 @@ def _looks_back_small(size: Size) -> Scene:
     small = (calls.stage(A, "ba", inline=True), calls.stage(B, "bb", inline=True))
     scene.actor("x", x, calls.commit(), *small, calls.commit())
     if full:
-        scene.actor("sweep", scene.client(), calls.sweep())
+        scene.actor("sweep", scene.client(), keeper_calls.sweep())
     scene.actor("looks", scene.client(), look_back(A, B), look_back(A, B))
     return scene
 

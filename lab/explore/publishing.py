@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import merge, vacuum, wait
 from lab.explore.client import Client
 from lab.explore.explorer import Budget
@@ -144,12 +145,12 @@ def _publish_retention(size: Size) -> Scene:
     scene.before("m", scene.client(), merge(A))
     publisher = scene.before("n", publisher, publish())
     scene.before("q", plain, calls.send(A, "y", in_file=True))
-    scene.before("l", publisher, calls.log_start(A, 2), vacuum(A))
+    scene.before("l", publisher, keeper_calls.log_start(A, 2), vacuum(A))
     # It deletes the index of the file, so that the next one would delete the file.
     scene.past_ms = HOUR_MS
     scene.before("v", publisher, vacuum(A))
     scene.cleaner("publisher", publish(), client=publisher)
-    scene.cleaner("vacuum", *[calls.log_start(A, 3)] * full, vacuum(A), client=publisher)
+    scene.cleaner("vacuum", *[keeper_calls.log_start(A, 3)] * full, vacuum(A), client=publisher)
     return scene
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import INDEXES, bound, deletes, merge
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_LISTING, Mutant
@@ -27,7 +28,7 @@ def _seal(size: Size) -> Scene:
     two = scene.before("two", scene.client(), calls.idempotent())
     scene.actor("one", one, calls.send(A, "b"), calls.send(A, "c"))
     scene.actor("two", two, calls.send(A, "d"), *([calls.send(A, "e")] if full else []))
-    scene.actor("sealer", scene.client(), calls.seal_all(A))
+    scene.actor("sealer", scene.client(), keeper_calls.seal_all(A))
     return scene
 
 
@@ -38,7 +39,7 @@ def _seal_txn(size: Size) -> Scene:
     plain = scene.before("p", scene.client(), calls.idempotent())
     scene.actor("owner", owner, calls.abort(), calls.send(A, "b"), calls.commit())
     scene.actor("plain", plain, calls.send(A, "p"))
-    scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+    scene.actor("reader", scene.client(), keeper_calls.read(A), keeper_calls.read(A))
     return scene
 
 
@@ -52,7 +53,7 @@ def _reader(size: Size) -> Scene:
     plain = scene.before("p1", plain, calls.send(A, "p"))
     owner = scene.before("x1", owner, calls.abort(), calls.send(A, "b"), calls.commit())
     plain = scene.before("p2", plain, calls.send(A, "q"))
-    scene.actor("reader", scene.client(), *[calls.read(A)] * (3 if size == "full" else 2))
+    scene.actor("reader", scene.client(), *[keeper_calls.read(A)] * (3 if size == "full" else 2))
     scene.actor("cleaner", scene.client(), merge(A), bound(A, superseded=True))
     return scene
 
@@ -63,9 +64,9 @@ def _snapshot(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), budget=Budget(lost=1 if full else 0), recovers=False)
     staged = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "xa"), calls.stage(B, "xb"))
     eager = scene.before("y", scene.client("y"), calls.init(), calls.send(A, "ya"), calls.send(B, "yb"))
-    scene.actor("eager", eager, calls.commit(), *((calls.look(A, B),) if full else ()))
-    scene.actor("staged", staged, calls.commit(), *((calls.look(A, B),) if full else ()))
-    scene.actor("looks", scene.client(), calls.look(A, B))
+    scene.actor("eager", eager, calls.commit(), *((keeper_calls.look(A, B),) if full else ()))
+    scene.actor("staged", staged, calls.commit(), *((keeper_calls.look(A, B),) if full else ()))
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B))
     return scene
 
 
@@ -75,8 +76,8 @@ def _snapshot_new(size: Size) -> Scene:
         transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0), recovers=False
     )
     words = (calls.send(A, "xa"), calls.send(B, "xb"))
-    scene.actor("new", scene.client("x"), calls.init(), *words, calls.commit(), calls.look(A, B))
-    scene.actor("looks", scene.client(), calls.look(A, B))
+    scene.actor("new", scene.client("x"), calls.init(), *words, calls.commit(), keeper_calls.look(A, B))
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B))
     return scene
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, Mutant
 from lab.explore.scene import CONSTANTS, GRACE_MS, HOUR_MS, A, B, Scenario, Scene, Size
@@ -35,7 +36,7 @@ def _swapped(size: Size) -> Scene:
     scene.actor("plain", plain, calls.send(A, "d"))
     files = dict(scene.world.objects[number] for number in scene.world.stores[scene.store])
     scene.store = scene.world.from_files({**files, path: data, GHOST + path: files[path]})
-    scene.actor("reader", scene.client(), calls.read(A), *([calls.read(A)] if size == "full" else []))
+    scene.actor("reader", scene.client(), keeper_calls.read(A), *([keeper_calls.read(A)] if size == "full" else []))
     return scene
 
 
@@ -48,7 +49,7 @@ def _put_back(size: Size) -> Scene:
     copy = scene.store
     plain = scene.before("plain, later", plain, calls.send(A, "gone"))
     owner = scene.before("owner, later", owner, calls.send(A, "gone too"), calls.commit())
-    reader = scene.before("reader", scene.client(), calls.read(A))
+    reader = scene.before("reader", scene.client(), keeper_calls.read(A))
     scene.store = copy
     # It slept so long that it lists its partition before it appends.
     long_ago = ClockReading(START_MS - GRACE_MS)
@@ -56,7 +57,7 @@ def _put_back(size: Size) -> Scene:
     scene.actor("sleeper", replace(plain, views=views, sequences=()), calls.idempotent(), calls.send(A, "s"))
     scene.actor("plain", plain, calls.send(A, "a"))
     scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
-    scene.actor("reader", reader, calls.read(A))
+    scene.actor("reader", reader, keeper_calls.read(A))
     scene.actor("fresh", scene.client(), calls.idempotent(), calls.send(A, "n"))
     scene.expects = {name: {"failed"} for name in ("sleeper", "plain", "owner", "reader")}
     return scene

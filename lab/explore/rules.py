@@ -9,29 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from lab.explore.alone import run_alone
-from lab.explore.client import Client, Note, Word, rows_of
+from lab.explore.client import Client, Note, Word
+from lab.explore.keeper_calls import read_all
 from lab.explore.keys import Compacted, is_tombstone, superseded, wrong_rows, wrong_runs
 from lab.explore.oracle import Truth, read_chain
 from lab.explore.past_oracle import wrong_past
 from lab.explore.published import published_words, wrong_tables
 from lab.explore.publisher import publish_alone, retention_of
+from lab.explore.store_rules import (
+    current_runs,
+    highest_clean,
+    missing_markers,
+    of_older,
+    unregistered_batch,
+    wrong_decisions,
+    wrong_markers,
+    wrong_references,
+)
 from lab.explore.version_oracle import wrong_change, wrong_versions
-from lab.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
-from txlog.core import envelope, names
+from lab.explore.world import GHOST, START_MS, WRITTEN_AT, World
+from txlog.core import names
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import NewProducerId, Program
-from txlog.core.names import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    NumberedName,
-    SegmentObject,
-    TopicPartition,
-)
-from txlog.core.records import Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from txlog.core.records import TransactionMetadata
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
 from txlog.errors import TxlogError
@@ -39,24 +43,6 @@ from txlog.protocol import expiry, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context
 from txlog.protocol.load import load
-from txlog.protocol.read import plan_read
-
-NAMES = {
-    1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
-    10: "markers", 11: "recovery", 12: "offsets", 13: "clean-up", 14: "stale writers", 15: "liveness", 16: "references", 17: "snapshots",
-    18: "published",
-}  # fmt: skip
-"""Invariants of PROTOCOL.md that are checked here."""
-
-_EXCLUSIVE_OUTCOMES = {"PREPARE_COMMIT": "commit", "PREPARE_ABORT": "abort"}
-_LEGAL: dict[str, set[str | None]] = {
-    "EMPTY": {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", None},
-    "ONGOING": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
-    "PREPARE_COMMIT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
-    "PREPARE_ABORT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
-    "COMPLETE_COMMIT": {"PREPARE_COMMIT"},
-    "COMPLETE_ABORT": {"PREPARE_ABORT"},
-}
 
 
 @dataclass(slots=True)
@@ -243,7 +229,7 @@ class Rules:
         table = [row for tp, truth in truths.items() if tp.topic == TRANSACTION_STATE_TOPIC for row in truth.table]
         if (wrong := wrong_versions(self._objects(store), truths)) is not None:
             return wrong
-        for rule in (_decisions, _markers, _atomic, _registered):
+        for rule in (wrong_decisions, wrong_markers, missing_markers, unregistered_batch):
             if (wrong := rule(table, truths)) is not None:
                 return wrong
         for prefix in self.exclusive:
@@ -279,7 +265,7 @@ class Rules:
         """Check one partition by itself: the oracle's truth, and whether shipped code agrees."""
         files = dict(self.world.objects[number] for number in objects)
         truth = read_chain(files, tp)
-        wrong = truth.wrong or _references(tp, files)
+        wrong = truth.wrong or wrong_references(tp, files)
         rows: dict[int, str] = {}
         if wrong is None and self.judges:
             wrong = self._seen(tp, objects, truth)
@@ -291,12 +277,12 @@ class Rules:
                     if each.record.base_offset in truth.committed
                     and (each.record.transactional or each.record.kind == "commit")
                 ]
-                claim = wrong_runs(_current_runs(tp, files), rows, batches, policy)
+                claim = wrong_runs(current_runs(tp, files), rows, batches, policy)
                 wrong = None if claim is None else f"13 clean-up: {tp}: {claim}"
         return _Partition(truth, wrong, rows)
 
     def _shown(self, tp: TopicPartition, objects: frozenset[int]) -> dict[int, str]:
-        program = _read_all(self.ctx, tp, "read_committed")
+        program = read_all(self.ctx, tp, "read_committed")
         return dict(run_alone(self.world, self.world.store_id(objects), self.times[0], program)[1])
 
     def _seen(self, tp: TopicPartition, objects: frozenset[int], truth: Truth) -> str | None:
@@ -321,7 +307,7 @@ class Rules:
             return None
         for isolation, expected in (("read_committed", truth.stable), ("read_uncommitted", truth.kept(truth.words))):
             try:
-                rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, isolation))[1])
+                rows = dict(run_alone(self.world, store, now_ms, read_all(self.ctx, tp, isolation))[1])
             except (TxlogError, AssertionError) as error:
                 return f"13 clean-up: {tp} cannot be read: {type(error).__name__}: {error}"
             policy = self.compacted.get(tp)
@@ -344,7 +330,7 @@ class Rules:
         if any(marker.kind == "abort" for marker in truth.markers):
             # A search for aborted transactions ends at the end of the range.
             for end in range(truth.log_start_offset + 1, truth.last_stable_offset):
-                rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, "read_committed", end))[1])
+                rows = dict(run_alone(self.world, store, now_ms, read_all(self.ctx, tp, "read_committed", end))[1])
                 expected = {at: word for at, word in truth.stable.items() if at < end}
                 if policy is not None:
                     what = wrong_rows(rows, expected, truth.stable, policy)
@@ -355,8 +341,7 @@ class Rules:
         twice = [word for word in truth.words.values() if list(truth.words.values()).count(word) > 1]
         return f"3 once: {tp}: rows are there twice: {sorted(set(twice))}" if twice else None
 
-    # -- answers that clients got
-    # -----------------------------------------------------------------------------------------
+    # -- answers that clients got -------------------------------------------------------------------------------------
 
     def _note(self, store: int, note: Note) -> str | None:
         if note.kind == "broken":
@@ -445,7 +430,7 @@ class Rules:
         if path not in self.world.files(store):
             return None
         objects = self.world.folder(store, note.tp.folder)
-        clean = _highest_clean(frozenset(self.world.objects[number] for number in objects))
+        clean = highest_clean(frozenset(self.world.objects[number] for number in objects))
         known = {run.name.index for run in clean.runs} | {each.name for each in clean.superseded} if clean else set()
         if note.text in known:
             return None
@@ -506,172 +491,6 @@ class Rules:
             ]
             for record in mine:
                 for note in ready:
-                    if (what := _is_of_older(record, note)) is not None:
+                    if (what := of_older(record, note)) is not None:
                         return f"8 fencing: {tp}: {what} got in at offset {record.base_offset} after init had returned epoch {note.producer_epoch}"
         return None
-
-
-# -- rules over a whole store -----------------------------------------------------------------------------------------
-
-_Table = list[tuple[int, str, TransactionMetadata | None]]
-
-
-def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """4: one outcome for each transaction, legal transitions, epochs that only rise, a version that only a commit changes."""
-    last: dict[str, TransactionMetadata | None] = {}
-    outcomes: dict[tuple[int, int], str] = {}
-    for offset, key, txn in table:
-        before = last.get(key)
-        last[key] = txn
-        if txn is None:
-            continue
-        where = f"4 decision: {key!r} at {offset}"
-        if txn.state not in _LEGAL or (before.state if before is not None else None) not in _LEGAL[txn.state]:
-            return f"{where}: {txn.state} follows {before.state if before is not None else 'nothing'}"
-        if before is not None and before.producer_id == txn.producer_id and txn.producer_epoch < before.producer_epoch:
-            return f"{where}: the epoch went back from {before.producer_epoch} to {txn.producer_epoch}"
-        own_epoch = txn.last_epoch if txn.state in _EXCLUSIVE_OUTCOMES else txn.producer_epoch
-        if before is not None and before.state in _EXCLUSIVE_OUTCOMES and own_epoch != before.producer_epoch:
-            return f"{where}: {txn.state} of epoch {own_epoch} follows {before.state} of epoch {before.producer_epoch}"
-        if txn.state == "EMPTY" and before is not None and txn.producer_epoch <= before.producer_epoch:
-            return f"8 fencing: {key!r} at {offset}: an init took the epoch {txn.producer_epoch} of another instance"
-        outcome = _EXCLUSIVE_OUTCOMES.get(txn.state)
-        if outcome is not None:
-            if outcomes.setdefault((txn.producer_id, txn.last_epoch), outcome) != outcome:
-                return f"{where}: the transaction of epoch {txn.last_epoch} has two outcomes"
-            if txn.producer_epoch != txn.last_epoch + 1:
-                return f"{where}: PREPARE carries epoch {txn.producer_epoch}, the transaction's was {txn.last_epoch}"
-        prepare = before if txn.state.startswith("COMPLETE") else None
-        if prepare is not None and (txn.producer_epoch, txn.state[9:]) != (prepare.producer_epoch, prepare.state[8:]):
-            return f"{where}: {txn.state} with epoch {txn.producer_epoch} after {prepare.state} with {prepare.producer_epoch}"
-        if before is not None and txn.state != "PREPARE_COMMIT" and txn.txn_version != before.txn_version:
-            return f"{where}: {txn.state} changed the version from {before.txn_version} to {txn.txn_version}"
-        if before is not None and txn.txn_version < before.txn_version:
-            return f"{where}: the version went back from {before.txn_version} to {txn.txn_version}"
-        if before is not None and txn.state == "PREPARE_COMMIT" and before.txn_version == txn.txn_version >= 0:
-            return f"{where}: version {txn.txn_version} was committed twice"
-    return None
-
-
-def _markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """10: a marker belongs to a decision, is in a partition that the decision names, and exists once."""
-    decided = {
-        (txn.producer_id, txn.producer_epoch): txn
-        for _, _, txn in table
-        if txn is not None and txn.state in _EXCLUSIVE_OUTCOMES
-    }
-    for tp, truth in truths.items():
-        seen: set[tuple[int, int]] = set()
-        for marker in truth.markers:
-            key = (marker.producer_id, marker.producer_epoch)
-            where = f"10 markers: {tp}: the {marker.kind.upper()} at {marker.base_offset} of producer {key[0]}, epoch {key[1]}"
-            txn = decided.get(key)
-            if txn is None or _EXCLUSIVE_OUTCOMES[txn.state] != marker.kind:
-                return f"{where} was never decided so"
-            if tp not in txn.partitions and tp not in [part.topic_partition for part in txn.staged]:
-                return f"{where} is in no partition of its transaction"
-            if key in seen:
-                return f"{where} is there twice"
-            seen.add(key)
-    return None
-
-
-def _atomic(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """5: before any record of the id follows PREPARE_*, the marker, with the staged rows, is in every partition."""
-    for number, (offset, key, txn) in enumerate(table):
-        before = [t for _, other, t in table[:number] if other == key]
-        prepare = before[-1] if before else None
-        if prepare is None or prepare.state not in _EXCLUSIVE_OUTCOMES:
-            continue
-        for tp in {*prepare.partitions, *(part.topic_partition for part in prepare.staged)}:
-            there = truths[tp].markers if tp in truths else []
-            if not any(
-                (m.producer_id, m.producer_epoch, m.kind)
-                == (prepare.producer_id, prepare.producer_epoch, _EXCLUSIVE_OUTCOMES[prepare.state])
-                for m in there
-            ):
-                after = "the tombstone" if txn is None else txn.state
-                return (
-                    f"5 atomic: {key!r}: {after} at {offset}, and {tp} has no marker of epoch {prepare.producer_epoch}"
-                )
-    return None
-
-
-def _registered(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """9: every eager transactional batch is in a partition that its transaction registered."""
-    registered = {
-        (txn.producer_id, txn.producer_epoch, tp)
-        for _, _, txn in table
-        if txn is not None and txn.state == "ONGOING"
-        for tp in txn.partitions
-    }
-    for tp, truth in truths.items():
-        for each in truth.stored:
-            record = each.record
-            eager = record.kind == "data" and record.transactional
-            if eager and (record.producer_id, record.producer_epoch, tp) not in registered:
-                return f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch {record.producer_epoch}, was not registered"
-    return None
-
-
-def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
-    """16: no record that counts, and no index, names a missing file; all segments below a boundary are sealed."""
-    there = {path: data for path, data in files.items() if not path.startswith(GHOST)}
-    if again := next((path for path in there if path.endswith(WRITTEN_AGAIN)), None):
-        return f"16 references: {again.removesuffix(WRITTEN_AGAIN)} was written twice: a name of rows is for one writer"
-    boundary, ends = 0, {0}
-    named: dict[str, list[str]] = {}
-    for path, data in there.items():
-        parsed = names.parse_partition_object(path[len(tp.folder) :])
-        match parsed:
-            case NumberedName(kind="batch"):
-                record, _ = envelope.decode(data, CommitRecord, path)
-                named[path] = [file.path for file in record.files]
-            case NumberedName(kind="boundary"):
-                boundary = max(boundary, envelope.decode(data, Boundary, path)[0].offset)
-            case SegmentObject(segment=segment, kind="index"):
-                ends.add(segment.end_offset)
-                named[path] = [file.path for file in envelope.decode(data, SegmentIndex, path)[0].files]
-    for path, wanted in named.items():
-        for each in wanted:
-            if f"{tp.topic}/{each}" not in there:
-                return f"16 references: {path} names {each}, which is gone"
-    return None if boundary in ends else f"16 references: {tp}: a boundary at {boundary}, where no segment ends"
-
-
-@lru_cache(maxsize=10_000)
-def _highest_clean(objects: frozenset[tuple[str, bytes]]) -> Clean | None:
-    cleans = sorted((path, data) for path, data in objects if path.endswith(".clean") and not path.startswith(GHOST))
-    return envelope.decode(cleans[-1][1], Clean, cleans[-1][0])[0] if cleans else None
-
-
-def _current_runs(tp: TopicPartition, files: Mapping[str, bytes]) -> list[SegmentIndex]:
-    """Return the indexes of the runs that the highest `.clean` names."""
-    clean = _highest_clean(frozenset(files.items()))
-    paths = [tp.folder + run.name.index for run in clean.runs] if clean is not None else []
-    return [envelope.decode(files[path], SegmentIndex, path)[0] for path in paths]
-
-
-def _is_of_older(record: CommitRecord, note: Note) -> str | None:
-    if (
-        record.kind == "data"
-        and (record.producer_id == note.producer_id)
-        and record.producer_epoch < note.producer_epoch
-    ):
-        return f"a batch of epoch {record.producer_epoch}"
-    for entry in record.entries:
-        txn = getattr(entry, "value", None)
-        if not isinstance(txn, TransactionMetadata) or txn.producer_id != note.producer_id:
-            continue
-        old_commit = txn.state == "PREPARE_COMMIT" and txn.last_epoch < note.producer_epoch
-        if txn.producer_epoch < note.producer_epoch or old_commit:
-            return f"{txn.state} of epoch {txn.producer_epoch}"
-    return None
-
-
-def _read_all(
-    ctx: Context, tp: TopicPartition, isolation: Any, end: int | None = None
-) -> Program[tuple[tuple[int, str], ...]]:
-    view = yield from load(ctx, tp)
-    _, plan = yield from plan_read(ctx, view, view.state.log_start_offset, end, isolation)
-    return (yield from rows_of(plan))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lab.explore import client as calls
+from lab.explore import member_calls
 from lab.explore.cleaner import wait
-from lab.explore.client import SESSION_MS, TWO_PARTITIONS, Call, Client, patiently
+from lab.explore.client import Call, Client, patiently
 from lab.explore.explorer import Budget, ClockErrors
+from lab.explore.member_calls import SESSION_MS, TWO_PARTITIONS
 from lab.explore.mutant import Mutant
 from lab.explore.scene import Scenario, Scene, Size
 from txlog.core import members
@@ -179,7 +180,7 @@ def _stranger(size: Size) -> Scene:
     scene = _scene(size, {"stranger": AHEAD})
     one = scene.before("one", scene.client(), join("one"))
     scene.actor("one", one, sync(), beat(), commit(1))
-    scene.actor("stranger", scene.client(), calls.commit_offsets(5, "h"))
+    scene.actor("stranger", scene.client(), member_calls.commit_offsets(5, "h"))
     scene.actor("two", scene.client(), join("two"), sync(), *[sync()] * full, commit(2))
     scene.expects = {"one": {"done"}, "two": {"done"}}
     return scene
@@ -192,7 +193,7 @@ def _stranger_dies(size: Size) -> Scene:
     scene.before("dead", scene.client(), join("dead"))
     two = scene.before("two", scene.client(), join("two"))
     scene.before("dead again", scene.client(), beat_as("dead"))
-    scene.actor("stranger", scene.client(), calls.commit_offsets(5, "h"))
+    scene.actor("stranger", scene.client(), member_calls.commit_offsets(5, "h"))
     scene.actor("two", two, sync(), *watching(full), sync(), owns_all())
     scene.expects = {"two": {"owns all", "lost", "gone"}}
     return scene

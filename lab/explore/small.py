@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls, member_calls
 from lab.explore.cleaner import merge, vacuum
 from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget
@@ -37,7 +38,7 @@ def resume() -> Call:
 def take_over_and_fetch(client: Client) -> Program[Client]:
     """Let a job resume from the offsets of its group."""
     client = yield from calls.init()(client)
-    return client if client.stopped else (yield from calls.fetch_offsets()(client))
+    return client if client.stopped else (yield from member_calls.fetch_offsets()(client))
 
 
 def work(tp: TopicPartition, word: str, offset: int) -> Call:
@@ -47,7 +48,7 @@ def work(tp: TopicPartition, word: str, offset: int) -> Call:
         if client.started is not None:
             return client.noted("done", stop=True)
         client = yield from calls.stage(tp, word, inline=True)(client)
-        client = yield from calls.send_offsets(offset, expected=False)(client)
+        client = yield from member_calls.send_offsets(offset, expected=False)(client)
         return client if client.stopped else (yield from calls.commit()(client))
 
     return call
@@ -63,7 +64,7 @@ def _small(size: Size) -> Scene:
     scene.actor("owner", owner, calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())
     if full:
-        scene.actor("sweep", scene.client(), calls.sweep())
+        scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
@@ -73,8 +74,8 @@ def _small_next(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if full else 0))
     owner = scene.before("x", scene.client("x"), calls.init(), *hold((A, "aa"), (B, "ab")))
     scene.actor("owner", owner, calls.commit(), *hold((A, "ba"), (B, "bb")), calls.commit())
-    scene.actor("looks", scene.client(), calls.look(A, B))
-    scene.actor("sweep", scene.client(), calls.sweep())
+    scene.actor("looks", scene.client(), keeper_calls.look(A, B))
+    scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
@@ -86,7 +87,7 @@ def _small_sealed(size: Size) -> Scene:
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.actor("owner", owner, calls.commit())
     scene.actor("plain", plain, calls.send(A, "q"), merge(A))
-    scene.actor("reader", scene.client(), *[calls.read(A)] * (2 if full else 1))
+    scene.actor("reader", scene.client(), *[keeper_calls.read(A)] * (2 if full else 1))
     return scene
 
 
@@ -106,7 +107,7 @@ def _small_list(size: Size) -> Scene:
     else:
         scene.dies("x!", owner, calls.commit(), A.folder)
         slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
-        scene.actor("slow", slow, calls.roll_forward())
+        scene.actor("slow", slow, keeper_calls.roll_forward())
     scene.actor("takeover", scene.client("x"), calls.init(), *([*hold((A, "b")), calls.commit()] if full else []))
     scene.cleaner("vacuum", vacuum(TABLE))
     return scene
@@ -131,7 +132,7 @@ def _small_mixed(size: Size) -> Scene:
     began = (calls.init(), calls.send(A, "a"), *hold((A, "b")), calls.stage(B, "c"))
     owner = scene.before("x", scene.client("x"), *began)
     scene.actor("owner", owner, calls.commit(), *hold((A, "d")), calls.abort())
-    scene.actor("sweep", scene.client(), calls.sweep(), *[calls.sweep()] * full)
+    scene.actor("sweep", scene.client(), keeper_calls.sweep(), *[keeper_calls.sweep()] * full)
     return scene
 
 
@@ -170,7 +171,7 @@ _HIDES = fates.AbortedRanges.hides
 
 
 def _fetch_and_take_over(client: Client) -> Program[Client]:
-    client = yield from calls.fetch_offsets()(client)
+    client = yield from member_calls.fetch_offsets()(client)
     return client if client.stopped else (yield from calls.init()(client))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_APPLY, Mutant
 from lab.explore.scene import A, C, Scenario, Scene, Size, context
@@ -25,9 +26,9 @@ def _retention(size: Size) -> Scene:
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
-    scene.actor("retention", scene.client(), calls.log_start(A, 2))
+    scene.actor("retention", scene.client(), keeper_calls.log_start(A, 2))
     if full:
-        scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+        scene.actor("reader", scene.client(), keeper_calls.read(A), keeper_calls.read(A))
     return scene
 
 
@@ -41,7 +42,7 @@ def _deletion(size: Size) -> Scene:
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.opened(A))
     scene.actor("owner", staged, calls.commit())
     scene.actor("plain", plain, calls.send(A, "p"))
-    scene.actor("deletion", scene.client(), calls.log_start(A, None, deleted_version=1))
+    scene.actor("deletion", scene.client(), keeper_calls.log_start(A, None, deleted_version=1))
     return scene
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, Mutant, no_guard, nothing
 from lab.explore.scene import FORGETFUL, FORGOTTEN_MS, TIMEOUT_MS, A, B, Scenario, Scene, Size, context
@@ -38,7 +39,7 @@ def _commit(size: Size) -> Scene:
     scene.actor("owner", old, calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())
     if size == "full":
-        scene.actor("sweep", scene.client(), calls.sweep())
+        scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
@@ -55,10 +56,10 @@ def _late_abort(size: Size) -> Scene:
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.dies("sweep", owner, calls.abort(), "orders/")
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
-    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("slow", slow, keeper_calls.roll_forward())
     scene.actor("owner", owner, calls.abort(), calls.send(A, "b"), calls.commit())
     if size == "full":
-        scene.actor("second", replace(slow, views={}), calls.roll_forward())
+        scene.actor("second", replace(slow, views={}), keeper_calls.roll_forward())
     return scene
 
 
@@ -67,7 +68,7 @@ def _goes_on(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(B, "b"))
     scene.actor("owner", owner, calls.abort(), calls.send(A, "c"), *([calls.commit()] if size == "full" else []))
-    scene.actor("sweep", scene.client(), calls.sweep())
+    scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
@@ -77,7 +78,7 @@ def _goes_on_staged(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), budget=Budget(lost=1 if full else 0))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
     scene.actor("owner", owner, calls.commit(), calls.stage(A, "b"), calls.commit())
-    scene.actor("sweep", scene.client(), calls.sweep())
+    scene.actor("sweep", scene.client(), keeper_calls.sweep())
     if full:
         scene.actor("takeover", scene.client("x"), calls.init())
     return scene
@@ -93,7 +94,7 @@ def _completes(size: Size) -> Scene:
     if full:
         scene.actor("takeover", scene.client("x"), calls.init())
     else:
-        scene.actor("slow", replace(scene.client(), prepare=scene.prepared()), calls.roll_forward())
+        scene.actor("slow", replace(scene.client(), prepare=scene.prepared()), keeper_calls.roll_forward())
     return scene
 
 
@@ -106,9 +107,9 @@ def _forgets(size: Size) -> Scene:
     owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
     scene.actor("owner", owner, calls.commit(), calls.forget())
     scene.actor("late", owner, calls.forget())
-    scene.actor("sweep", scene.client(), calls.sweep())
+    scene.actor("sweep", scene.client(), keeper_calls.sweep())
     if full:
-        scene.actor("expirer", scene.client(), calls.expire_producers(A))
+        scene.actor("expirer", scene.client(), keeper_calls.expire_producers(A))
     return scene
 
 
@@ -118,7 +119,7 @@ def _staged(size: Size) -> Scene:
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.stage(A, "a"), calls.stage(B, "b"))
     scene.actor("owner", owner, calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())
-    scene.actor("sweep", scene.client(), calls.sweep())
+    scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
@@ -129,7 +130,7 @@ def _mixed(size: Size) -> Scene:
         "owner", scene.client("x"), calls.init(), calls.send(A, "a"), calls.stage(B, "b"), calls.stage(A, "c")
     )
     scene.actor("owner", owner, calls.commit(), calls.send(A, "d"), calls.abort())
-    scene.actor("sweep", scene.client(), calls.sweep(), *([calls.sweep()] if size == "full" else []))
+    scene.actor("sweep", scene.client(), keeper_calls.sweep(), *([keeper_calls.sweep()] if size == "full" else []))
     return scene
 
 
@@ -157,7 +158,7 @@ def _time_out(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), budget=Budget(lost=1 if full else 0, ticks=(TIMEOUT_MS + 1,)))
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
-    scene.actor("sweep", scene.client(), calls.sweep())
+    scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 
@@ -165,7 +166,7 @@ def _operator(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0))
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("owner", owner, calls.send(B, "b"), calls.commit())
-    scene.actor("operator", scene.client(), calls.operator_abort("x"))
+    scene.actor("operator", scene.client(), keeper_calls.operator_abort("x"))
     return scene
 
 
@@ -188,7 +189,7 @@ def _unsure(size: Size) -> Scene:
     if full:
         scene.actor("takeover", scene.client("x"), calls.init())
     else:
-        scene.actor("sweep", scene.client(), calls.sweep())
+        scene.actor("sweep", scene.client(), keeper_calls.sweep())
     return scene
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.explore import client as calls
+from lab.explore import keeper_calls
 from lab.explore.cleaner import everything, merge, retain, vacuum, wait
 from lab.explore.explorer import STORE, Budget, ClockErrors
 from lab.explore.mutant import CLEANER, CORE, HERE, Mutant, no_guard, own_clock
@@ -28,7 +29,7 @@ def _vacuum_reader(size: Size) -> Scene:
     )  # fmt: skip
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "a", in_file=True), calls.send(A, "b"))
     scene.before("q", plain, *(calls.send(A, word) for word in ("cz" if size == "full" else "z")))
-    scene.actor("reader", scene.client(), calls.read(A))
+    scene.actor("reader", scene.client(), keeper_calls.read(A))
     scene.cleaner("cleaner", merge(A), vacuum(A), vacuum(A))
     return scene
 
@@ -163,7 +164,7 @@ def _retention_vacuum(size: Size) -> Scene:
     scene.cleaner("cleaner", retain(A, GRACE_MS), vacuum(A))
     scene.actor("merger", scene.client(), merge(A))
     if size == "full":
-        scene.actor("reader", scene.client(), calls.read(A))
+        scene.actor("reader", scene.client(), keeper_calls.read(A))
     return scene
 
 
