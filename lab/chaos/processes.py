@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from lab.chaos import workers
+from lab.chaos import roles
 from lab.chaos.plan import Assignment
 from lab.testing.fork_server import fork_server
 
@@ -44,16 +44,14 @@ class Process(Protocol):
 
 
 class Worker:
-    """A process of `workers.run`."""
+    """A process of `roles.run`."""
 
     lingers = False
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.stopped = False
-        self._process: BaseProcess = fork_server().Process(
-            target=workers.run, args=(assignment,), name=assignment.source
-        )
+        self._process: BaseProcess = fork_server().Process(target=roles.run, args=(assignment,), name=assignment.source)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid

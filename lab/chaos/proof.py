@@ -17,7 +17,8 @@ import txlog
 from lab.chaos import plan
 from lab.chaos.plan import JOBS, MADE, PARTITIONS, Assignment, Place
 from lab.chaos.published import Published, judge
-from lab.chaos.workers import Worker, member, pipeline, rows_of
+from lab.chaos.roles import member, pipeline
+from lab.chaos.workers import Worker, rows_of
 from lab.histories.checker import Report, check
 from lab.histories.events import End, Event, FetchOffsets, Isolation, OffsetRange, Poll, Row
 from lab.histories.inspection import inspect_partition, inspect_transactions

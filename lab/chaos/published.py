@@ -22,7 +22,7 @@ import txlog
 from lab.chaos import plan
 from lab.chaos.plan import PUBLISHED, Place
 from lab.chaos.poller import ENVIRONMENT
-from lab.chaos.workers import clocks_wrong_by
+from lab.chaos.roles import clocks_wrong_by
 from lab.histories.events import Event, Row, Send
 from txlog.client import reading
 from txlog.core.names import TopicPartition

@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerContext
 from txlog.storage.backends import BACKENDS
 
 PRELOADED = (
-    "lab.chaos.workers",
+    "lab.chaos.roles",
     "lab.invariants",
     "txlog.client.staged_files",
     "txlog.storage.fsspec_store",

@@ -20,11 +20,12 @@ from lab.chaos import __main__ as command
 from lab.chaos import plan
 from lab.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
 from lab.chaos.proof import Proof, prove, recover
+from lab.chaos.roles import clocks_wrong_by
 from lab.chaos.settings import Settings, parse_options
 from lab.chaos.show import Show
 from lab.chaos.storm import LEAST_COMMITS, Slot, Storm
 from lab.chaos.supervisor import LAST_INSTANCE, chaos, make_place
-from lab.chaos.workers import Worker, clocks_wrong_by
+from lab.chaos.workers import Worker
 from lab.histories.events import Begin, End, Poll, Row, Send
 from lab.histories.recorder import read_history
 from txlog.clock import SystemClock
