@@ -23,7 +23,11 @@ from lab.histories.checker import Report, check
 from lab.histories.events import Event, Isolation, Note, TopicPolicy
 from lab.histories.inspection import inspect_partition, inspect_transactions
 from lab.histories.recorder import Recorder, encode_history
-from lab.simulate.actors import (
+from lab.simulate.actors import live
+from lab.simulate.client import Client
+from lab.simulate.cluster import FAULTS_OF_FILES, FAULTS_OF_READS, FAULTS_OF_WRITES, Cluster, Fault, Machine, WriteFile
+from lab.simulate.keepers import expire_idle_producers, make_drafts
+from lab.simulate.life import (
     ACCOUNTS,
     BANKS,
     DRAFTS,
@@ -36,19 +40,6 @@ from lab.simulate.actors import (
     GaveUpError,
     Habits,
     Life,
-    expire_idle_producers,
-    live,
-    make_drafts,
-)
-from lab.simulate.client import Client
-from lab.simulate.cluster import (
-    FAULTS_OF_FILES,
-    FAULTS_OF_READS,
-    FAULTS_OF_WRITES,
-    Cluster,
-    Fault,
-    Machine,
-    WriteFile,
 )
 from lab.simulate.sharers import SHARERS, Readers
 from lab.simulate.task import Fiber, Task
