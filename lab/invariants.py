@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
+from lab.store_contents import Contents, Partition
 from txlog.clock import SystemClock, SystemIds
 from txlog.core import envelope, names
 from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord
 from txlog.core.records import (
-    Boundary,
     CommitRecord,
     SegmentIndex,
     StagedList,
@@ -37,7 +37,7 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.segments import build_index
-from txlog.core.snapshot_state import decode_snapshot, to_snapshot
+from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
 from txlog.core.transactions import PREPARED, VALID_PREVIOUS_STATES
 from txlog.errors import CorruptLogError, TxlogError
@@ -90,28 +90,6 @@ def find_violations(store: ObjectStore, *, settled: bool = True) -> tuple[Census
     return _census(judge.partitions, judge.decisions), judge.violations
 
 
-# -- what exists ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Partition:
-    """The content of a partition in the store."""
-
-    tp: TopicPartition
-    boundary: int = 0
-    base: PartitionState | None = None
-    """The fold below the first record that still exists."""
-    records: list[StoredRecord] = field(default_factory=list)
-    state: PartitionState | None = None
-    states: dict[int, PartitionState] = field(default_factory=dict)
-    """Segment end -> fold up to it."""
-    markers: dict[tuple[int, int], list[CommitRecord]] = field(default_factory=lambda: defaultdict(list))
-    """(producer id, epoch) -> its COMMITs and ABORTs."""
-    by_segment: dict[int, list[StoredRecord]] = field(default_factory=lambda: defaultdict(list))
-    segments: list[SegmentName] = field(default_factory=list)
-    has_runs: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
     """A PREPARE_*: its place, its content and its partitions."""
@@ -127,15 +105,12 @@ class _Decision:
         return {*self.value.partitions, *(part.topic_partition for part in self.parts)}
 
 
-class _Judge:
+class _Judge(Contents):
     def __init__(self, store: ObjectStore, constants: StoreConstants, settled: bool) -> None:
-        self.store = store
+        super().__init__(store)
         self.driver = Driver(store, SystemClock(), SystemIds(), threads=THREADS)
         self.constants = constants
         self.settled = settled
-        self.violations: list[str] = []
-        self.topics: dict[str, list[TopicMetadata]] = {}
-        self.partitions: dict[TopicPartition, _Partition] = {}
         self.decisions: dict[tuple[int, int], _Decision] = {}
         """(producer id, epoch of the markers) -> the decision."""
         self.registered: dict[tuple[int, int], set[TopicPartition]] = defaultdict(set)
@@ -143,68 +118,6 @@ class _Judge:
         self.transactional_ids: dict[int, str] = {}
         self.named: Counter[str] = Counter()
         """File of rows -> the number of batches that name it."""
-
-    def say(self, invariant: str, where: object, what: str) -> None:
-        self.violations.append(f"invariant {invariant}: {where}: {what}")
-
-    # -- reading ------------------------------------------------------------------------------------------------------
-
-    def look(self, pool: ThreadPoolExecutor) -> None:
-        for folder in self.store.list(""):
-            topic = folder.removesuffix("/")
-            if not folder.endswith("/") or folder == names.PROBE_FOLDER or not names.is_topic_name(topic):
-                continue
-            listed = self.store.list(folder)
-            if topic not in names.INTERNAL_TOPICS:
-                self._look_at_topic(topic, listed)
-            for name in listed:
-                number = names.parse_partition_folder(name)
-                if number is not None:
-                    self._look_at_partition(TopicPartition(topic, number), pool)
-
-    def _look_at_topic(self, topic: str, listed: Iterable[str]) -> None:
-        numbers = sorted(n for name in listed if (n := names.parse_topic_metadata_name(name)) is not None)
-        if numbers != list(range(len(numbers))):
-            self.say("1", topic, f"versions {numbers} of its metadata have a hole")
-        found = []
-        for number in numbers:
-            path = names.topic_metadata_path(topic, number)
-            metadata, _ = envelope.decode(self.store.get(path) or b"", TopicMetadata, path)
-            found.append(metadata)
-        self.topics[topic] = found
-
-    def _look_at_partition(self, tp: TopicPartition, pool: ThreadPoolExecutor) -> None:
-        seen = _Partition(tp)
-        bases = []
-        for name in self.store.list(tp.folder):
-            parsed = names.parse_partition_object(name)
-            if isinstance(parsed, names.SegmentObject) and parsed.kind == "index":
-                if parsed.segment.generation:
-                    seen.has_runs = True
-                else:
-                    seen.segments.append(parsed.segment)
-            elif isinstance(parsed, names.NumberedName) and parsed.kind == "batch":
-                bases.append(parsed.number)
-            elif isinstance(parsed, names.NumberedName) and parsed.kind == "boundary":
-                boundary, _ = envelope.decode(self.store.get(tp.folder + name) or b"", Boundary, tp.folder + name)
-                seen.boundary = max(seen.boundary, boundary.offset)
-        seen.segments.sort()
-        live = sorted(base for base in bases if base >= seen.boundary)
-        try:
-            paths = [tp.folder + names.batch_name(base) for base in live]
-            for base, data in zip(live, pool.map(self.store.get, paths), strict=True):
-                stored = stored_record(data or b"", tp, base)
-                seen.records.append(stored)
-                seen.by_segment[stored.record.segment_base].append(stored)
-                if stored.record.kind in ("commit", "abort"):
-                    seen.markers[stored.record.producer_id, stored.record.producer_epoch].append(stored.record)
-            seen.base = PartitionState.empty(tp)
-            if seen.boundary:
-                path = tp.folder + names.snapshot_name(seen.boundary)
-                seen.base = decode_snapshot(self.store.get(path) or b"", tp, seen.boundary)
-        except CorruptLogError as error:
-            self.say("1", tp, str(error))
-        self.partitions[tp] = seen
 
     # -- checking -----------------------------------------------------------------------------------------------------
 
@@ -229,7 +142,7 @@ class _Judge:
             if count > 1:
                 self.say("3", path, f"{count} batches name this file")
 
-    def _check_chain(self, seen: _Partition) -> None:
+    def _check_chain(self, seen: Partition) -> None:
         """Check invariants 1, 3, 7, 8, 16: each record on the fold of those before it."""
         if seen.base is None:
             return
@@ -317,7 +230,7 @@ class _Judge:
 
     # -- the table of transactions ------------------------------------------------------------------------------------
 
-    def _check_table(self, seen: _Partition) -> None:
+    def _check_table(self, seen: Partition) -> None:
         """Check invariant 4 and the rules of epochs (PROTOCOL, "The coordinator") over the whole history of every id."""
         last: dict[str, TransactionMetadata] = {}
         if seen.base is not None:
@@ -353,7 +266,7 @@ class _Judge:
                 self.say("11", f"{seen.tp} ({key})", f"its transaction is still {value.state}")
 
     def _check_transition(
-        self, where: str, seen: _Partition, offset: int, before: TransactionMetadata | None, value: TransactionMetadata
+        self, where: str, seen: Partition, offset: int, before: TransactionMetadata | None, value: TransactionMetadata
     ) -> None:
         if before is None:
             expected = offset * self.constants.transaction_state_partitions + seen.tp.partition
@@ -382,7 +295,7 @@ class _Judge:
         if value.txn_version < before.txn_version and value.txn_scope == before.txn_scope:
             self.say("4", where, f"txn.version {value.txn_version} after {before.txn_version}")
 
-    def _decided(self, seen: _Partition, offset: int, value: TransactionMetadata, *, completed: bool) -> None:
+    def _decided(self, seen: Partition, offset: int, value: TransactionMetadata, *, completed: bool) -> None:
         parts = value.staged
         if value.staged_object is not None:
             path = seen.tp.folder + value.staged_object.name
@@ -419,7 +332,7 @@ class _Judge:
 
     # -- partitions against the rest ----------------------------------------------------------------------------------
 
-    def _check_against_table(self, seen: _Partition) -> None:
+    def _check_against_table(self, seen: Partition) -> None:
         """Check invariants 9 and 10: every transactional record belongs to a registration or a decision."""
         for record in (stored.record for stored in seen.records):
             where = f"{seen.tp} offset {record.base_offset}"
@@ -453,7 +366,7 @@ class _Judge:
         table = self.partitions.get(TopicPartition(names.TRANSACTION_STATE_TOPIC, number))
         return table is None or not table.boundary
 
-    def _check_segments(self, seen: _Partition) -> None:
+    def _check_segments(self, seen: Partition) -> None:
         """Check invariants 1, 16: sealed segments follow one another and agree with the chain.
 
         Vacuum deletes the first ones: below the boundary in an internal partition, below the log start in a user's.
@@ -476,7 +389,7 @@ class _Judge:
             except CorruptLogError as error:
                 self.say("16", where, str(error))
 
-    def _check_segment(self, seen: _Partition, name: SegmentName, where: str, records: Sequence[StoredRecord]) -> None:
+    def _check_segment(self, seen: Partition, name: SegmentName, where: str, records: Sequence[StoredRecord]) -> None:
         index, _ = envelope.decode(self.store.get(where) or b"", SegmentIndex, where)
         inline = next((file for file in index.files if file.offset_column), None)
         if inline is not None:
@@ -500,14 +413,14 @@ class _Judge:
         if self.store.get(seen.tp.folder + names.snapshot_name(name.end_offset)) is None:
             self.say("1", where, "sealed without a snapshot")
 
-    def _check_snapshots(self, seen: _Partition) -> None:
+    def _check_snapshots(self, seen: Partition) -> None:
         for offset, state in seen.states.items():
             path = seen.tp.folder + names.snapshot_name(offset)
             data = self.store.get(path)
             if data is not None and data != envelope.encode(to_snapshot(state)):
                 self.say("1", path, "it is not the fold of the chain")
 
-    def _check_loaded(self, seen: _Partition) -> None:
+    def _check_loaded(self, seen: Partition) -> None:
         """Check that what the library opens, through snapshots and indexes, is the fold of the whole chain."""
         if seen.state is None:
             return
@@ -519,7 +432,7 @@ class _Judge:
         if to_snapshot(view.state) != to_snapshot(seen.state):
             self.say("1", seen.tp, "what a reader opens is not the fold of the chain")
 
-    def _check_settled(self, seen: _Partition) -> None:
+    def _check_settled(self, seen: Partition) -> None:
         state = seen.state
         if state is None:
             return
@@ -549,11 +462,11 @@ class _Judge:
                 if rows:
                     self.say("5", seen.tp, f"{topic} is deleted, and {rows} rows from {start} on are not")
 
-    def _partitions_of(self, topic: str) -> Iterator[_Partition]:
+    def _partitions_of(self, topic: str) -> Iterator[Partition]:
         return (seen for tp, seen in self.partitions.items() if tp.topic == topic)
 
 
-def _census(partitions: dict[TopicPartition, _Partition], decisions: dict[tuple[int, int], _Decision]) -> Census:
+def _census(partitions: dict[TopicPartition, Partition], decisions: dict[tuple[int, int], _Decision]) -> Census:
     return Census(
         partitions=len(partitions),
         records=sum(len(seen.records) for seen in partitions.values()),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import lab
 import pyspark_txlog
 import txlog
 from scripts.code_lines import PACKAGES, code_lines, room, rooms, shipped
@@ -71,6 +72,13 @@ def test_the_wheel_is_small() -> None:
     assert len(modules) > 200
     assert sum(modules.values()) <= SHIPPED_LINES, rooms(modules)
     assert {module: lines for module, lines in modules.items() if lines > MODULE_LINES} == {}
+
+
+def test_no_module_of_the_laboratory_is_large() -> None:
+    modules = list(Path(lab.__path__[0]).rglob("*.py"))
+    assert len(modules) > 50
+    lines = {str(module): len(module.read_text().splitlines()) for module in modules}
+    assert {module: number for module, number in lines.items() if number > 500} == {}
 
 
 def test_lines_of_code_are_counted_without_blank_lines_comments_and_docstrings() -> None:
