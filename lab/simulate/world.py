@@ -41,6 +41,7 @@ from lab.simulate.life import (
     Habits,
     Life,
 )
+from lab.simulate.remains import wrong_objects, wrong_uncommitted
 from lab.simulate.sharers import SHARERS, Readers
 from lab.simulate.task import Fiber, Task
 from txlog.core.ages import MAX_CLOCK_SKEW_MS
@@ -197,7 +198,10 @@ class World:
                 self._run_alone("versions", self._check_versions)
         except _NoRestError as error:
             self.trouble.append(str(error))
+        rests = not self.trouble
         self.trouble += self.readers.trouble
+        self.trouble += wrong_objects(self.cluster.objects, self._ctx.constants, settled=rests)
+        self.trouble += wrong_uncommitted(self.recorder.events, self.cluster.objects)
         history = encode_history(self.recorder.events)
         digest = hashlib.sha256(history)
         for path in sorted(self.cluster.objects):
@@ -371,6 +375,9 @@ class World:
         """Let everything come to rest, let new instances of all ids take over, and land all writes in flight."""
         self._rest()
         self._recover()
+        if "remaker" in self.kinds:
+            # If a deletion of the topic is not finished, this finishes it.
+            self._run_alone("remaker", make_drafts)
         self._land_all()
         for _ in range(2):
             for kind in ("merger", "compactor"):

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
+from lab.explore.catalogue import MUTANTS
+from lab.histories.events import Poll
+from lab.simulate.remains import wrong_uncommitted
 from lab.simulate.sharers import Sharer
 from lab.simulate.world import Result, World, simulate
-from tests.protocol.test_mutants import MUTANTS, keep_view
 from txlog.core.effects import ReadClocks
 
 WORLDS = 100
 
 
-def first_bad(name: str) -> Result | None:
-    with patch(MUTANTS[name].target, MUTANTS[name].becomes):
-        return next((result for seed in range(WORLDS) if not (result := simulate(seed)).ok), None)
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+
+
+def first_with(name: str, kind: str) -> Result | None:
+    with BY_NAME[name].planted():
+        return next((result for seed in range(WORLDS) if getattr(result := simulate(seed), kind)), None)
 
 
 @pytest.mark.parametrize(
@@ -33,21 +38,40 @@ def first_bad(name: str) -> Result | None:
     ],
 )
 def test_a_world_shows_it(name):
-    result = first_bad(name)
-    assert result is not None, f"{WORLDS} worlds, and none noticed"
     # The history is enough: no assertion of the simulation's own is needed.
-    assert result.anomalies, result
+    assert first_with(name, "anomalies") is not None, f"{WORLDS} worlds, and none noticed"
 
 
 def test_a_world_whose_store_goes_back_shows_that_nobody_looks():
     """Writers continue from views of deleted records. The log gets a gap, and acknowledged rows cannot be read."""
-    with ExitStack() as planted:
-        for module in ("slot", "load"):
-            planted.enter_context(patch(f"txlog.protocol.{module}.prove", keep_view))
+    writers, readers = "a writer goes on behind a record that is gone", "a reader takes an older log for the log"
+    with BY_NAME[writers].planted(), BY_NAME[readers].planted():
         result = next(
             (found for seed in range(WORLDS) if World(seed).goes_back and not (found := simulate(seed)).ok), None
         )
     assert result is not None, f"{WORLDS} worlds, and none noticed"
+
+
+def test_the_objects_that_a_world_leaves_show_it():
+    result = first_with("a snapshot lacks producers", "trouble")
+    assert result is not None, f"{WORLDS} worlds, and none noticed"
+    assert "is not the fold of the chain" in "\n".join(result.trouble)
+
+
+def test_a_read_uncommitted_read_that_differs_from_the_last_one_is_trouble():
+    """No clean-up took the row, and only the writer could say that it was aborted."""
+    events = list(simulate(7).events)
+    assert wrong_uncommitted(events, ()) == []
+    at = next(at for at, event in enumerate(events) if is_uncommitted(event.what))
+    poll = events[at].what
+    events[at] = msgspec.structs.replace(events[at], what=msgspec.structs.replace(poll, rows=poll.rows[1:]))
+    (found,) = wrong_uncommitted(events, ())
+    assert "uncommitted, and there is" in found
+    assert wrong_uncommitted(events, [f"{poll.topic}/{poll.partition}/{0:020d}.clean"]) == []
+
+
+def is_uncommitted(what):
+    return isinstance(what, Poll) and what.isolation == "read_uncommitted" and what.rows and not what.final
 
 
 def _lives(self):

@@ -14,9 +14,11 @@ from lab.histories.checker import check
 from lab.histories.recorder import decode_history
 from lab.simulate import __main__ as command
 from lab.simulate.world import World, simulate
+from tests.effort import cases
 
 ROOT = Path(__file__).parents[2]
 BLOCKS, BLOCK = 8, 6
+SMALL_STEPS, SMALL_BLOCKS, SMALL_BLOCK, FIRST_SMALL = 400, 6, 8, 2_000
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -27,6 +29,17 @@ def test_worlds(block):
         assert result.ok, f"python -m lab.simulate --seed {seed}\n{result}"
         outcomes |= {name for name, count in result.report.outcomes.items() if count}
     assert outcomes >= {"committed", "aborted"}
+
+
+@pytest.mark.parametrize("block", cases(range(SMALL_BLOCKS)))
+def test_small_worlds(block):
+    """Other seeds: short histories, in which faults and the recovery are near to all that happens."""
+    outcomes: set[str] = set()
+    for seed in range(FIRST_SMALL + block * SMALL_BLOCK, FIRST_SMALL + (block + 1) * SMALL_BLOCK):
+        result = simulate(seed, SMALL_STEPS)
+        assert result.ok, f"python -m lab.simulate --seed {seed} --steps {SMALL_STEPS}\n{result}"
+        outcomes |= {name for name, count in result.report.outcomes.items() if count}
+    assert outcomes >= {"committed", "unknown"}
 
 
 def test_members_share_generations():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from lab.testing.damage import overwrite
 from tests.crash import operations
 from tests.crash.operations import A, B
 from txlog.core import envelope, names
+from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import stored_record
-from txlog.core.records import CommitRecord, TransactionEntry
+from txlog.core.records import CommitRecord, TopicMetadata, TransactionEntry
 from txlog.core.state import PartitionState
+from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.load import load
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 
@@ -212,6 +216,35 @@ def test_an_open_transaction(store: MemoryObjectStore) -> None:
         assert "invariant 7: orders-0: LSO" in said
         assert "invariant 12: __consumer_offsets-" in said
         assert "its transaction is still ONGOING" in said
+
+
+def test_a_state_that_forgets_who_is_open(store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last stable offset is computed from those whom the fold keeps as open."""
+    with operations.open_store(store) as process:
+        producer = process.producer("other")
+        producer.init_transactions()
+        producer.begin_transaction()
+        operations.send(producer, A, 50)
+        producer.flush()
+
+        def forgetful(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
+            view = yield from load(ctx, tp)
+            return replace(view, state=replace(view.state, opened={}))
+
+        monkeypatch.setattr("lab.invariants.load", forgetful)
+        assert "have open transactions, and the state says []" in "\n".join(find_violations(store, settled=False)[1])
+
+
+def test_a_dropped_column_that_is_back(store: MemoryObjectStore) -> None:
+    path = names.topic_metadata_path("orders", 0)
+    first, _ = envelope.decode(store.get(path) or b"", TopicMetadata, path)
+    *kept, dropped = first.schema
+    renamed = msgspec.structs.replace(dropped, name="other")
+    for number, schema in enumerate(((*kept, renamed), kept, (*kept, renamed)), 1):
+        version = msgspec.structs.replace(first, number=number, schema=tuple(schema))
+        overwrite(store, names.topic_metadata_path("orders", number), envelope.encode(version))
+        back = f"orders: version {number} has field id {dropped.id}, whose column was dropped"
+        assert (back in found(store)) is (number == 3)
 
 
 def test_what_is_sealed_says_what_the_chain_says() -> None:
