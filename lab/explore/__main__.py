@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lab.explore.catalogue import MUTANTS, SCENARIOS
+from lab.explore.catalogue import EXPLORED, SCENARIOS
 from lab.explore.runner import MutantResult, ScenarioResult, Task, run
 from lab.explore.scene import Size
 from lab.explore.store_rules import NAMES
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         console.print(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
         return 2
-    known = [mutant for mutant in MUTANTS if not chosen.scenario or mutant.scenario in names]
+    known = [mutant for mutant in EXPLORED if not chosen.scenario or mutant.scenario in names]
     planted = known if chosen.mutants or not chosen.scenario else []
     tasks = [Task(name=name, size=size, max_seconds=chosen.seconds) for name in ([] if chosen.mutants else names)]
     tasks += [Task(name=each.name, mutant=True, size=size, max_seconds=chosen.seconds) for each in planted]

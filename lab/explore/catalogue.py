@@ -16,6 +16,7 @@ from lab.explore import (
     restored,
     sharing,
     small,
+    tested,
     topics,
     transactions,
     vacuums,
@@ -45,5 +46,7 @@ _SUBJECTS = (
 SCENARIOS: dict[str, Scenario] = {
     name: scenario for subject in _SUBJECTS for name, scenario in subject.SCENARIOS.items()
 }
-MUTANTS: tuple[Mutant, ...] = tuple(mutant for subject in _SUBJECTS for mutant in subject.MUTANTS)
-"""Each broken rule, and the scenario that must notice it."""
+EXPLORED: tuple[Mutant, ...] = tuple(mutant for subject in _SUBJECTS for mutant in subject.MUTANTS)
+"""Each broken rule that a scenario must notice."""
+MUTANTS: tuple[Mutant, ...] = (*EXPLORED, *tested.MUTANTS)
+"""All broken rules, each with the scenario or the test that must notice it."""

@@ -24,11 +24,13 @@ class Mutant:
     """One broken rule."""
 
     name: str
-    scenario: str
-    """The scenario that must fail."""
     rules: str
     """The rules that it breaks, by their numbers in PROTOCOL.md."""
     patches: dict[str, Any]
+    scenario: str = ""
+    """The scenario of the explorer that must fail; or else `test` says which test."""
+    test: str = ""
+    """The test that must fail, as pytest names it, below `tests/`."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import msgspec
 
 from lab.explore import frames
-from lab.explore.catalogue import MUTANTS, SCENARIOS
+from lab.explore.catalogue import EXPLORED, SCENARIOS
 from lab.explore.explorer import Exploration, Violation
 from lab.explore.mutant import Mutant, patched
 from lab.explore.publisher import rows_are_words
@@ -79,7 +79,7 @@ def run(task: Task) -> ScenarioResult | MutantResult:
     """Explore the scenario, or hunt the mutant."""
     if not task.mutant:
         return explore(SCENARIOS[task.name], task.size, max_seconds=task.max_seconds)
-    (mutant,) = (each for each in MUTANTS if each.name == task.name)
+    (mutant,) = (each for each in EXPLORED if each.name == task.name)
     return hunt(mutant, max_seconds=min(task.max_seconds, MAX_MUTANT_SECONDS))
 
 

@@ -1,8 +1,7 @@
 """Is each rule of PROTOCOL.md needed, and does something fail without it? The table of rules and mutants is whole.
 
-A mutant names the rules that it breaks. The scenarios of the explorer notice those of `lab.explore`, tests of this folder
-those of `tests/protocol/test_mutants.py`, and tests of any folder those of `tests/protocol/rule_mutants.py`. A rule
-without a mutant has a sentence that says why.
+All mutants are in one table, `lab.explore.catalogue`. Each names the rules that it breaks, and the scenario of the explorer
+or the test that notices it. A rule without a mutant has a sentence that says why.
 """
 
 from __future__ import annotations
@@ -12,20 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.explore.catalogue import MUTANTS as EXPLORED
-from tests.protocol.rule_mutants import MUTANTS as TESTED
-from tests.protocol.test_mutants import MUTANTS as PLAYED
+from lab.explore.catalogue import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 RULES = tuple(re.findall(r"^\* \*\*([WRC]\d+[a-z]?)\*\*", (ROOT / "PROTOCOL.md").read_text(), re.MULTILINE))
 WITHOUT: dict[str, str] = {}
 """The rules that no mutant breaks: why none can."""
-BROKEN = tuple(
-    [(mutant.name, mutant.rules) for mutant in EXPLORED]
-    + [(name, mutant.rules) for name, mutant in PLAYED.items()]
-    + [(name, mutant.rules) for name, mutant in TESTED.items()]
-)
-"""The names of all mutants, with the text of their rules."""
+TESTED = {mutant.name: mutant for mutant in MUTANTS if mutant.test}
+"""Those that a test notices. `tests/testing/test_explore_protocol.py` has the scenarios."""
 STRIDE = 4
 """`make test` plants one of so many mutants, `make test-exhaustive` all of them."""
 MISTAKES = ("TypeError", "AttributeError", "NameError", "RecursionError", "fixture '")
@@ -63,22 +56,17 @@ def test_the_document_has_its_rules() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_has_a_mutant_or_a_reason(rule: str) -> None:
-    mutants = [name for name, rules in BROKEN if rule in rules_in(rules)]
+    mutants = [mutant.name for mutant in MUTANTS if rule in rules_in(mutant.rules)]
     assert bool(mutants) is (rule not in WITHOUT), mutants
 
 
 def test_mutants_and_reasons_are_about_rules_of_the_document() -> None:
     known = set(RULES)
-    assert {name: rules for name, rules in BROKEN if not rules_in(rules) <= known} == {}
+    assert {each.name: each.rules for each in MUTANTS if not rules_in(each.rules) <= known} == {}
     # A mutant of an invariant may name no rule.
-    assert [name for name, rules in BROKEN if not rules_in(rules) and "invariant" not in rules] == []
+    assert [each.name for each in MUTANTS if not rules_in(each.rules) and "invariant" not in each.rules] == []
     assert set(WITHOUT) <= known
     assert all(reason.endswith(".") and len(reason.split()) > 5 for reason in WITHOUT.values())
-
-
-def test_each_mutant_has_a_name_of_its_own() -> None:
-    for names in ([mutant.name for mutant in EXPLORED], [*PLAYED], [*TESTED]):
-        assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from lab.explore import __main__ as command
 from lab.explore import frames, runner
-from lab.explore.catalogue import MUTANTS, SCENARIOS
+from lab.explore.catalogue import EXPLORED, MUTANTS, SCENARIOS
 from lab.explore.explorer import Budget, Exploration, Explorer
 from lab.explore.machine import Machine, WaitUntil
 from lab.explore.mutant import Mutant
@@ -413,7 +413,7 @@ def test_sleeping_takes_no_time() -> None:
 def test_a_run_is_the_same_every_time() -> None:
     one, two = (explore(SCENARIOS["late abort"], "quick") for _ in range(2))
     assert replace_seconds(one) == replace_seconds(two)
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == "COMPLETE without compare-and-set")
+    mutant = next(mutant for mutant in EXPLORED if mutant.name == "COMPLETE without compare-and-set")
     first, second = hunt(mutant), hunt(mutant)
     assert first.trace == second.trace
     assert first.trace
@@ -425,14 +425,15 @@ def replace_seconds(result: Any) -> dict[str, Any]:
 
 def test_names_are_unique_and_every_mutant_has_its_scenario() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 30
-    assert {mutant.scenario for mutant in MUTANTS} <= set(SCENARIOS)
+    assert {mutant.scenario for mutant in EXPLORED} <= set(SCENARIOS)
+    assert all(bool(mutant.scenario) is not bool(mutant.test) for mutant in MUTANTS)
 
 
 def test_a_mutant_is_taken_back() -> None:
     from txlog.protocol import slot
 
     shipped = slot._not_overtaken
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == "acknowledged without the boundary check")
+    mutant = next(mutant for mutant in EXPLORED if mutant.name == "acknowledged without the boundary check")
     with mutant.planted():
         assert slot._not_overtaken is not shipped
     assert slot._not_overtaken is shipped
@@ -444,7 +445,7 @@ def test_the_command_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -
     assert "late abort" in said
     assert "all hold" in said
     assert command.main(["--mutants", "--scenario", "late abort", "--processes", "1"]) == 0
-    caught = sum(mutant.scenario == "late abort" for mutant in MUTANTS)
+    caught = sum(mutant.scenario == "late abort" for mutant in EXPLORED)
     assert f"{caught} of {caught} mutants caught" in capsys.readouterr().out
 
 
@@ -458,7 +459,7 @@ def test_the_command_fails_for_what_is_not_finished(capsys: pytest.CaptureFixtur
 def test_the_command_fails_for_a_survivor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     harmless = Mutant(name="harmless", scenario="late abort", rules="", patches={"txlog.protocol.put.Sleep": Sleep})
     for module in (command, runner):
-        monkeypatch.setattr(module, "MUTANTS", (harmless,))
+        monkeypatch.setattr(module, "EXPLORED", (harmless,))
     assert command.main(["--mutants"]) == 1
     assert "SURVIVED" in capsys.readouterr().out
 

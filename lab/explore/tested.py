@@ -1,62 +1,26 @@
-"""Mutants of rules that neither the explorer nor `tests/protocol/test_mutants.py` breaks, each with a test that notices.
-
-A mutant is a set of patches of the shipped code: places, and what replaces them.
-"""
+"""Mutants of rules that no scenario of the explorer notices, each with a test that does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pyarrow.parquet as pq
 
-from txlog.core import envelope, evolution, groups, names, retention
+from lab.explore.mutant import CORE, HERE, Mutant, nothing, program_of
+from txlog.core import envelope, groups, names, retention
+from txlog.core.append_rules import check_batch
 from txlog.core.effects import List, PutIfAbsent
-from txlog.core.record_checks import stored_record
+from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.schema import max_field_id
 from txlog.errors import OutcomeUnknownError, TxlogError
-from txlog.protocol import topic_changes
-from txlog.protocol.append import check_batch
+from txlog.protocol import topic_changes, topics
 from txlog.protocol.load import refresh
 from txlog.storage.fsspec_store import FsspecObjectStore
 from txlog.storage.object_store import PutOutcome
 
-CORE, HERE, CLIENT, STORAGE = "txlog.core.", "txlog.protocol.", "txlog.client.", "txlog.storage."
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleMutant:
-    """One broken rule."""
-
-    rules: str
-    """The rules that it breaks, by their numbers in PROTOCOL.md."""
-    test: str
-    """The test that must fail, as pytest names it, below `tests/`."""
-    patches: dict[str, Any]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """Run the block with the shipped code in which this rule is broken."""
-        with ExitStack() as stack:
-            for target, becomes in self.patches.items():
-                # A name that a module takes from the builtins can be replaced, too.
-                stack.enter_context(patch(target, becomes, create=target.endswith((".max", ".min"))))
-            yield
-
-
-def _nothing(*_: Any, **__: Any) -> Any:
-    return None
-
-
-def _program_of(value: Any) -> Callable[..., Any]:
-    def program(*_: Any, **__: Any) -> Any:
-        return value
-        yield
-
-    return program
+CLIENT, STORAGE = "txlog.client.", "txlog.storage."
 
 
 class _NeverError(Exception):
@@ -123,7 +87,7 @@ _FINISH_DELETION = topic_changes.finish_deletion
 
 
 def _newest_of_the_name(known: Any, **_: Any) -> Any:
-    return (yield from topic_changes.find_topic(known.topic))
+    return (yield from topics.find_topic(known.topic))
 
 
 def _of_old_rows(view: Any) -> int:
@@ -177,8 +141,12 @@ def _over_the_lso(walk: Any, wanted: int, last_stable_offset: int, hold: Any) ->
 _BOUNDED = retention.bounded_end
 
 
-MUTANTS: dict[str, RuleMutant] = {
-    name: RuleMutant(rules=rules, test=test, patches=patches)
+def _not_read_back(tp: Any, record: Any, payload: bytes = b"", headroom_bytes: int = 0) -> Any:
+    return StoredRecord(record=record, digest="", data=envelope.encode(record, payload))
+
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    Mutant(name=name, rules=rules, test=test, patches=patches)
     for name, rules, test, patches in (
         # The store
         ("a create looks first whether the object exists", "W1", "storage/test_fsspec_store.py::test_objects_are_read_by_one_request_and_created_by_one", {STORAGE + "fsspec_store.FsspecObjectStore.put_if_absent": _create_after_a_look}),
@@ -187,54 +155,59 @@ MUTANTS: dict[str, RuleMutant] = {
         ("the clocks are not compared", "W2", "storage/test_open.py::test_clocks_that_differ_too_much", {STORAGE + "open._clock_agrees": lambda *_, **__: True}),
         ("a clock that was set is not compared again", "W2", "storage/test_open.py::test_a_clock_that_was_set_is_compared_again", {STORAGE + "open.clock_was_set": lambda *_: False}),
         ("a store is made beside other objects", "W3", "protocol/test_topics.py::TestStore::test_something_else_lies_there", {HERE + "stores.List": lambda _: List("nothing/")}),
-        ("features are not compared", "W3, R1", "protocol/test_topics.py::TestStore::test_unknown_features_are_refused_even_if_the_rest_is_unreadable", {HERE + "stores.check_features": _nothing}),
+        ("features are not compared", "W3, R1", "protocol/test_topics.py::TestStore::test_unknown_features_are_refused_even_if_the_rest_is_unreadable", {HERE + "stores.check_features": nothing}),
         ("names that are not known are vacuumed", "W59", "golden/test_frozen.py::test_names_that_are_not_known_yet_are_left_alone", {CORE + "names.parse_staged_folder": _any_staged_folder}),
         # Rows
-        ("a file is named before it is durable", "W6", "storage/test_local.py::test_data_before_the_name_and_the_name_before_the_answer", {STORAGE + "local.LocalObjectStore._sync": _nothing}),
+        ("a file is named before it is durable", "W6", "storage/test_local.py::test_data_before_the_name_and_the_name_before_the_answer", {STORAGE + "local.LocalObjectStore._sync": nothing}),
         ("a record names a file of any producer", "W7", "protocol/test_slot.py::test_a_file_of_another_producer_or_epoch_is_refused", {HERE + "slot.encode_checked": _whosever_files}),
         ("pages have no checksums", "W9", "storage/test_parquet_files.py::test_a_flipped_bit_in_a_page_of_a_large_file", {STORAGE + "parquet_writer.pq.ParquetWriter": _unchecked_writer}),
+        ("records are not read back before the PUT", "W5", "protocol/test_slot.py::test_a_record_that_readers_would_refuse_is_never_written", {HERE + "slot.encode_checked": _not_read_back}),
         # Appending
+        ("everybody writes the same write_id", "W4, W23", "protocol/test_transactions.py::test_two_inits_at_once", {"tests.protocol.harness.Cluster.unique": lambda _: "0" * 32}),
+        ("an unregistered batch is taken", "W22", "protocol/test_slot.py::test_append_batch_takes_only_a_registered_transaction", {HERE + "append._check_transaction": nothing}),
+        ("parts of one partition are not merged", "W29", "protocol/test_slot.py::test_two_parts_of_one_partition_are_one_commit", {HERE + "transactions.merge_parts": tuple}),
         ("a batch is judged once", "W10", "protocol/test_slot.py::test_a_zombie_cannot_slip_in_between_the_check_and_the_append", {HERE + "append.check_batch": _judged_once()}),
         ("a record has its writer's time", "W11", "core/test_append_rules.py::test_timestamps_never_decrease", {CORE + "append_rules.max": lambda mine, last: mine}),
         ("producer ids are drawn among those of coordinators", "W18", "test_clock.py::test_ids_keep_their_contract", {"txlog.clock.SystemIds.new_producer_id": lambda _: 2**61}),
         ("segments are never full", "W20", "protocol/test_seal.py::test_appends_go_on_while_somebody_seals", {CORE + "append_rules.next_segment_base": lambda state, *_: state.segment_base}),
         ("an ONGOING leaves no room for its PREPARE_ABORT", "W43", "protocol/test_schedules.py::test_a_registration_leaves_room_for_the_abort", {HERE + "table._PREPARE_HEADROOM_BYTES": 0}),
-        ("a later try does not look for the first one", "W44", "client/test_in_doubt.py::test_a_commit_that_won_is_answered_so_although_its_record_is_sealed_since", {HERE + "transactions._own_commit": _nothing}),
+        ("a later try does not look for the first one", "W44", "client/test_in_doubt.py::test_a_commit_that_won_is_answered_so_although_its_record_is_sealed_since", {HERE + "transactions._own_commit": nothing}),
         # Groups
         ("a member whose session is over returns rows", "W56", "client/test_members.py::test_a_member_that_slept_past_its_session_is_told", {CLIENT + "members.SharedMembership._is_gone": lambda _: False}),
         ("a member joins the group of a job", "W57", "protocol/test_members.py::test_a_member_cannot_join_the_group_of_a_job", {HERE + "members.find_job": lambda *_: ""}),
-        ("a job commits for a group of members", "W57", "protocol/test_members.py::test_a_job_cannot_commit_for_a_group_of_members", {CORE + "groups._check_alone": _nothing}),
+        ("a job commits for a group of members", "W57", "protocol/test_members.py::test_a_job_cannot_commit_for_a_group_of_members", {CORE + "groups._check_alone": nothing}),
         # Topics
         ("a version that is there counts as created", "W39", "protocol/test_topics.py::TestAlter::test_a_lost_race_decides_again_on_what_won", {HERE + "topic_changes.put_version": _first_of_the_number}),
-        ("keys of a compacted topic move", "W39", "cli/test_change.py::test_a_topic_whose_keys_have_moved_is_not_compacted", {HERE + "topic_changes.check_key_movement": _program_of(None)}),
-        ("ids of dropped columns are used again", "W39", "protocol/test_topics.py::test_a_name_that_is_created_again_begins_above_every_dropped_column", {HERE + "topic_changes.last_field_id": lambda version: evolution.max_field_id(version.schema)}),
-        ("a name is created again before its partitions have ended", "W40", "protocol/test_topics.py::TestCreateAnew::test_the_deletion_is_finished_first", {HERE + "topic_changes.finish_deletion": _program_of(None), HERE + "topic_changes._finish_decided": _finish_what_is_deleted}),
+        ("keys of a compacted topic move", "W39", "cli/test_change.py::test_a_topic_whose_keys_have_moved_is_not_compacted", {HERE + "topic_changes.check_key_movement": program_of(None)}),
+        ("ids of dropped columns are used again", "W39", "protocol/test_topics.py::test_a_name_that_is_created_again_begins_above_every_dropped_column", {HERE + "topic_changes.last_field_id": lambda version: max_field_id(version.schema)}),
+        ("a name is created again before its partitions have ended", "W40", "protocol/test_topics.py::TestCreateAnew::test_the_deletion_is_finished_first", {HERE + "topic_changes.finish_deletion": program_of(None), HERE + "topic_changes._finish_decided": _finish_what_is_deleted}),
         ("a topic may have the descriptor's name", "W41", "core/test_names.py", {CORE + "names.STORE_DESCRIPTOR": "another"}),
         ("a deletion goes on with whatever has the name", "W50", "client/test_store.py::test_a_deletion_that_loses_the_race_spares_the_topic_that_was_made_anew", {HERE + "topic_changes.newest_version": _newest_of_the_name}),
         # Settings and clocks of the moment
         ("a job goes by the settings that it knows", "W45", "maintenance/test_maintain.py::test_rows_go_by_the_settings_of_this_moment", {"txlog.maintenance.round.Round.newest": lambda _, topic: topic}),
-        ("retention does not compare the clocks", "W45", "maintenance/test_retention.py::test_a_clock_far_from_the_stores_removes_nothing", {CLIENT + "runtime.Runtime.ensure_writable": _nothing}),
+        ("retention does not compare the clocks", "W45", "maintenance/test_retention.py::test_a_clock_far_from_the_stores_removes_nothing", {CLIENT + "runtime.Runtime.ensure_writable": nothing}),
         ("a deletion of rows hides its own offset", "W49", "client/test_admin.py::test_a_consumer_that_has_read_everything_stays_in_range_of_deleted_records", {HERE + "append._end_of_rows": _of_old_rows}),
         # Readers
         ("objects of a later version are read", "R1", "golden/test_frozen.py::test_an_object_of_a_later_version_is_refused_whatever_else_it_holds", {CORE + "envelope.FORMAT_VERSION": 99}),
-        ("nesting is not checked", "R2", "core/test_envelope.py::TestNesting::test_up_to_the_limit", {CORE + "envelope.check_depth": _nothing}),
+        ("nesting is not checked", "R2", "core/test_envelope.py::TestNesting::test_up_to_the_limit", {CORE + "envelope.check_depth": nothing}),
         ("a record names a file anywhere", "R3", "protocol/test_slot.py::test_a_record_that_readers_would_refuse_is_never_written", {CORE + "names.check_data_path": lambda topic, partition, path: path}),
         ("a new version drops settings that are not known", "R4", "golden/test_frozen.py::test_a_new_version_of_a_topic_keeps_unknown_settings", {HERE + "topic_changes._altered": _without_later_settings}),
-        ("an index may be that of another segment", "R8", "protocol/test_read.py::test_an_index_of_another_segment_is_refused", {HERE + "read.check_index": _nothing}),
-        ("a .txnindex may have other entries", "R8", "protocol/test_read.py::test_an_index_of_another_segment_is_refused", {HERE + "read.check_txn_index": _nothing}),
-        ("a reader that tails never lists", "R9", "client/test_budget.py::test_listing_again_is_a_matter_of_age", {CLIENT + "session.refresh": lambda ctx, view, _, most: refresh(ctx, view, None, most)}),
-        ("a read may begin below the log start", "R12", "protocol/test_read.py::test_ranges", {HERE + "read._check_range": _nothing}),
+        ("an opening believes slots that it slept over", "R7", "protocol/test_load.py::test_opening_that_slept_between_its_list_and_its_gets_lists_again", {HERE + "context.Context.max_view_age_ms": property(lambda _: 10**15)}),
+        ("an index may be that of another segment", "R8", "protocol/test_read.py::test_an_index_of_another_segment_is_refused", {HERE + "read.check_index": nothing}),
+        ("a .txnindex may have other entries", "R8", "protocol/test_read.py::test_an_index_of_another_segment_is_refused", {HERE + "read.check_txn_index": nothing}),
+        ("a reader that tails never lists", "R9", "client/test_budget.py::test_listing_again_is_a_matter_of_age", {CLIENT + "session.refresh": lambda ctx, view, _: refresh(ctx, view)}),
+        ("a read may begin below the log start", "R12", "protocol/test_read.py::test_ranges", {HERE + "read._check_range": nothing}),
         ("pages are not checked", "R13", "storage/test_parquet_files.py::test_a_flipped_bit_in_a_page_of_a_large_file", {STORAGE + "parquet_file.pq.ParquetFile": _unchecked_file}),
         ("columns are found by their place", "R14", "storage/test_parquet_files.py::test_columns_are_found_by_id", {STORAGE + "parquet_reader.find_columns": _by_place}),
         ("the rows that are read need not match", "R14a", "client/test_where.py::test_three_valued_logic_on_whole_numbers", {CLIENT + "tables.predicate.Predicate.keep": lambda _, batch: batch}),
         ("pending offsets are overlooked", "R16", "cli/test_errors.py::test_undecided_offsets_are_worth_another_try", {CORE + "groups.fetch_offset": _decided_offset}),
-        ("ends come from a view that is held", "R17", "client/test_budget.py::test_latest_offsets_warm_are_one_get_a_partition", {CLIENT + "session.refresh": lambda ctx, view, *_: _program_of(view)()}),
+        ("ends come from a view that is held", "R17", "client/test_budget.py::test_latest_offsets_warm_are_one_get_a_partition", {CLIENT + "session.refresh": lambda ctx, view, *_: program_of(view)()}),
         ("a reader without write permission fails", "R18", "client/test_groups.py::test_reader_that_may_not_write_gets_the_offsets_that_are_decided", {HERE + "groups.StoreAccessError": _NeverError}),
         ("a state that is not known is taken for EMPTY", "R22", "golden/test_frozen.py::test_an_unknown_value_of_an_enumeration_is_damage_and_never_skipped", {"msgspec.json.decode": _unknown_is_empty}),
         # Clean-up
         ("an object is superseded since its author read the clock", "C5", "core/test_vacuum.py::test_a_list_that_came_late_counts_from_when_it_came", {CORE + "vacuum.collect_notes": lambda cleans: {each.name: each.since for each in cleans[-1][0].superseded}}),
         ("retention passes the LSO", "C7", "core/test_retention.py::test_only_whole_segments_below_the_lso_go", {CORE + "retention.bounded_end": _over_the_lso}),
         ("an index that a run covers is made again", "C12", "maintenance/test_repair.py::test_what_a_run_covers_is_not_made_while_its_records_are_there", {HERE + "repair._There.is_current": lambda *_: True}),
-        ("a checkpoint replaces versions at once", "C14", "publication/test_expired.py::test_a_young_checkpoint_and_one_that_no_reader_is_told_of_replace_nothing", {"txlog.publication.expired._aged": lambda ctx, kept, folder, some: _program_of(dict(some))()}),
+        ("a checkpoint replaces versions at once", "C14", "publication/test_expired.py::test_a_young_checkpoint_and_one_that_no_reader_is_told_of_replace_nothing", {"txlog.publication.expired._aged": lambda ctx, kept, folder, some: program_of(dict(some))()}),
     )
-}  # fmt: skip
+)  # fmt: skip
