@@ -369,8 +369,8 @@ class _Judge(Contents):
     def _check_segments(self, seen: Partition) -> None:
         """Check invariants 1, 16: sealed segments follow one another and agree with the chain.
 
-        Vacuum deletes those below the boundary in an internal partition, below the log start in a user's. Each has a time
-        of its own, so those that are left may have gaps between them.
+        Vacuum deletes those below the boundary in an internal partition, below the log start in a user's. It deletes each
+        after its grace, so there may be gaps between those that are left.
         """
         start = seen.boundary
         if seen.tp.topic not in names.INTERNAL_TOPICS:

@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("pages have no checksums", "W9", "storage/test_parquet_files.py::test_a_flipped_bit_in_a_page_of_a_large_file", {STORAGE + "parquet_writer.pq.ParquetWriter": _unchecked_writer}),
         ("records are not read back before the PUT", "W5", "protocol/test_slot.py::test_a_record_that_readers_would_refuse_is_never_written", {HERE + "slot.encode_checked": _not_read_back}),
         # Appending
-        ("everybody writes the same write_id", "W4, W23", "protocol/test_transactions.py::test_two_inits_at_once", {"tests.protocol.harness.Cluster.unique": lambda _: "0" * 32}),
+        ("everybody writes the same write_id", "W4, W23", "protocol/test_transactions.py::test_two_inits_at_once", {"lab.simulate.cluster.Bucket.unique": lambda _: "0" * 32}),
         ("an unregistered batch is taken", "W22", "protocol/test_slot.py::test_append_batch_takes_only_a_registered_transaction", {HERE + "append._check_transaction": nothing}),
         ("parts of one partition are not merged", "W29", "protocol/test_slot.py::test_two_parts_of_one_partition_are_one_commit", {HERE + "transactions.merge_parts": tuple}),
         ("a batch is judged once", "W10", "protocol/test_slot.py::test_a_zombie_cannot_slip_in_between_the_check_and_the_append", {HERE + "append.check_batch": _judged_once()}),

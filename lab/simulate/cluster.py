@@ -85,21 +85,84 @@ class Machine:
     """The time that the monotonic clock did not count, because the machine slept."""
 
 
-class Cluster:
-    """One store, and all requests to it."""
+class Bucket:
+    """Objects, requests to them, and what becomes of a write that fails."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        self.passed_ms = 0
-        """The true time."""
         self.in_flight: list[tuple[str, bytes]] = []
         self.written_at_ms: dict[str, int] = {}
-        """Path -> when the object appeared, by the store's clock."""
+        """Path -> when the object appeared, by the store's clock. What a test put there itself has no time, and counts as old."""
+        self._ids = 0
+
+    def store_ms(self) -> int:
+        """Return the time of the store's clock."""
+        raise NotImplementedError
+
+    def unique(self) -> str:
+        self._ids += 1
+        return f"{self._ids:032x}"
+
+    def new_producer_id(self) -> int:
+        self._ids += 1
+        return 2**62 + self._ids
+
+    def _put(self, path: str, data: bytes, fault: Fault | None) -> PutOutcome:
+        if fault in ("late", "crash in flight"):
+            self.in_flight.append((path, data))
+        elif fault != "lost":
+            won = self._create(path, data)
+        if fault is not None and fault.startswith("crash"):
+            raise DiedError
+        if fault in ("late", "lost", "applied"):
+            return PutOutcome.UNKNOWN
+        return PutOutcome.WRITTEN if won and fault != "hidden retry" else PutOutcome.CONFLICT
+
+    def _create(self, path: str, data: bytes) -> bool:
+        won = path not in self.objects
+        if won:
+            self.objects[path] = data
+            self.written_at_ms[path] = self.store_ms()
+        return won
+
+    def _answer(self, effect: Any) -> Any:
+        match effect:
+            case Get(path):
+                return self.objects.get(path)
+            case List(prefix, start_after):
+                return self._list(prefix, start_after)
+            case Delete(path):
+                self.objects.pop(path, None)
+            case Modified(path):
+                return self.written_at_ms.get(path, 0) if path in self.objects else None
+            case Size(path):
+                return len(self.objects[path]) if path in self.objects else None
+            case StoreNow():
+                return self.store_ms()
+            case _:
+                raise NotImplementedError(f"{effect!r} is not known to the simulation")
+        return None
+
+    def _list(self, prefix: str, start_after: str) -> tuple[str, ...]:
+        found = set()
+        for path in self.objects:
+            if path.startswith(prefix):
+                head, slash, _ = path[len(prefix) :].partition("/")
+                found.add(head + slash)
+        return tuple(sorted((name for name in found if name > start_after), key=str.encode))
+
+
+class Cluster(Bucket):
+    """One store, and all requests to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed_ms = 0
+        """The true time."""
         self.store_skew_ms = 0
         """The offset of the store's clock."""
         self.requests = 0
         self.faults = 0
-        self._ids = 0
 
     # -- the clock of the history -------------------------------------------------------------------------------------
 
@@ -142,11 +205,9 @@ class Cluster:
                 wall_ms = START_MS + self.passed_ms + machine.skew_ms
                 return ClockReading(wall_ms, machine.monotonic_base_ms + self.passed_ms - machine.stopped_ms)
             case NewId():
-                self._ids += 1
-                return f"{self._ids:032x}"
+                return self.unique()
             case NewProducerId():
-                self._ids += 1
-                return 2**62 + self._ids
+                return self.new_producer_id()
             case _:
                 raise NotImplementedError(f"{effect!r} is not known to the simulation")
 
@@ -156,38 +217,8 @@ class Cluster:
         self._create(path, data)
         return path
 
-    def _put(self, path: str, data: bytes, fault: Fault | None) -> PutOutcome:
-        if fault in ("late", "crash in flight"):
-            self.in_flight.append((path, data))
-        elif fault != "lost":
-            won = self._create(path, data)
-        if fault is not None and fault.startswith("crash"):
-            raise DiedError
-        if fault in ("late", "lost", "applied"):
-            return PutOutcome.UNKNOWN
-        return PutOutcome.WRITTEN if won and fault != "hidden retry" else PutOutcome.CONFLICT
-
-    def _create(self, path: str, data: bytes) -> bool:
-        won = path not in self.objects
-        if won:
-            self.objects[path] = data
-            self.written_at_ms[path] = self.store_ms()
-        return won
-
     def _answer(self, effect: Request) -> Any:
         match effect:
-            case Get(path):
-                return self.objects.get(path)
-            case List(prefix, start_after):
-                return self._list(prefix, start_after)
-            case Delete(path):
-                self.objects.pop(path, None)
-            case Modified(path):
-                return self.written_at_ms[path] if path in self.objects else None
-            case StoreNow():
-                return self.store_ms()
-            case Size(path):
-                return len(self.objects[path]) if path in self.objects else None
             case WriteFile(path, data):
                 self._create(path, data)
             case WriteRows(topic, file_path, batches):
@@ -199,15 +230,9 @@ class Cluster:
                 data = encode_rows(rows)
                 self._create(f"{topic}/{file_path}", data)
                 return data_file(file_path, data, len(rows))
+            case _:
+                return super()._answer(effect)
         return None
-
-    def _list(self, prefix: str, start_after: str) -> tuple[str, ...]:
-        found = set()
-        for path in self.objects:
-            if path.startswith(prefix):
-                head, slash, _ = path[len(prefix) :].partition("/")
-                found.add(head + slash)
-        return tuple(sorted((name for name in found if name > start_after), key=str.encode))
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:

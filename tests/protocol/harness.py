@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from lab.older_writers import staged_offsets
+from lab.simulate.cluster import Bucket, DiedError, Fault
 from tests.support import drive, list_names
 from txlog.config import IsolationLevel
 from txlog.core import envelope, names
@@ -31,11 +32,9 @@ from txlog.core.effects import (
     Now,
     Program,
     PutIfAbsent,
-    PutOutcome,
     ReadClocks,
     Size,
     Sleep,
-    StoreNow,
     WriteRows,
 )
 from txlog.core.fetch_plan import InlinePiece, RowRange
@@ -79,23 +78,9 @@ ID_IDLE_MS = CONSTANTS.transactional_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS
 """The idle time after which any two clocks allow forgetting."""
 NEVER_ROLL = RollPolicy(batches=10**9)
 
-Fault: TypeAlias = Literal[
-    "crash",  # the process dies before the request
-    "crash after",
-    "crash in flight",  # the process dies before the request, and the write lands later
-    "applied",  # UNKNOWN, and it was applied
-    "lost",  # UNKNOWN, and the write never lands
-    "late",  # UNKNOWN, and the write lands when the test calls `land`
-    "hidden retry",  # applied, but the answer is CONFLICT: the adapter's own retry lost to its first try
-    "error",  # StorageError: not applied
-]
 REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, WriteRows)
 """Effects that ask the store."""
 Faults: TypeAlias = Callable[[int, Effect], Fault | None]
-
-
-class Died(BaseException):
-    """Kill the process of the test. It is a BaseException so that no `except Exception` catches it."""
 
 
 def no_faults(number: int, effect: Effect) -> Fault | None:
@@ -118,20 +103,16 @@ def rolling(batches: int) -> Context:
     return context(roll={tp.topic: policy for tp in USER}, internal_roll=policy)
 
 
-class Cluster:
+class Cluster(Bucket):
     """The store, both clocks, and every request that a process made to the store."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
+        super().__init__()
         self.rows: dict[str, list[str]] = {}
         """Path of a file of rows from the root -> its words."""
-        self.written_ms: dict[str, int] = {}
-        """When the store got an object. Objects that a test put there itself have no time, and count as old."""
         self.now_ms = 1_700_000_000_000
         self.monotonic_ms = 5_000
-        self.in_flight: list[tuple[str, bytes]] = []
         self.requests: list[Effect] = []
-        self._ids = 0
         self._views: dict[TopicPartition, PartitionView] = {}
         self._viewed: object = None
         """The objects and the times that `_views` are of."""
@@ -140,18 +121,17 @@ class Cluster:
         """Return a copy that changes independently of this one."""
         other = Cluster()
         other.objects, other.rows = dict(self.objects), dict(self.rows)
-        other.written_ms = dict(self.written_ms)
+        other.written_at_ms = dict(self.written_at_ms)
         other.now_ms, other.monotonic_ms = self.now_ms, self.monotonic_ms
         other.in_flight, other._ids = list(self.in_flight), self._ids
         return other
 
+    def store_ms(self) -> int:
+        return self.now_ms
+
     def pass_ms(self, ms: int) -> None:
         self.now_ms += ms
         self.monotonic_ms += ms
-
-    def unique(self) -> str:
-        self._ids += 1
-        return f"{self._ids:032x}"
 
     def land(self) -> None:
         """Apply the requests that are in flight."""
@@ -167,7 +147,7 @@ class Cluster:
         if isinstance(effect, REQUESTS):
             self.requests.append(effect)
             if fault == "crash" or (fault == "crash in flight" and not isinstance(effect, PutIfAbsent)):
-                raise Died
+                raise DiedError
             if fault == "error" or (
                 fault is not None and not isinstance(effect, PutIfAbsent) and fault != "crash after"
             ):
@@ -178,61 +158,26 @@ class Cluster:
             case _:
                 answer = self._answer(effect)
                 if fault == "crash after":
-                    raise Died
+                    raise DiedError
                 return answer
-
-    def _put(self, path: str, data: bytes, fault: Fault | None) -> PutOutcome:
-        if fault in ("late", "crash in flight"):
-            self.in_flight.append((path, data))
-            if fault == "crash in flight":
-                raise Died
-            return PutOutcome.UNKNOWN
-        if fault == "lost":
-            return PutOutcome.UNKNOWN
-        won = self._create(path, data)
-        if fault == "crash after":
-            raise Died
-        if fault == "applied":
-            return PutOutcome.UNKNOWN
-        return PutOutcome.WRITTEN if won and fault != "hidden retry" else PutOutcome.CONFLICT
-
-    def _create(self, path: str, data: bytes) -> bool:
-        won = path not in self.objects
-        if won:
-            self.objects[path] = data
-            self.written_ms[path] = self.now_ms
-        return won
 
     def _answer(self, effect: Effect) -> Any:
         match effect:
-            case Get(path):
-                return self.objects.get(path)
-            case Modified(path):
-                return self.written_ms.get(path, 0) if path in self.objects else None
-            case Size(path):
-                return len(self.objects[path]) if path in self.objects else None
-            case List(prefix, start_after):
-                return list_names(self.objects, prefix, start_after)
-            case Delete(path):
-                self.objects.pop(path, None)
             case Now():
                 return self.now_ms
             case ReadClocks():
                 return ClockReading(self.now_ms, self.monotonic_ms)
-            case StoreNow():
-                return self.now_ms
             case Sleep(ms):
                 self.pass_ms(ms)
             case NewId():
                 return self.unique()
             case NewProducerId():
-                self._ids += 1
-                return 2**62 + self._ids
+                return self.new_producer_id()
             case WriteRows(topic, file_path, rows):
                 words = [word for inline in rows for word in json.loads(inline.payload)]
                 return self.file(topic, file_path, words)
             case _:
-                raise NotImplementedError(repr(effect))
+                return super()._answer(effect)
         return None
 
     def file(self, topic: str, path: str, words: Sequence[str]) -> DataFile:
@@ -401,7 +346,7 @@ class Task:
         return self._value
 
     def step(self, fault: Fault | None = None) -> None:
-        """Make the pending request, with `fault` or with the fault that the task's own plan names. Raises Died."""
+        """Make the pending request, with `fault` or with the fault that the task's own plan names. Raises DiedError."""
         assert not self.done
         assert self.pending is not None
         self.count += 1

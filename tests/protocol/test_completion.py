@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.harness import A, B, Cluster, Died, Process, context, nth_put
+from tests.protocol.harness import A, B, Cluster, DiedError, Process, context, nth_put
 from txlog.core.records import TransactionEntry
 from txlog.errors import InvalidProducerIdMappingError, OutcomeUnknownError, ProducerFencedError
 from txlog.protocol import expiry, snapshot, transactions
@@ -205,7 +205,7 @@ def test_no_producer_expires_before_its_decision_is_completed() -> None:
 def test_a_crash_before_complete_leaves_no_trace() -> None:
     cluster, process = committed()
     process.faults = nth_put(1, "crash", "__transaction_state")
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         process.do(process.complete())
     newer = Process(cluster, "x")
     newer.do(newer.init())

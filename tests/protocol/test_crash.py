@@ -17,7 +17,7 @@ from tests.protocol.harness import (
     A,
     B,
     Cluster,
-    Died,
+    DiedError,
     Fault,
     Process,
     Task,
@@ -125,7 +125,7 @@ def test_a_crash_anywhere_then_one_init(job: str, fault: Fault, where: str) -> N
         for lands in ("early", "late") if fault == "crash in flight" else ("never",):
             cluster = start.copy()
             dead = Process(cluster, ctx=ctx, faults=at(number, fault))
-            with pytest.raises(Died):
+            with pytest.raises(DiedError):
                 dead.do(JOBS[job](dead))
             if lands == "early":
                 cluster.land()
@@ -189,14 +189,14 @@ def test_a_crash_inside_the_recovery(job: str, fault: Fault) -> None:
     for number in cases(range(1, length(JOBS[job]) + 1)):
         first = start.copy()
         dead = Process(first, faults=at(number, "crash after"))
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             dead.do(JOBS[job](dead))
         for step in range(1, 60, STRIDE):
             cluster = first.copy()
             second = Process(cluster, faults=at(step, fault))
             try:
                 second.do(second.init())
-            except Died:
+            except DiedError:
                 pass
             else:
                 break
@@ -216,7 +216,7 @@ def test_one_maintenance_pass_does_as_well(job: str) -> None:
     for number in cases(range(1, length(JOBS[job]) + 1)):
         cluster = start.copy()
         dead = Process(cluster, faults=at(number, "crash after"))
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             dead.do(JOBS[job](dead))
         cluster.pass_ms(60_001)
         cluster.run(expiry.expire(context(), {}))
@@ -230,7 +230,7 @@ def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
     for number in cases(range(1, length(JOBS[job]) + 1)):
         first = start.copy()
         dead = Process(first, faults=at(number, "crash in flight"))
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             dead.do(JOBS[job](dead))
         first.pass_ms(60_001)
         for step in range(0, 60, STRIDE):
@@ -269,7 +269,7 @@ def test_a_streaming_job_that_replays_its_batches(fault: Fault) -> None:
             try:
                 process.do(run())
                 break
-            except (Died, TxlogError):
+            except (DiedError, TxlogError):
                 plan = at(0, "crash")
         cluster.land()
         assert list(cluster.read(A).values()) == list(cluster.read(B).values()) == ["v0", "v1", "v2"]
@@ -329,7 +329,7 @@ def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps:
         if len(words) > 2:
             cluster.run(delete())
         program = delete if words[-1] == "delete" else create
-        with suppress(Died, TxlogError):
+        with suppress(DiedError, TxlogError):
             cluster.run(program(), at(number, fault))
         cluster.land()
         with suppress(TopicExistsError, UnknownTopicOrPartitionError):

@@ -14,7 +14,7 @@ from tests.protocol.harness import (
     CONSTANTS,
     A,
     Cluster,
-    Died,
+    DiedError,
     Fault,
     Process,
     Task,
@@ -160,7 +160,7 @@ def test_a_fetch_over_a_decided_transaction_finishes_it(cluster: Cluster, commit
     process, reader = started(cluster), Process(cluster)
     process.do(process.send_offsets({0: 9}))
     process.faults = nth_put(1, "crash after", TXN_LOG)
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         process.do(process.end(commit))
     assert reader.do(reader.fetch_offsets(0)) == {0: 9 if commit else None}
     cluster.check()
@@ -350,7 +350,7 @@ def test_a_job_s_sweep_never_lets_two_commit() -> None:
     for number in range(1, 25):
         cluster = Cluster()
         dead, alive = Process(cluster, "dead", faults=at(number, "crash in flight")), Process(cluster, "alive")
-        with suppress(Died):
+        with suppress(DiedError):
             dead.do(job(dead, "dead"))
         cluster.pass_ms(60_001)
         outcome = alive.do(job(alive, "alive"))
@@ -373,7 +373,7 @@ def test_a_writer_that_meets_an_undecided_transaction_finishes_what_is_due(clust
     dead.do(dead.send_offsets({0: 10}, condition=expecting(None)))
     if state.startswith("PREPARE"):
         dead.faults = nth_put(1, "crash after", TXN_LOG)
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             dead.do(dead.end(state == "PREPARE_COMMIT"))
     elif state == "timed out":
         cluster.pass_ms(60_001)
@@ -705,7 +705,7 @@ def test_copy_loop_with_crashes() -> None:
         try:
             if process.do(run()):
                 break
-        except Died:
+        except DiedError:
             cluster.pass_ms(1_000)
             if attempt % 3 == 0:
                 cluster.land()

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.harness import CONSTANTS, Cluster, Died, Fault, Process, Task, at, context, is_put, nth_put, rolling
+from tests.protocol.harness import (
+    CONSTANTS,
+    Cluster,
+    DiedError,
+    Fault,
+    Process,
+    Task,
+    at,
+    context,
+    is_put,
+    nth_put,
+    rolling,
+)
 from tests.protocol.test_groups import preempted
 from txlog.core.effects import Get, PutIfAbsent
 from txlog.core.groups import JOB_MARK, OffsetsCondition, offsets_partition
@@ -139,7 +151,7 @@ def test_a_join_that_is_repeated_after_a_crash_is_the_same_member(cluster: Clust
     cluster.run(join("p"))
     for step in range(1, 12):
         copy = cluster.copy()
-        with suppress(Died):
+        with suppress(DiedError):
             copy.run(join("q", instance), at(step, "crash after"))
         copy.land()
         copy.run(join("q", instance))
@@ -235,7 +247,7 @@ def test_a_sync_that_crashes_anywhere_leaves_one_owner(cluster: Cluster) -> None
     for step in range(1, 12):
         for fault in CRASHES:
             copy = cluster.copy()
-            with suppress(Died):
+            with suppress(DiedError):
                 copy.run(sync("p", [0], ctx=rolling(1)), at(step, fault))
             copy.run(sync("q", []))
             copy.land()
@@ -443,7 +455,7 @@ def test_one_member_seals_a_segment_and_others_follow_later(cluster: Cluster, mo
         return sum(path.startswith(G.folder) and path.endswith(".index") for path in cluster.objects)
 
     beat("p")
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         beat("q", nth_put(2, "crash"))  # its record begins the second segment
     assert sealed() == 0
     for _ in range(3):
@@ -585,7 +597,7 @@ def test_a_commit_that_lands_after_its_process_died(cluster: Cluster, lands: str
     commit = groups.commit_offsets(
         context(), {}, "g", {tp(0): OffsetValue(offset=3), tp(1): OffsetValue(offset=3)}, condition(cluster, "p")
     )
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         cluster.run(commit, nth_put(1, "crash in flight"))
     cluster.pass_ms(SESSION_MS + 2)
     if lands == "before the join":

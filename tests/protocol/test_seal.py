@@ -17,7 +17,7 @@ from tests.protocol.harness import (
     A,
     B,
     Cluster,
-    Died,
+    DiedError,
     Fault,
     Process,
     Task,
@@ -178,7 +178,7 @@ def test_at_any_request_it_may_fail_and_the_next_one_finishes(number: int, fault
     cluster = unsealed()
     plain = cluster.read(A, "read_uncommitted")
     view = cluster.view(A)
-    with suppress(Died, StorageError, OutcomeUnknownError):
+    with suppress(DiedError, StorageError, OutcomeUnknownError):
         cluster.run(seal(ROLL, view), at(number, fault))
     assert cluster.read(A, "read_uncommitted") == plain
     cluster.run(seal(ROLL, cluster.view(A)))

@@ -20,7 +20,7 @@ from tests.protocol.harness import (
     B,
     C,
     Cluster,
-    Died,
+    DiedError,
     Fault,
     Process,
     Task,
@@ -68,7 +68,7 @@ def started(cluster: Cluster | None = None, transactional_id: str = "x", **kwarg
 def crash_at_put(process: Process, program: Any, number: int, part: str = TXN_LOG) -> None:
     """Kill the process right after its n-th conditional write to a path that contains `part`."""
     process.faults = nth_put(number, "crash after", part)
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         process.do(program)
 
 
@@ -821,7 +821,7 @@ def test_a_replayed_micro_batch_is_committed_once(mode: Fault) -> None:
         try:
             process.do(process.commit(version=TxnVersion(version=1)))
             finished = True
-        except Died:
+        except DiedError:
             finished = False
         skipped = versioned(cluster, 1, "v1")
         cluster.land()

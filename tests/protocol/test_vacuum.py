@@ -16,7 +16,7 @@ from tests.protocol.harness import (
     A,
     B,
     Cluster,
-    Died,
+    DiedError,
     Fault,
     Process,
     Task,
@@ -172,7 +172,7 @@ def test_killed_anywhere_the_next_passes_finish_it(fault: Fault) -> None:
     ended: set[frozenset[str]] = set()
     for number in cases(changes[:: 2 if fault == "crash after" else 9]):
         cluster = start.copy()
-        with contextlib.suppress(Died, StorageError):
+        with contextlib.suppress(DiedError, StorageError):
             pass_over(cluster, faults=at(number, fault))
         assert words(cluster) == before
         cluster.check()
@@ -240,7 +240,7 @@ def test_a_file_of_a_decided_transaction_stays_until_somebody_has_finished_it(co
     slow.do(slow.send(A, "eager", in_file=True))
     slow.stage(B, "staged")
     slow.faults = nth_put(1, "crash after")
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         slow.do(slow.end(commit))
     cluster.pass_ms(10 * GRACE_MS)
     stored = rows_files(cluster)
@@ -391,7 +391,7 @@ def test_a_late_append_of_a_drawn_producer_finds_its_slot_taken_or_its_file_ther
     cluster = Cluster()
     writer, _ = drawn(cluster)
     writer.faults = nth_put(1, "crash in flight")
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         writer.do(writer.send(A, "late", in_file=True))
     cluster.pass_ms(GRACE_MS + 1)
     task = Task(cluster, vacuum_topics(CTX, {}, ("orders",)))
@@ -430,14 +430,14 @@ def test_a_drawn_producer_that_slept_before_a_lost_slot_names_no_old_file() -> N
 def test_a_record_from_a_clock_that_ran_ahead_makes_no_file_dead() -> None:
     cluster = Cluster()
     writer, _ = drawn(cluster)
-    there = set(cluster.written_ms)
+    there = set(cluster.written_at_ms)
     cluster.now_ms += 10 * GRACE_MS
     writer.do(writer.send(A, "ahead"))
     cluster.now_ms -= 10 * GRACE_MS
     # The store's own clock was right all the time.
-    cluster.written_ms.update(dict.fromkeys(set(cluster.written_ms) - there, cluster.now_ms))
+    cluster.written_at_ms.update(dict.fromkeys(set(cluster.written_at_ms) - there, cluster.now_ms))
     writer.faults = nth_put(1, "crash in flight")
-    with pytest.raises(Died):
+    with pytest.raises(DiedError):
         writer.do(writer.send(A, "late", in_file=True))
     cluster.pass_ms(GRACE_MS + 1)
     pass_over(cluster)
@@ -584,7 +584,7 @@ def test_of_a_deleted_topic_nothing_is_left_but_its_chain(
     end = cluster.state(A).next_offset
     lengths = []
     if dies_at is not None:
-        with contextlib.suppress(Died):
+        with contextlib.suppress(DiedError):
             pass_over(cluster, faults=nth_put(1, "crash after", dies_at))
     for _ in range(6):
         pass_over(cluster, dry_run=True)
