@@ -87,8 +87,9 @@ _OF_KAFKA = {
     ),
     **{
         f"--{verb}": f"this is a command, not an option; write `{verb}`"
-        for verb in ("list", "describe", "create", "alter", "delete")
+        for verb in ("list", "describe", "create", "alter")
     },
+    "--delete": "this is a command of topics and groups, not an option; clean-up deletes with --execute",
     "--replication-factor": "leave it out, because the storage keeps the copies",
 }
 """Options of Kafka's tools, and what to write instead."""
