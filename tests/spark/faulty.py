@@ -81,7 +81,8 @@ def failing_driver(url: str, match: str, number: int = 1) -> Iterator[Store]:
     store = FailingStore(
         open_object_store(url, options), Fault(action="fail", match=match, number=number, times=1_000_000)
     )
-    config = {"default.api.timeout.ms": 1_000}
+    # Long enough for what must not fail, also beside other tests on a slow machine.
+    config = {"default.api.timeout.ms": 3_000}
     with txlog.open(url, storage_options=options, config=config, object_store=store) as opened:
         yield opened
         assert store.struck
