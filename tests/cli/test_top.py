@@ -128,6 +128,11 @@ def test_a_look_at_a_quiet_store_costs_a_request_for_each_topic_and_partition(to
     with world.counting.counting() as cost:
         look = top._look(monitor, [])
     assert (len(look.ends), len(look.groups)) == (topics * partitions, 1)
+    world.clock.sleep_ms(2000)
+    with world.counting.counting() as named:
+        look = top._look(monitor, ["t0"])
+    assert (len(look.ends), len(look.groups)) == (partitions, 1)
+    assert named.total == 2 + 3 + topics + partitions
     # The descriptor, the names of topics, and for the table of consumer offsets its partitions and the one in use. The
     # table of transactions is listed, and empty.
     assert cost.total == 2 + 3 + topics + topics * partitions

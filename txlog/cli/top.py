@@ -99,7 +99,7 @@ def _look(monitor: StoreMonitor, names: list[str]) -> _Look:
     from txlog.client.descriptions import GroupInfo, HangingTransaction, OffsetInfo
 
     monotonic_ms = monitor.runtime.clock.monotonic_ms()
-    seen = monitor.look()
+    seen = monitor.look(names)
     ends = {tp: OffsetInfo.of(view, None, None) for tp, view in seen.views.items() if not names or tp.topic in names}
     groups = [GroupInfo.of(group, seen.views) for group in seen.groups]
     by_producer = {row.value.producer_id: row.value for row in seen.transactions}
