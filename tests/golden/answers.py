@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import txlog
 from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
+from tests.aborted import aborted_transactions
 from txlog.client import reading
 from txlog.client.offsets import offsets_for_times
 from txlog.client.store import Store
@@ -30,7 +31,6 @@ from txlog.maintenance.history import read_history
 from txlog.protocol.groups import list_groups
 from txlog.protocol.load import load
 from txlog.protocol.publications import read_chain
-from txlog.protocol.read import aborted_transactions
 from txlog.protocol.table import list_transactions
 from txlog.storage.memory import MemoryObjectStore
 

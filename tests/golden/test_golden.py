@@ -16,6 +16,7 @@ import pytest
 import txlog
 from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
+from tests.aborted import aborted_transactions
 from tests.golden.make_golden import AUDIT_0, FORMAT_FOLDER, HOUR_MS, ORDERS_0, ORDERS_1, SCRATCH_0, START_MS, make
 from txlog.config import IsolationLevel
 from txlog.core import names
@@ -193,7 +194,7 @@ def test_aborted_ranges_are_known(golden: Opened) -> None:
     found = {}
     for tp in (ORDERS_0, ORDERS_1):
         view = golden.view(tp)
-        _, aborted = golden.run(read.aborted_transactions(golden.ctx, view, 0, view.state.next_offset))
+        _, aborted = golden.run(aborted_transactions(golden.ctx, view, 0, view.state.next_offset))
         found[tp] = [(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset) for txn in aborted]
     assert found == {ORDERS_0: [(35, 8, 11, 12)], ORDERS_1: [(35, 3, 4, 5)]}
 

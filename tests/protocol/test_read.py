@@ -1,4 +1,4 @@
-"""What does a reader of either level see (PROTOCOL.md, R10 to R12), and what does planning cost?
+"""Which rows does a reader of either level see (PROTOCOL.md, R10 to R12), and what does planning cost?
 
 It is the same from the tail as from sealed segments.
 """
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.aborted import aborted_transactions
 from tests.effort import examples
 from tests.protocol.harness import GRACE_MS, A, Cluster, Process, Task, context, measure, rolling
 from txlog.config import IsolationLevel
@@ -23,7 +24,7 @@ from txlog.core.records import Clean, CleanedRun, SegmentIndex, TxnIndex
 from txlog.errors import CorruptLogError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.append import append_log_start
 from txlog.protocol.load import refresh
-from txlog.protocol.read import TimeHit, aborted_transactions, offset_for_timestamp, plan_read
+from txlog.protocol.read import TimeHit, offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"

@@ -11,6 +11,7 @@ import pytest
 
 from lab.older_writers import next_control_of_v1
 from lab.vacuuming import vacuum_topics
+from tests.aborted import aborted_transactions
 from tests.effort import cases
 from tests.protocol.harness import (
     A,
@@ -35,7 +36,7 @@ from txlog.errors import MissingObjectError, StorageError, StoreAccessError
 from txlog.protocol import clean, expiry, staged_lists, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Views
-from txlog.protocol.read import aborted_transactions, plan_read
+from txlog.protocol.read import plan_read
 from txlog.protocol.vacuum import Deleted, read_store_clock
 
 GRACE_MS = rolling(2).constants.delete_grace_ms

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from tests.aborted import aborted_transactions
 from tests.second_reader import reader
 from tests.second_reader.worlds import make_store
 from txlog.client import reading
@@ -19,7 +20,6 @@ from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.protocol.groups import list_groups
 from txlog.protocol.load import load
-from txlog.protocol.read import aborted_transactions
 
 LEVELS = ("read_committed", "read_uncommitted")
 

@@ -159,20 +159,6 @@ def offset_for_timestamp(
     return (yield from relisting(ctx, view, find))
 
 
-def aborted_transactions(
-    ctx: Context, view: PartitionView, start: int, end: int, indexes: ReadIndexes | None = None
-) -> Program[tuple[PartitionView, tuple[AbortedTxn, ...]]]:
-    """Return the aborted ranges that overlap `[start, end)`, whatever the LSO is."""
-
-    def find(found: PartitionView) -> Program[tuple[AbortedTxn, ...]]:
-        chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < end]
-        known = yield from read_indexes(found, chosen, _known(found, view, indexes))
-        _, aborted = yield from aborted_of_range(found, chosen, known, start, end)
-        return aborted
-
-    return (yield from relisting(ctx, view, find))
-
-
 def read_partition(view: PartitionView) -> Program[tuple[ReadIndexes, tuple[AbortedTxn, ...]]]:
     """Return the indexes of all segments and runs that reach above the log start, and the aborted transactions there.
 
