@@ -288,8 +288,8 @@ def _latest_offset(store: Store) -> Callable[[], object]:
 
 
 def _look(store: Store) -> Callable[[], object]:
-    looker = StoreMonitor(store.runtime, "bench", max_reads=10)
-    return looker.look
+    monitor = StoreMonitor(store.runtime, "bench", max_reads=10)
+    return monitor.look
 
 
 def _maintain(*steps: str) -> Begin:

@@ -17,14 +17,17 @@ from tests.client.world import ORDERS, Outage, World, many, orders, tp
 from tests.metrics.world import commit, exporter_of, filled, hang, opener
 from tests.publication.lives import publish
 from txlog.client.reading import read_session
-from txlog.core.names import publication_path
+from txlog.core.names import TopicPartition, publication_path
+from txlog.core.records import IndexEntry, SegmentIndex
 from txlog.exporter.exporter import Exporter
 from txlog.exporter.gauges import gauges
+from txlog.inspection.look import SegmentSize
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.maintenance.size import measure_partition
 from txlog.metrics import Registry
 from txlog.metrics.table import METRICS
 from txlog.protocol import publications
+from txlog.protocol.read import ReadIndex
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 
@@ -183,8 +186,8 @@ def test_an_init_between_two_requests_of_a_look_does_not_make_a_transaction_old(
     hang(filled(world))
     world.clock.advance_ms(40_000)
     exporter.open()
-    assert exporter._looker is not None
-    seen = exporter._looker.look()
+    assert exporter._monitor is not None
+    seen = exporter._monitor.look()
     (row,) = seen.transactions
     after = msgspec.structs.replace(row.value, state="EMPTY", started_at=-1)
     seen.transactions = (msgspec.structs.replace(row, value=after),)
@@ -497,3 +500,16 @@ def test_a_store_is_opened_once(world: World, registry: Registry) -> None:
     exporter.refresh()
     look(world, exporter)
     assert len(opened) == 1
+
+
+def test_the_rows_of_a_merged_entry_reach_up_to_the_next_one() -> None:
+    """Between its rows lay aborted ones, so its last row may have a higher offset than the number of rows tells."""
+    entry = IndexEntry(
+        base_offset=0, records=2, kind="data", producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False,
+        timestamp=1, file=0,
+    )  # fmt: skip
+    index = SegmentIndex(
+        partition="t0-0", base_offset=0, end_offset=9, generation=1, files=(), entries=(entry,), aborted_txns=0,
+        last_digest="",
+    )  # fmt: skip
+    assert SegmentSize.of(TopicPartition("t0", 0), ReadIndex(index=index, aborted=())).rows_end == 9

@@ -115,10 +115,9 @@ def walk_batches(
         _check_covered(tp, at, end, record.base_offset)
         yield LogBatch(record, fate.of(record, record.end_offset, 0), record.end_offset, None)
         at = record.end_offset
-    if start is not None and end is not None and (start if at is None else at) < end:
+    if at is not None and end is not None and at < end:
         raise CorruptLogError(
-            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}. "
-            "hint: check the store with `txlog fsck`"
+            f"{tp}: a read up to offset {end} finds nothing at offset {at}. hint: check the store with `txlog fsck`"
         )
 
 

@@ -57,7 +57,7 @@ class Exporter:
         self._running: Future[None] | None = None
         self._looked_at_ms: int | None = None
         self._runtime: Runtime | None = None
-        self._looker: StoreMonitor | None = None
+        self._monitor: StoreMonitor | None = None
         self._error = ""
         for outcome in ("ok", "failed"):
             registry.add("txlog_exporter_looks_total", 0, outcome)
@@ -85,9 +85,9 @@ class Exporter:
 
     def open(self) -> None:
         """Open the store if it is not open. Raises what opening it raises."""
-        if self._looker is None:
+        if self._monitor is None:
             self._runtime = self._open_store()
-            self._looker = StoreMonitor(self._runtime, "exporter", max_reads=self._max_reads, max_runs=MAX_RUNS)
+            self._monitor = StoreMonitor(self._runtime, "exporter", max_reads=self._max_reads, max_runs=MAX_RUNS)
 
     def close(self) -> None:
         """Begin no look any more, and close the store."""
@@ -98,7 +98,7 @@ class Exporter:
     def _forget(self) -> None:
         if self._runtime is not None:
             self._runtime.close()
-        self._runtime = self._looker = None
+        self._runtime = self._monitor = None
 
     def _run(self, done: Future[None]) -> None:
         try:
@@ -127,8 +127,8 @@ class Exporter:
 
     def _found(self) -> Gauges:
         self.open()
-        assert self._looker is not None
-        seen = self._looker.look()
+        assert self._monitor is not None
+        seen = self._monitor.look()
         for name, error in seen.damaged:
             log(_LOG, logging.WARNING, "damage_found", "%s", error, topic=name, error=type(error).__name__)
             scope = "topic" if name and not is_reserved(name) else "internal"
