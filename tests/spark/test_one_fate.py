@@ -60,7 +60,7 @@ def _spark_native(root: Path, store: Store, spark: SparkSession) -> Any:
 
 
 def _spark_python(root: Path, store: Store, spark: SparkSession) -> Any:
-    """Read as the Python source does. Spark plans it in a process of its own, which would not have the mutant."""
+    """Read as the Python source does. Spark plans it in a separate process, which would not have the mutant."""
     source = TxlogDataSource({"path": store.runtime.url, "subscribe": TP.topic})
     reader: Any = source.reader(StructType.fromJson(source.schema().jsonValue()))
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
@@ -148,7 +148,7 @@ def test_a_walk_that_hides_a_batch_changes_every_way(
     def hiding(self: Any, entry: Any, *args: Any) -> fates.Fate:
         return "aborted" if entry.base_offset == HIDDEN else original(self, entry, *args)
 
-    for number in range(2):
+    for number in range(3):
         # A copy at the same place, because Iceberg's tables name it.
         kept = tmp_path / f"kept-{number}"
         shutil.copytree(base, kept)
@@ -158,5 +158,6 @@ def test_a_walk_that_hides_a_batch_changes_every_way(
         finally:
             shutil.rmtree(base)
             shutil.copytree(kept, base)
-        monkeypatch.setattr(fates._Judge, "of", hiding)
-    assert found[0] != found[1]
+        if number == 1:
+            monkeypatch.setattr(fates._Judge, "of", hiding)
+    assert found[0] == found[1] != found[2]
