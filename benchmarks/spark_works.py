@@ -1,7 +1,7 @@
 """The works on Spark, each written once for all table formats.
 
 A work is a context manager, like a contestant's start. It takes the format, and yields its turn. This module imports
-neither txlog nor a rival's package, because Iceberg's Spark runs in an environment of its own.
+neither txlog nor a rival's package, because Iceberg's Spark runs in a separate environment.
 """
 
 from __future__ import annotations

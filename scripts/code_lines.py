@@ -31,7 +31,7 @@ NO_CODE = {
 
 
 def code_lines(source: str) -> int:
-    """Count the lines of `source` that hold code, also those of a long text that is no docstring."""
+    """Count the lines of `source` that hold code, also those of a long text other than a docstring."""
     lines = {
         line
         for token in tokenize.generate_tokens(io.StringIO(source).readline)

@@ -304,7 +304,7 @@ def with_and_without_an_array() -> tuple[float, float]:
 
 
 def test_peaks_are_of_the_block_and_of_children_that_live() -> None:
-    # In a process of its own: other tests' threads and children would change the figures.
+    # In a separate process: other tests' threads and children would change the figures.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:
         found, later = own.submit(with_and_without_an_array).result(60)
     assert found >= 100

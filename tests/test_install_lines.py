@@ -1,4 +1,4 @@
-"""Is each advice to install something right: does the extra exist, and is there one page that says which command works today?"""
+"""Is each advice to install something right: does the extra exist, and does one page list the commands that work today?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table formats of Spark. All works on Spark (benchmarks/spark_works.py) use a format through this interface.
 
-This module imports neither txlog nor a rival's package, because Iceberg's Spark runs in an environment of its own.
+This module imports neither txlog nor a rival's package, because Iceberg's Spark runs in a separate environment.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Iceberg(TableFormat):
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder, "iceberg")
-        # A catalog keeps its first folder. So each contestant has a namespace of its own.
+        # A catalog keeps its first folder. So each contestant has its own namespace.
         self._namespace = f"{self.CATALOG}.n{zlib.crc32(str(folder).encode())}"
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
 

@@ -67,7 +67,7 @@ WORKS = (write, read, scan, merge)
 
 @contextmanager
 def one_after_the_other(place: Place, *, batches: int) -> Iterator[Callable[[], Samples]]:
-    """Yield a turn of all works on a new store, each in a process of its own."""
+    """Yield a turn of all works on a new store, each in its own process."""
     batches = place.sized(batches, least=4)
     store = place.folder / "store"
 

@@ -1,4 +1,4 @@
-"""`python -m lab.demo`: run the demo as a program of its own."""
+"""`python -m lab.demo`: run the demo as a separate program."""
 
 from __future__ import annotations
 

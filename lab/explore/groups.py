@@ -110,7 +110,7 @@ def _members(size: Size) -> Scene:
 
 
 def _outsider(size: Size) -> Scene:
-    """A consumer that is no member commits plainly while a member joins, commits and leaves."""
+    """A consumer outside the group commits plainly while a member joins, commits and leaves."""
     full = size == "full"
     scene = Scene(budget=Budget(lost=1 if full else 0, ticks=(member_calls.SESSION_MS + 1,) if full else ()))
     scene.actor(

@@ -193,7 +193,7 @@ def rows_of_pieces(pieces: Iterable[Piece], start: int, end: int) -> Program[tup
 def read_all(
     ctx: Context, tp: TopicPartition, isolation: Any, end: int | None = None
 ) -> Program[tuple[tuple[int, str], ...]]:
-    """Open a partition anew, and return the rows from its log start on."""
+    """Open a partition again, and return the rows from its log start on."""
     view = yield from load(ctx, tp)
     _, plan = yield from plan_read(ctx, view, view.state.log_start_offset, end, isolation)
     return (yield from rows_of(plan))

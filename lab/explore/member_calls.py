@@ -66,7 +66,7 @@ def join_group(member: str, group: str = "g") -> Call:
 def commit_offsets(offset: int, group: str = "g", *, outsider: bool = False) -> Call:
     """Commit offsets plainly. The metadata of a member's commit contains its generation.
 
-    `outsider`: the metadata says that the consumer is no member, so the group must have no live one.
+    `outsider`: the metadata says that the consumer is not a member, so the group must have no live one.
     """
 
     def call(client: Client) -> Program[Client]:
@@ -195,7 +195,7 @@ def commit_held(offset: int, group: str = "g", *, transaction: bool = False, eve
 
 
 def _with_row(client: Client, row: GroupRow | None, name: str) -> Client:
-    """Return the client as its group's row shows it; it stops if it is no member any more."""
+    """Return the client as its group's row shows it; it stops if it is not a member any more."""
     found = find_member(row.entry.value, name) if row is not None else None
     if found is None:
         return client.noted("lost", stop=True)

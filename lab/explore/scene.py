@@ -161,7 +161,7 @@ class Scene:
             row for row in reversed(read_chain(files, TABLE).table) if row[2] and row[2].state.startswith("PREPARE")
         )
         assert txn is not None
-        # The oracle adds the parts that are in an object of their own.
+        # The oracle adds the parts that are in separate objects.
         return TransactionRow(
             offset=offset, value=txn if txn.staged_object is None else msgspec.structs.replace(txn, staged=())
         )

@@ -151,7 +151,7 @@ def quiet_of(client: Client, now: ClockReading) -> dict[str, int]:
 
 
 def _shown(client: Client, row: GroupRow | None, name: str, now: ClockReading) -> Client:
-    """Return the client after a look, or after a record of its own."""
+    """Return the client after a look, or after its own record."""
     value = row.entry.value if row is not None else None
     found = find_member(value, name)
     if row is None or value is None or found is None or is_gone(client, now):

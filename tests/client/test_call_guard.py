@@ -322,7 +322,7 @@ def test_a_handler_that_would_wait_for_the_call_which_it_interrupts_is_refused(
 def test_a_refused_handler_that_ends_a_commit_leaves_its_outcome_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler of a signal closes the producer, and lets the refusal through. It is no answer about the decision."""
+    """The handler of a signal closes the producer, and lets the refusal through. It does not answer whether the commit was decided."""
     world.open().create_topic("orders", ORDERS)
     store = world.open()
     producer = store.producer("loader")

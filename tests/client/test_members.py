@@ -44,7 +44,7 @@ def world():
 
 
 class Member:
-    """A consumer in a process of its own, and what its listeners were told."""
+    """A consumer in a separate process, and what its listeners have heard."""
 
     def __init__(self, world: World, name: str, *, lost: bool = True, **settings: Any) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""What does a reader get? Kafka's cases as tables, and random chains, sealed and cleaned, against the naive model."""
+"""Which rows does a reader get? Kafka's cases as tables, and random chains, sealed and cleaned, against the naive model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a call answer when one of its requests fails, and is the answer true?
+"""How does a call answer when one of its requests fails, and is the answer true?
 
 The test tries every public operation that writes, each of its requests, and each way in which a request can fail. A
 call ends in *ok*, *failed* or *unknown* (PROTOCOL.md, "What is promised, and what is not"). The effect of a *failed*

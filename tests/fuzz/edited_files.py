@@ -1,4 +1,4 @@
-"""Parquet files with edited bytes. `python -m tests.fuzz.edited_files` opens those that its input names, in a process of its own.
+"""Parquet files with edited bytes. `python -m tests.fuzz.edited_files` opens those that its input names, in a separate process.
 
 pyarrow can end the process on a hostile footer (docs/reliability.md). A test then sees one answer, and goes on.
 """
@@ -71,7 +71,7 @@ def opened(path: str, edits: Edits) -> Answer:
 
 
 def _indexed(path: str, data: bytes) -> DataFile:
-    """Return what an index says of a file of a segment, whose offsets are columns of their own."""
+    """Return what an index says of a file of a segment, whose offsets are separate columns."""
     groups = row_groups(pq.ParquetFile(pa.BufferReader(GOLDEN[path])).metadata)
     footer = data[-TRAILER_BYTES - int.from_bytes(data[-TRAILER_BYTES:-4], "little") :]
     return DataFile(

@@ -2,7 +2,7 @@
 
     python -m tests.golden.make_frozen [FOLDER]        # default: tests/golden/v3, which must not exist
 
-`tests/golden/v3` is never written again. It has all features of the frozen format, and constants of its own. Together
+`tests/golden/v3` is never written again. It has all features of the frozen format, and its own constants. Together
 the golden stores hold every field, every enumerated value and every kind of object of PROTOCOL.md: `coverage.py` walks
 their bytes, and `test_frozen.py` reads them. What a reader must see of `v3` is in `v3.json` beside it.
 

@@ -1,4 +1,4 @@
-"""What does a store of this format look like? This script writes one of every object, the same bytes each time.
+"""How does a store of this format look? This script writes one of every object, the same bytes each time.
 
     python -m tests.golden.make_golden [FOLDER]        # default: tests/golden/v1, which must not exist
 

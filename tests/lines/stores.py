@@ -317,7 +317,7 @@ def _next(scene: Scene) -> None:
 
 
 def _abort_instead(scene: Scene, act: Act) -> None:
-    """Abort. The answer tells what the interrupted commit has done."""
+    """Abort. The answer shows what the interrupted commit has done."""
     committed = scene.made.abort().already_committed
     assert keys(scene).count(30) == committed, f"abort() said {committed}"
     _next(scene)

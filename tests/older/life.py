@@ -59,7 +59,7 @@ class Clock(ManualClock):
 
 
 class Life:
-    """One store. Its clock moves only when a program sleeps or a case says so."""
+    """One store. Its clock moves only when a program sleeps or in a case that asks for it."""
 
     def __init__(self, clock: Clock, scratch: Path, seed: int = 0) -> None:
         self.dice = random.Random(seed)

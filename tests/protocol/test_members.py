@@ -503,7 +503,7 @@ def test_a_member_drops_what_others_have_sealed(cluster: Cluster, monkeypatch: p
     cluster.check()
 
 
-# -- consumers that are no members -----------------------------------------------------------------------------------
+# -- consumers outside the group -----------------------------------------------------------------------------------
 
 
 def test_a_plain_commit_without_membership_needs_a_group_without_live_members(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""What does sealing write, in which order, and how do several writers share it (PROTOCOL.md, W37, W38)?
+"""Which objects does sealing write, in which order, and how do several writers share it (PROTOCOL.md, W37, W38)?
 
 A reader must not see a difference.
 """

@@ -1,4 +1,4 @@
-"""What goes wrong in one topic, or in the middle of a publication or of a vacuum, harms no other and is made good."""
+"""A failure in one topic, or in the middle of a publication or of a vacuum, harms no other and is made good."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def sweep_and_check(store: Store) -> None:
 
 
 def test_a_vacuum_may_die_at_each_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left of old publications is deleted by the next vacuum, and never takes a file along."""
+    """The rest of old publications is deleted by the next vacuum, and never takes a file along."""
     monkeypatch.setattr(publications, "WHOLE_EVERY", WHOLE_EVERY)
     objects, now_ms = prepared(long_chain)
     assert sum("/publication/" in path for path in objects) > WHOLE_EVERY

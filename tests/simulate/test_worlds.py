@@ -1,4 +1,4 @@
-"""Random worlds: each seed is a different story, the same on every run. A failing seed becomes a test of its own."""
+"""Random worlds: each seed is a different story, the same on every run. A failing seed becomes a separate test."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def failing(fault: str | None) -> Iterator[None]:
 def failing_driver(url: str, match: str, number: int = 1) -> Iterator[Store]:
     """Yield the store at `url` for a job: its driver fails at the `number`-th matching request and at all later ones.
 
-    Executors open stores of their own, which do not fail.
+    Executors open their own stores, which do not fail.
     """
     options = {"fsync": False}
     store = FailingStore(

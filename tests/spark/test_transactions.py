@@ -452,7 +452,7 @@ def test_take_over(spark: SparkSession, log: Log, three: TxLog) -> None:
 
 
 def test_take_over_takes_back_what_another_program_took(spark: SparkSession, log: Log, three: TxLog) -> None:
-    """Without it a program that was fenced stays fenced, also between its transactions, and the error says so."""
+    """Without it a program that was fenced stays fenced, also between its transactions, and the error shows it."""
     with TxLog(spark, log.url, {"fsync": False}) as other:
         for number in range(3):
             with three.transaction("clean", number):

@@ -112,7 +112,7 @@ def test_a_planted_bug_is_found_and_told_in_words() -> None:
     assert found.violation is not None
     assert not found.complete
     assert found.violation.rule == "one number twice"
-    # This is a shortest trace: both list before one of them writes, and the second write needs no turn of its own.
+    # This is a shortest trace: both list before one of them writes, and the second write needs no separate turn.
     assert sorted(line.split()[1] for line in found.violation.trace) == ["LIST", "LIST", "PUT"]
     assert found.violation.trace[-1].endswith(": PUT 0 (0 bytes) -> WRITTEN")
 

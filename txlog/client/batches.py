@@ -162,7 +162,7 @@ class Send:
         return frame is not None and has_ended(frame) and self.frame is not None
 
     def done(self, part: RecordMetadata | None = None) -> None:
-        """Take note that the rows of one partition are in the log; None: there are no rows. To say it twice is no mistake."""
+        """Take note that the rows of one partition are in the log; None: there are no rows. A second call changes nothing."""
         if part is not None:
             self._parts[part.partition] = part
         if len(self._parts) == self._missing:
@@ -170,7 +170,7 @@ class Send:
                 self.future.set_result(self._joined())
 
     def failed(self, error: BaseException) -> None:
-        """Take note that rows of one partition are not in the log, or that this is unknown. To say it twice is no mistake."""
+        """Take note that rows of one partition are not in the log, or that this is unknown. A second call changes nothing."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 class InsideCallError(IllegalStateError):
     """A call was refused inside another one of the same thread, as in the handler of a signal.
 
-    If the handler lets it through, it ends the outer call as an interrupt does. It is no answer of the store.
+    If the handler lets it through, it ends the outer call as an interrupt does. The store did not answer it.
     """
 
 

@@ -24,7 +24,7 @@ class Transactional(Protocol):
 class TransactionScope:
     """The value of `with producer.transaction() as txn`; `result` is set after the block.
 
-    It is no generator: Python would end an interrupted generator at any later time, and abort another transaction then.
+    A generator would not do: Python ends an interrupted one at any later time, and would abort another transaction then.
     """
 
     def __init__(self, producer: Transactional, state: ProducerState, version: int | TxnVersion | None) -> None:

@@ -259,7 +259,7 @@ class Sender:
         return self._session.clock.monotonic_ms() + self._config.max_block_ms
 
     def drop_waiting(self, error: BaseException) -> None:
-        """Remove the batches that are not in flight, because of `error`. `fail_dropped` tells it to their futures."""
+        """Remove the batches that are not in flight, because of `error`. `fail_dropped` fails their futures with it."""
         self._waiting.drop_all(error, keep=self._in_flight)
 
     def fail_dropped(self) -> None:

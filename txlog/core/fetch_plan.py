@@ -1,6 +1,6 @@
 """Which rows of which files does a read of `[start, end)` of one partition return, and in what order?
 
-`core/fates.py` says which batches a reader sees; this module cuts their rows to the range. No file is opened, and a
+`core/fates.py` decides which batches a reader sees; this module cuts their rows to the range. No file is opened, and a
 file that holds only rows of aborted transactions never will be. The caller has bounded `end` by the last stable offset
 or the log end. For read_uncommitted it gives no aborted transactions.
 """

@@ -1,7 +1,7 @@
 """How do the members of a group share its partitions (W51, W52, W53, W54, W55)? Pure functions on the fold.
 
 A change of the members makes the next generation, which assigns all partitions again. A member takes part in it by a
-record of its own: it says what it still holds, and gets those assigned partitions that no other member owns. So each
+record that names what it still holds, and gets those assigned partitions that no other member owns. So each
 partition has one owner at most, whatever the members know of each other.
 """
 
@@ -175,7 +175,7 @@ def judge_sync(
 def judge_leave(
     row: GroupRow | None, *, group: str, member_id: str, now_ms: int, quiet: Quiet | None = None
 ) -> tuple[Entry, ...] | None:
-    """Return the entries with which a member leaves; None if it is no member. The last one leaves the generation."""
+    """Return the entries with which a member leaves; None if it is not a member. The last one leaves the generation."""
     value = _value(row)
     if row is None or find_member(value, member_id) is None:
         return None

@@ -41,7 +41,7 @@ IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMP
 
 VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
     "EMPTY": IDLE,
-    # From PREPARE_*: by its owner, who has seen every marker (`as_its_owner_knows`).
+    # From PREPARE_*: by its owner, after every marker (`as_its_owner_knows`).
     "ONGOING": IDLE | PREPARED | {"ONGOING"},
     # From all others than ONGOING: staged transactions, and the abort after an attempted commit (W30).
     "PREPARE_COMMIT": IDLE | PREPARED | {"ONGOING"},

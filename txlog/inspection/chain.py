@@ -1,4 +1,4 @@
-"""What is in a partition, batch by batch, and what became of each batch?"""
+"""Which batches are in a partition, and what became of each of them?"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What does a program see that looks at a whole store again and again, and how many requests does that cost?
+"""How do programs look at a whole store again and again, and how many requests does that cost?
 
-The exporter, `txlog top` and the page of `txlog inspect` look this way. What cannot change is read once: indexes of segments, append times of
-records, runs of the journal. A look at a store in which nothing happened costs these requests. (A LIST of more than
-1,000 names is several requests.)
+The exporter, `txlog top` and the page of `txlog inspect` look this way. Indexes of segments, append times of records
+and runs of the journal cannot change, and are read once. A look at a store in which nothing happened costs these
+requests. (A LIST of more than 1,000 names is several requests.)
 
 * One GET reads the store's descriptor, and one LIST finds the names of topics.
 * One GET for each topic looks for newer metadata. Deleted topics count, too.
@@ -20,8 +20,8 @@ The first look and changes cost more.
 * A partition is also listed again when `metadata.max.age.ms` is over. That costs one LIST, and one GET for each record
   of its tail, one for its snapshot and one for its list of cleaned runs. A store that was put back to an older state is
   noticed by then.
-* A new run of maintenance costs one GET, for at most `max_runs` runs a look. A new publication costs one LIST, and a GET for each
-  publication since the last one that lists all files. Its folder is also listed when `metadata.max.age.ms` is over.
+* A new run of maintenance costs one GET, for at most `max_runs` runs a look. A new publication costs one LIST, and a GET
+  for each publication since the last one that lists all files. Its folder is also listed when `metadata.max.age.ms` is over.
 * An index of a segment costs one GET, or two if the segment has aborted transactions. A look reads at most `max_reads` of
   them.
 """

@@ -224,7 +224,7 @@ class _Pass:
         self._topic = runtime.topic(tp.topic) if newest is None else topic_of_inputs(runtime, tp, newest)
         by_id = {field.id: field.name for field in self._topic.schema}
         is_later = self._topic.number > plan.policy.version
-        # Without compaction a value column may be dropped, and rows without other values are no tombstones (C2a).
+        # Without compaction a value column may be dropped, and rows without other values are not tombstones (C2a).
         if not by_id.keys() >= set(plan.policy.key) or (is_later and not is_compacted(self._topic)):
             raise InvalidConfigurationError(
                 f"{tp}: version {self._topic.number} of the topic ended the compaction by "

@@ -224,7 +224,7 @@ class _Look:
                 "partitionValues": {},
                 "size": file.bytes,
                 # The chain does not say when a file was written: a list of all files has only the publication that
-                # added it. Delta needs a time that is the same in the log and in each checkpoint, whoever writes them,
+                # added it. Delta needs a time that is the same in the log and in each checkpoint, with any writer,
                 # and a later one for a later file. Only its VACUUM compares it with a clock, and that is refused here.
                 "modificationTime": self.state.created_at + file.since,
                 "dataChange": is_change,
