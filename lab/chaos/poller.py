@@ -2,7 +2,8 @@
 
 `python -m lab.chaos.poller` runs in the engines' own environment, without txlog. It reads each table over and over,
 with each engine in turn: the newest version, and an old one, as a slow query does. It appends a line of JSON for each
-read. The proof judges the rows after the storm. SIGTERM ends it after one more round.
+read, and one for the cut of each version, because vacuum deletes Delta's old entries. The proof judges the rows after
+the storm. SIGTERM ends it after one more round.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,11 @@ def main() -> None:
         while os.getppid() == parent:
             is_last = bool(stopping)
             for topic in given["topics"]:
+                folder = Path(given["store"], topic)
+                file.writelines(json.dumps(cut) + "\n" for cut in _new_cuts(folder, known))
                 for engine in READERS:
-                    if not _exists(engine, Path(given["store"], topic)):
+                    if not _exists(engine, folder):
                         continue
-                    folder = Path(given["store"], topic)
                     for version in (None, _old_version(folder, given["old_ms"])):
                         if version is None or not is_last:
                             said = _read(engine, folder, version, known)
@@ -48,9 +51,20 @@ def main() -> None:
     sys.exit("the storm has died")
 
 
+def _new_cuts(topic: Path, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the cut of each version in Delta's log that is not in `known` yet. The Iceberg table has the same cuts."""
+    for version in _delta_versions(topic):
+        name = f"{topic.name}/{version}"
+        path = topic / f"_delta_log/{version:020d}.json"
+        if name in known or not path.exists():
+            continue
+        known.add(name)
+        info = json.loads(path.read_text("utf-8").partition("\n")[0])["commitInfo"]
+        yield {"topic": topic.name, "cut": json.loads(info["operationParameters"]["txlog.cut"])}
+
+
 def _exists(engine: str, topic: Path) -> bool:
-    first = "_delta_log/00000000000000000000.json" if "delta" in engine else "metadata/v1.metadata.json"
-    return (topic / first).exists()
+    return bool(_delta_versions(topic)) if "delta" in engine else any(topic.glob("metadata/v*.metadata.json"))
 
 
 def _old_version(topic: Path, old_ms: int) -> int:
@@ -63,12 +77,13 @@ def _old_version(topic: Path, old_ms: int) -> int:
 
 def _newest(topic: Path) -> int:
     """Return the newest version that both formats have. It has the number of its publication."""
-    version = 0
-    while (topic / f"_delta_log/{version + 1:020d}.json").exists() and (
-        topic / f"metadata/v{version + 2}.metadata.json"
-    ).exists():
-        version += 1
-    return version
+    both = (each for each in _delta_versions(topic) if (topic / f"metadata/v{each + 1}.metadata.json").exists())
+    return max(both, default=0)
+
+
+def _delta_versions(topic: Path) -> list[int]:
+    """Return the versions in Delta's log. From its hundredth one on, vacuum deletes the first ones."""
+    return sorted(int(path.stem) for path in topic.glob("_delta_log/[0-9]*[0-9].json"))
 
 
 def _age_ms(topic: Path, version: int) -> int:

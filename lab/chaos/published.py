@@ -36,6 +36,8 @@ COLUMNS = ("torn", "aborted", "doubled", "lost", "unreadable")
 engine did not see; reads that failed."""
 LAST_ROUND_S = 120
 Final: TypeAlias = Mapping[TopicPartition, Sequence[Row]]
+Cut: TypeAlias = list[dict[str, Any]]
+"""By partition: which rows a version of a table shows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,12 +112,16 @@ def judge(place: Place, events: Sequence[Event], final: Final, store: ObjectStor
     path = Path(place.histories) / READS
     lines = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
     ids = {said["rows"]: said["ids"] for said in lines if "ids" in said}
+    cuts: dict[str, list[Cut]] = {topic: list(_cuts(store, topic)) for topic in PUBLISHED}
+    for said in lines:
+        if "cut" in said:
+            cuts[said["topic"]].append(said["cut"])
     deleted = sum(1 for topic in PUBLISHED for path in _published(store, topic) if store.get(path) is None)
     result = Published(tables=len(ids), deleted=deleted)
-    topics = {topic: _Topic(topic, events, final, store) for topic in PUBLISHED}
+    topics = {topic: _Topic(topic, events, final, cuts[topic]) for topic in PUBLISHED}
     judged: dict[tuple[str, str, bool], Counter[str]] = {}
     last: set[tuple[str, str]] = set()
-    for said in lines:
+    for said in (each for each in lines if "engine" in each):
         engine, topic, is_last = said["engine"], said["topic"], said["last"]
         found = result.found.setdefault(engine, Counter())
         if "error" in said:
@@ -146,7 +152,7 @@ def judge(place: Place, events: Sequence[Event], final: Final, store: ObjectStor
 class _Topic:
     """What the tables of one topic may show."""
 
-    def __init__(self, topic: str, events: Sequence[Event], final: Final, store: ObjectStore) -> None:
+    def __init__(self, topic: str, events: Sequence[Event], final: Final, cuts: Sequence[Cut]) -> None:
         rows = {tp.partition: each for tp, each in final.items() if tp.topic == topic}
         self._committed = {row.value for each in rows.values() for row in each}
         self._parts: dict[str, set[int]] = {}
@@ -154,7 +160,7 @@ class _Topic:
             if isinstance(event.what, Send) and event.what.topic == topic and event.what.txn:
                 sent = self._committed & set(event.what.values)
                 self._parts.setdefault(event.what.txn, set()).update(sent)
-        self._cuts = {_at_cut(rows, cut) for cut in _cuts(store, topic)}
+        self._cuts = {_at_cut(rows, cut) for cut in cuts}
 
     def judge(self, ids: Sequence[int], *, is_last: bool) -> Counter[str]:
         found = set(ids)
@@ -174,8 +180,8 @@ class _Topic:
         return max(len(nearest - found), 1)
 
 
-def _cuts(store: ObjectStore, topic: str) -> Iterator[list[dict[str, Any]]]:
-    """Yield the cut of each version of a topic's Delta table. That of its Iceberg table has the same cuts."""
+def _cuts(store: ObjectStore, topic: str) -> Iterator[Cut]:
+    """Yield the cut of each version that Delta's log still has. The poller has noted older ones."""
     for actions in _versions(store, topic):
         yield json.loads(actions[0]["commitInfo"]["operationParameters"]["txlog.cut"])
 
@@ -192,7 +198,7 @@ def _versions(store: ObjectStore, topic: str) -> Iterator[list[dict[str, Any]]]:
             yield [json.loads(line) for line in (store.get(f"{topic}/_delta_log/{name}") or b"").splitlines()]
 
 
-def _at_cut(rows: Mapping[int, Sequence[Row]], cut: list[dict[str, Any]]) -> frozenset[int]:
+def _at_cut(rows: Mapping[int, Sequence[Row]], cut: Cut) -> frozenset[int]:
     return frozenset(
         row.value
         for partition, each in rows.items()

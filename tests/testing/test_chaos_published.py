@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab.chaos import __main__ as command
-from lab.chaos import plan
+from lab.chaos import plan, poller
 from lab.chaos.plan import MADE, ORDERS, PUBLISHED, Place
 from lab.chaos.published import READS, Published, judge, polling
 from lab.histories.events import Event, Row, Send
@@ -47,11 +47,11 @@ def judged(folder: Path, *reads: dict[str, Any], last: Sequence[int] = (1, 2, 3,
             store.put_if_absent(f"{topic}/_delta_log/{version:020d}.json", lines.encode())
             if version:
                 store.put_if_absent(f"{topic}/0/rows/{version}.parquet", b"rows")
-    said = [{"topic": ORDERS, "last": False, **read} for read in reads]
-    said += [{"topic": ORDERS, "last": True, "rows": "last", "ids": list(last)}]
-    said += [{"topic": MADE, "last": True, "rows": "made", "ids": [9]}]
     common = {"engine": "one", "took_ms": 10, "age_ms": 0, "version": None}
-    (folder / READS).write_text("".join(json.dumps({**common, **each}) + "\n" for each in said))
+    said = [read if "cut" in read else {**common, "topic": ORDERS, "last": False, **read} for read in reads]
+    said += [{**common, "topic": ORDERS, "last": True, "rows": "last", "ids": list(last)}]
+    said += [{**common, "topic": MADE, "last": True, "rows": "made", "ids": [9]}]
+    (folder / READS).write_text("".join(json.dumps(each) + "\n" for each in said))
     return judge(Place(url="memory:", histories=str(folder)), EVENTS, FINAL, store)
 
 
@@ -73,6 +73,32 @@ def test_a_wrong_read_is_found(tmp_path: Path, ids: list[int], found: dict[str, 
     }
     assert (result.reads["one"], result.wrong, result.deleted) == (4, 2 * sum(found.values()), 2)
     assert bool(result.details) == bool(found)
+
+
+def test_a_version_that_delta_has_forgotten_is_judged_by_its_cut(tmp_path: Path) -> None:
+    """From Delta's hundredth version on, vacuum deletes the first entries of its log."""
+    assert judged(tmp_path, {"rows": "these", "ids": [1, 2]}).found["one"]["lost"] == 2
+    cut = [{"end_offset": 2, "hidden": []}, {"end_offset": 0, "hidden": []}]
+    assert judged(tmp_path, {"topic": ORDERS, "cut": cut}, {"rows": "these", "ids": [1, 2]}).wrong == 0
+
+
+def test_the_poller_notes_each_cut_once(tmp_path: Path) -> None:
+    log = tmp_path / ORDERS / "_delta_log"
+    log.mkdir(parents=True)
+    known: set[str] = set()
+    assert list(poller._new_cuts(tmp_path / ORDERS, known)) == []
+    for version in (99, 100):
+        info = {"commitInfo": {"operationParameters": {"txlog.cut": json.dumps(ALL)}}}
+        (log / f"{version:020d}.json").write_text(json.dumps(info) + "\n{}\n")
+    (log / "_last_checkpoint").write_text("{}")
+    assert poller._exists("delta-rs", tmp_path / ORDERS)
+    assert list(poller._new_cuts(tmp_path / ORDERS, known)) == 2 * [{"topic": ORDERS, "cut": ALL}]
+    assert list(poller._new_cuts(tmp_path / ORDERS, known)) == []
+    assert poller._newest(tmp_path / ORDERS) == 0
+    metadata = tmp_path / ORDERS / "metadata"
+    metadata.mkdir()
+    (metadata / "v101.metadata.json").write_text("{}")
+    assert poller._newest(tmp_path / ORDERS) == 100
 
 
 def test_a_missing_file_is_found_unless_the_read_was_too_slow(tmp_path: Path) -> None:
