@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import txlog
 from lab.chaos import __main__ as command
 from lab.chaos import plan
 from lab.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
-from lab.chaos.proof import Proof, prove, recover
+from lab.chaos.proof import Proof, _maintained, prove, recover
 from lab.chaos.roles import clocks_wrong_by
 from lab.chaos.settings import Settings, parse_options
 from lab.chaos.show import Show
@@ -32,6 +33,7 @@ from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError, TxlogTimeoutError
 
 STORM_S = 15
+LOOKS_OLD = "orders-0: rows in commit records from offset 7 on are older than delete.grace.ms = 20000 ms"
 
 
 def settings(folder: Path, seconds: float = STORM_S, seed: int = 1) -> Settings:
@@ -43,6 +45,25 @@ def settings(folder: Path, seconds: float = STORM_S, seed: int = 1) -> Settings:
         seed=seed,
         spark=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "skew_ms", "counts"),
+    [
+        ("orders: an index is damaged", 60_000, True),
+        ("orders: a request failed (the next round tries again)", 0, False),
+        (LOOKS_OLD, 0, True),
+        (LOOKS_OLD, 60_000, False),
+    ],
+)
+def test_a_failed_step_counts_unless_a_later_round_makes_it(
+    tmp_path: Path, text: str, skew_ms: int, counts: bool
+) -> None:
+    said = {"steps": [{"step": "publish", "counts": {"left": 1, "failed": 1}, "failed": [{"text": text}]}]}
+    (tmp_path / f"maintain-a-1{plan.MAINTAINED_SUFFIX}").write_text(json.dumps(said) + "\n")
+    place = Place(url="memory:", histories=str(tmp_path), clock_skew_ms=skew_ms)
+    done, failed = _maintained(place)
+    assert (done, len(failed)) == ({"rounds": 1, "failed": 1}, int(counts))
 
 
 @pytest.mark.slow
