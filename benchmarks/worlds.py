@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.client.store import Store
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
 
 

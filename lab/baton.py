@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from lab.testing.clock import ManualClock
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock
 
 MAX_STEPS = 100_000
 _REAL_HANG_S = 120.0

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from lab.testing.clock import ManualClock, SeededIds
 from txlog import clock
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.core.ages import ClockReading
+from txlog.testing.clock import ManualClock, SeededIds
 
 
 def test_system_clock_gives_milliseconds() -> None:

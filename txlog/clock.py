@@ -1,7 +1,7 @@
 """What time is it, and which id does a new object get?
 
 Only this module asks the machine for time, randomness or identifiers. All other code gets a `Clock` and an
-`IdGenerator`, so that tests and the simulator control both (`lab.testing.clock`).
+`IdGenerator`, so that tests and the simulator control both (`txlog.testing.clock`).
 """
 
 from __future__ import annotations

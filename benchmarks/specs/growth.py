@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
 from benchmarks.worlds import World
-from lab.testing.clock import ManualClock
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])

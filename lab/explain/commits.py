@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
 
 TOPICS = ("orders", "payments")

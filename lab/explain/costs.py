@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.client.consumer import Consumer
 from txlog.client.members import LOOK_MS, SharedMembership
 from txlog.client.producer import Producer
@@ -25,6 +24,7 @@ from txlog.exporter.exporter import Exporter
 from txlog.maintenance.maintain import Maintainer
 from txlog.metrics import Registry
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore, Requests
 
 _COLUMNS: list[pa.Field[Any]] = [

@@ -1,1 +1,1 @@
-"""What helps tests and experiments: a clock and ids that they control, stores that fail or wait, and a fork server."""
+"""What helps tests and experiments: a store that waits, damage, a contract between processes, and a fork server."""

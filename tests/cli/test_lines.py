@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 import pytest
 
-from lab.testing.clock import ManualClock
 from txlog.cli import lines as module
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines, write_lines
+from txlog.testing.clock import ManualClock
 
 LONG_MS = 60_000
 

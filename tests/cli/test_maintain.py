@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.failing_store import FailingStore, Fault
 from tests.cli.conftest import order_rows
 from tests.cli.support import Cli
 from tests.cli.test_main import EXECUTABLE
@@ -17,6 +16,7 @@ from txlog import client
 from txlog.client import Store
 from txlog.maintenance.maintain import Maintainer, MaintainReport
 from txlog.storage.local import LocalObjectStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 
 def fill(store: Store) -> None:

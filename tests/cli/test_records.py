@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from lab.testing.failing_store import FailingStore, Fault
 from tests.cli.support import Cli
 from txlog import client
 from txlog.cli import formats, inputs
 from txlog.client import Store, TopicPartition
 from txlog.errors import OutcomeUnknownError, TxlogTimeoutError
 from txlog.storage.local import LocalObjectStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 
 def lines(*rows: dict[str, Any]) -> str:

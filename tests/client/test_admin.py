@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lab.testing.failing_store import Fault, SimulatedCrash
 from tests.client.world import ORDERS, orders, rows_of, tp
 from txlog.cli.groups import _describe as show_group
 from txlog.cli.output import Output, OutputFormat
@@ -25,6 +24,7 @@ from txlog.errors import (
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 ORDERS_0 = tp("orders", 0)
 

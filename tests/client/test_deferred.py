@@ -9,7 +9,6 @@ import threading
 import pyarrow as pa
 import pytest
 
-from lab.testing.failing_store import Fault
 from tests.client.world import ORDERS, World, many, orders, tp
 from txlog.client.deferred_rows import MAX_DEFERRED_BYTES
 from txlog.client.store import Store
@@ -25,6 +24,7 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
+from txlog.testing.failing_store import Fault
 
 A = tp("orders", 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lab.testing.failing_store import Fault, SimulatedCrash
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client.groups import ConsumerGroupMetadata, OffsetAndMetadata
 from txlog.errors import (
@@ -15,6 +14,7 @@ from txlog.errors import (
     ProducerFencedError,
     UnstableOffsetCommitError,
 )
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 IN_0 = tp("orders", 0)
 IN_1 = tp("orders", 1)

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from lab.testing.failing_store import Fault
 from tests.client.world import ORDERS, World, orders
 from txlog.client.admin import Admin
 from txlog.client.sender import Sender
@@ -29,6 +28,7 @@ from txlog.errors import (
     TxlogTimeoutError,
 )
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.failing_store import Fault
 
 A = TopicPartition("orders", 0)
 TAKEOVERS = 110

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from lab.testing.failing_store import Fault
 from tests.client.test_members import FOUR, SESSION_MS, Member, send, settle
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, World, orders
@@ -24,6 +23,7 @@ from txlog.client.store import Store
 from txlog.core.records import OffsetValue
 from txlog.errors import InvalidProducerEpochError, OutcomeUnknownError, ProducerFencedError
 from txlog.maintenance.maintain import Maintainer
+from txlog.testing.failing_store import Fault
 
 Said = Callable[[str], dict[str, Any]]
 

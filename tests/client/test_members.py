@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client.consumer import Consumer
 from txlog.client.groups import GroupOffsets
@@ -29,6 +28,7 @@ from txlog.errors import (
 )
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.context import INTERNAL_ROLL
+from txlog.testing.clock import ManualClock
 
 SESSION_MS = 45_000
 FOUR = [tp("orders", number) for number in range(4)]

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lab.testing.failing_store import Fault
 from tests.client.world import ORDERS, World, orders, tp
 from txlog.client.groups import OffsetAndMetadata
 from txlog.client.producer import Producer
@@ -24,6 +23,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from txlog.testing.failing_store import Fault
 
 A = tp("orders", 0)
 every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "deferred"])

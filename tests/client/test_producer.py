@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.failing_store import Fault, SimulatedCrash
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from tests.support import partition_for
 from txlog.client import batches
@@ -32,6 +31,7 @@ from txlog.errors import (
 from txlog.protocol.context import Context
 from txlog.protocol.expiry import expire_producers
 from txlog.storage.local import LocalObjectStore
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 # -- results ----------------------------------------------------------------------------------------------------------
 

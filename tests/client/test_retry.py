@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lab.testing.clock import ManualClock
 from txlog.client.retry import Limit, limited
 from txlog.core.effects import Gather, Get, Program
 from txlog.errors import StorageError, TxlogTimeoutError
+from txlog.testing.clock import ManualClock
 
 
 def reads(*paths: str) -> Program[None]:

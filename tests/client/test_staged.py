@@ -7,7 +7,6 @@ import re
 import pyarrow as pa
 import pytest
 
-from lab.testing.failing_store import Fault
 from tests.client.world import ORDERS, orders, tp
 from txlog.client.groups import GroupOffsets, group_offsets
 from txlog.client.reading import read_session
@@ -28,6 +27,7 @@ from txlog.errors import (
 from txlog.protocol.context import PartitionView
 from txlog.protocol.transactions import resolve
 from txlog.storage.conform import conform
+from txlog.testing.failing_store import Fault
 
 
 def staged(store, txn, *ids, partition=0, topic="orders"):

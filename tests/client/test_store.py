@@ -16,9 +16,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock
 from lab.testing.damage import overwrite
-from lab.testing.failing_store import FailingStore, Fault
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client import reading
 from txlog.client.retry import MAX_REQUEST_RETRIES
@@ -49,6 +47,8 @@ from txlog.storage import parquet_writer
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock
+from txlog.testing.failing_store import FailingStore, Fault
 
 # -- opening ----------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ import pytest
 from hypothesis import given
 
 import txlog
-from lab.testing.failing_store import Fault, SimulatedCrash
 from tests.client.test_where import FIELDS, LITERALS, ROWS, conditions, file_of, piece_of
 from tests.client.test_where import SCHEMA as TYPED
 from tests.client.world import ORDERS, World, rows_of, tp
@@ -42,6 +41,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.maintenance.merge import merge_partition
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("txn", pa.int64()), ("name", pa.string()), ("amount", pa.float64())]

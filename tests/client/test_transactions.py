@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lab.testing.failing_store import Fault, SimulatedCrash
 from tests.client.world import ORDERS, World, many, orders, tp
 from txlog.client.transaction_manager import SETTLE_MS
 from txlog.core.transactions import TxnVersion
@@ -23,6 +22,7 @@ from txlog.errors import (
     TxnVersionScopeError,
     UnknownTopicOrPartitionError,
 )
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 every_kind = pytest.mark.parametrize("staged", [False, True, None], ids=["eager", "staged", "deferred"])
 

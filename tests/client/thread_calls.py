@@ -18,7 +18,6 @@ import pyarrow as pa
 
 import txlog
 from lab.baton import Baton, BatonStore
-from lab.testing.clock import SeededIds
 from txlog.client.admin import Admin
 from txlog.client.batches import SendFuture
 from txlog.client.consumer import Consumer
@@ -31,6 +30,7 @@ from txlog.core.records import StagedPart, StagedRows
 from txlog.errors import TxlogError
 from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import SeededIds
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

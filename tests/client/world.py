@@ -9,15 +9,15 @@ from typing import Any, cast
 import pyarrow as pa
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import FailingStore, Fault
 from txlog.client.consumer import Consumer
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.errors import StorageError
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 

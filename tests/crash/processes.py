@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from lab.testing.failing_store import FailingStore, Fault, Moment
 from lab.testing.fork_server import fork_server
 from tests.crash import operations
 from tests.crash.operations import Restart
 from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault, Moment
 
 WRITES = r"^(put|write_file|delete)(?!\S* __probe/)"
 ENDLESS = 500

@@ -18,8 +18,6 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from lab.invariants import check_store
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import FailingStore, Fault
 from tests.crash import operations
 from tests.crash.operations import CALLS, SETTINGS, WITHOUT_ROWS
 from txlog.client.admin import Admin
@@ -39,6 +37,8 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import FailingStore, Fault
 
 UNKNOWN = (OutcomeUnknownError, TxlogTimeoutError)
 Then: TypeAlias = Literal["stop", "repeat", "abort"]

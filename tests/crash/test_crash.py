@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import FailingStore, Fault, Moment, SimulatedCrash
 from tests.crash import operations
 from tests.crash.operations import OPERATIONS, Restart
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import FailingStore, Fault, Moment, SimulatedCrash
 
 ENDLESS = 500
 WRITES = "^(put|write_file|delete)(?!.*__probe/)"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.failing_store import Moment
 from tests.crash.operations import OPERATIONS
 from tests.crash.processes import Place, Tally, kill_everywhere
+from txlog.testing.failing_store import Moment
 
 pytestmark = pytest.mark.slow
 LEAST_KILLS = 7

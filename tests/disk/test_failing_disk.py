@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.disk.failing_disk import FailingDisk, disk
 from txlog.client.producer import Producer
 from txlog.client.store import Store
@@ -22,6 +21,7 @@ from txlog.core.names import TopicPartition
 from txlog.errors import OutcomeUnknownError, RetriableError, TxlogError, TxlogTimeoutError
 from txlog.maintenance.fsck import check_store
 from txlog.storage.local import LocalObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT")}

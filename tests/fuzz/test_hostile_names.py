@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock
 from lab.testing.damage import overwrite
 from tests.fuzz.hostile import closed, opened
 from tests.maintenance import damage as d
@@ -16,6 +15,7 @@ from txlog.core import envelope, names
 from txlog.core.records import DataFile, StagedList, StagedPart
 from txlog.errors import CorruptRecordError, InvalidTopicError, TxlogError
 from txlog.storage.local import LocalObjectStore
+from txlog.testing.clock import ManualClock
 
 TOPICS = (
     "../orders", "..", ".", "/etc", "a/b", "a/../b", "orders/", "%2e%2e", "..%2forders", "a%00b", "a\0b", "a\\b", "..\\b",

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
 from tests.aborted import aborted_transactions
 from txlog.client import reading
@@ -33,6 +32,7 @@ from txlog.protocol.load import load
 from txlog.protocol.publications import read_chain
 from txlog.protocol.table import list_transactions
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 HERE = Path(__file__).parent
 NOW_MS = 1_764_000_000_000 + 30 * 3_600_000

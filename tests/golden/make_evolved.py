@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
@@ -29,6 +28,7 @@ from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 FORMAT_FOLDER = Path(__file__).parent / "v2"
 START_MS = 1_764_000_000_000

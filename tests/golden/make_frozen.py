@@ -24,8 +24,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from tests.golden.every_type import SPARK_FILE, TYPES, row
 from tests.golden.make_evolved import paths
 from txlog.client import reading
@@ -56,6 +54,8 @@ from txlog.storage.conform import conform
 from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_writer import write_rows_file
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 FORMAT_FOLDER = Path(__file__).parent / "v3"
 START_MS = 1_764_000_000_000

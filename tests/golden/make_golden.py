@@ -25,7 +25,6 @@ import msgspec
 import pyarrow as pa
 
 from lab.older_writers import next_control_of_v1, staged_offsets
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.core import envelope, names, records
 from txlog.core.append_rules import BatchDraft, RollPolicy
 from txlog.core.effects import Delete, NewId, NewProducerId, Now, Program, PutIfAbsent, PutOutcome
@@ -57,6 +56,7 @@ from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.parquet_reader import read_ranges
 from txlog.storage.parquet_writer import write_rows_file
+from txlog.testing.clock import ManualClock, SeededIds
 
 T = TypeVar("T")
 HERE = Path(__file__).parent

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
 from tests.golden.make_evolved import FORMAT_FOLDER, START_MS, compact, make
 from txlog.client import reading
@@ -26,6 +25,7 @@ from txlog.inspection.chain import read_rows
 from txlog.maintenance.fsck import check_store, store_check
 from txlog.maintenance.merge import merge_partition
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 TP = TopicPartition("orders", 0)
 NAMES = ["n", "id", "title", "f", "d", "s", "l", "m", "a", "note", "day"]

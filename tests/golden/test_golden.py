@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
 from tests.aborted import aborted_transactions
 from tests.golden.make_golden import AUDIT_0, FORMAT_FOLDER, HOUR_MS, ORDERS_0, ORDERS_1, SCRATCH_0, START_MS, make
@@ -30,6 +29,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_reader import read_ranges
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
 
 MAX_STORE_BYTES = 300_000

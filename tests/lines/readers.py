@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.lines.at_line import not_counted
 from txlog.client.consumer import Consumer
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.errors import CommitFailedError, IllegalStateError
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 KEYS = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 PARTITIONS = 3

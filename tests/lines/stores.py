@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.client import at_exit
 from txlog.client.admin import Admin
 from txlog.client.groups import GroupOffsets
@@ -40,6 +39,7 @@ from txlog.errors import (
 )
 from txlog.maintenance.fsck import check_store
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 COLUMNS = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.effort import PROFILE
 from tests.lines.at_line import Line, interrupted, lines_of
 from txlog.client.producer import Producer
 from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 SENT = [0, 1, 2, 3]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import txlog
-from lab.testing.clock import SeededIds
 from tests.lines.pauses import (
     PATIENT,
     SlowClock,
@@ -37,6 +36,7 @@ from tests.maintenance.test_two_of_everything import (
 )
 from txlog.client.store import Store
 from txlog.errors import TxlogError
+from txlog.testing.clock import SeededIds
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.lines.pauses import PATIENT, SlowClock, SlowStore, Step, Steps, Where, every, judge_all, some
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
@@ -23,6 +22,7 @@ from txlog.errors import AbortableError, FencedError, OutcomeUnknownError, Retri
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 ROWS = 12

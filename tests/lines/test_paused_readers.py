@@ -13,7 +13,6 @@ from functools import partial
 import pytest
 
 import txlog
-from lab.testing.clock import SeededIds
 from tests.lines.at_line import Line
 from tests.lines.pauses import (
     PATIENT,
@@ -32,6 +31,7 @@ from txlog.core.names import TopicPartition
 from txlog.errors import CommitFailedError, TxlogTimeoutError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
+from txlog.testing.clock import SeededIds
 
 SESSION_MS = 45_000
 GRACE_MS = 86_400_000

@@ -15,7 +15,6 @@ from typing import Any, cast
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.lines.pauses import (
     PATIENT,
     SlowClock,
@@ -33,6 +32,7 @@ from txlog.errors import InvalidRequestError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.lines.pauses import (
     PATIENT,
     SlowClock,
@@ -35,6 +34,7 @@ from txlog.errors import AbortableError, FencedError, OutcomeUnknownError, Retri
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 SENT = [0, 1, 2, 3]

@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import SimulatedCrash
 from tests.machine.toy import Toy, ToyTransaction
 from txlog.client.batches import RecordMetadata
 from txlog.client.consumer import Consumer
@@ -43,6 +41,8 @@ from txlog.protocol.stores import create_store
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import SimulatedCrash
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 TOPICS = ("a", "b")

@@ -18,9 +18,7 @@ import pyarrow as pa
 
 import txlog
 from lab.invariants import find_violations
-from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
-from lab.testing.failing_store import Action, FailingStore, Fault, Moment, SimulatedCrash
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
@@ -29,6 +27,8 @@ from txlog.maintenance.fsck import check_store
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import Action, FailingStore, Fault, Moment, SimulatedCrash
 
 Verb: TypeAlias = Callable[[Store], object]
 Rows: TypeAlias = dict[TopicPartition, list[tuple[object, ...]]]

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from lab.testing.damage import overwrite
 from tests.client.world import World
 from tests.golden.test_golden import GOLDEN
@@ -23,6 +22,7 @@ from txlog.core.names import TopicPartition
 from txlog.errors import CorruptLogError, NotAStoreError, TxlogError
 from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 Objects = Mapping[str, bytes]
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])

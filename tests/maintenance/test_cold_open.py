@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lab.testing.clock import SeededIds
 from tests.client.world import ORDERS, World
 from txlog.client import reading
 from txlog.core.append_rules import BatchDraft, RollPolicy
@@ -17,6 +16,7 @@ from txlog.protocol.context import Views
 from txlog.storage.conform import conform
 from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import encode_ipc
+from txlog.testing.clock import SeededIds
 
 TP = TopicPartition("orders", 0)
 GRACE_MS = 3_600_000

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lab.testing.failing_store import Fault, Moment, SimulatedCrash
 from tests.client.world import World
 from tests.maintenance.retain import retain
 from txlog.client import reading
@@ -27,6 +26,7 @@ from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
 from txlog.protocol.context import Views
 from txlog.protocol.read import read_indexes
+from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), pa.field("city", pa.string())])
 TP = TopicPartition("orders", 0)

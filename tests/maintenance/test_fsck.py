@@ -11,9 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lab.testing.clock import ManualClock
 from lab.testing.damage import overwrite
-from lab.testing.failing_store import FailingStore, Fault
 from tests.client.world import ORDERS, World, orders, tp
 from tests.golden.make_golden import HOUR_MS, START_MS
 from tests.maintenance import damage as d
@@ -28,7 +26,9 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_reader import read_ranges
 from txlog.storage.parquet_writer import write_rows_file
+from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 INDEX = "orders/1/00000000000000000000-00000000000000000005-0.index"
 TXN_INDEX = "orders/1/00000000000000000000-00000000000000000005-0.txnindex"

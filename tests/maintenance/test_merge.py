@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from lab.testing.damage import overwrite
-from lab.testing.failing_store import Fault, SimulatedCrash
 from tests.client.test_staged import staged
 from tests.client.world import World
 from txlog.client import reading
@@ -32,6 +31,7 @@ from txlog.errors import (
 )
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
+from txlog.testing.failing_store import Fault, SimulatedCrash
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 TP = TopicPartition("orders", 0)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import txlog
-from lab.testing.failing_store import FailingStore, Fault
 from txlog.client import Store, TopicPartition
 from txlog.client.reading import read_session
 from txlog.core.cleaning import MergePolicy
@@ -19,6 +18,7 @@ from txlog.maintenance.history import read_history, record
 from txlog.maintenance.merge import Merged, merge_partitions, plan_partition, publish_merge
 from txlog.maintenance.partition_loop import gather, look_over
 from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault
 
 FAST = {"fsync": False}
 PARTITIONS = [TopicPartition("events", number) for number in range(4)]

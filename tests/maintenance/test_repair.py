@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import pytest
 
 from lab.testing.damage import overwrite
-from lab.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from tests.client.world import World
 from tests.maintenance import damage as d
 from txlog.client.reading import read_session
@@ -23,6 +22,7 @@ from txlog.maintenance.merge import merge_partition
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 TWINS = d.twins()
 GOLDEN = d.golden()

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.client.world import World, tp
 from tests.maintenance.retain import retain
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.errors import ClockSkewError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from txlog.maintenance.vacuum import vacuum
+from txlog.testing.clock import ManualClock, SeededIds
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.effort import cases
 from tests.second_reader import reader as second_reader
 from txlog.client import reading
@@ -48,6 +47,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.metrics.registry import Registry
 from txlog.protocol.repair import repair_partition
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 T = TypeVar("T")
 

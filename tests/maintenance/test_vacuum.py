@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock, SeededIds
 from tests.client.world import World
 from tests.maintenance.test_merge import SCHEMA, fill, merge, read
 from txlog.client import reading
@@ -19,6 +18,7 @@ from txlog.core.names import NumberedName, SegmentObject
 from txlog.errors import ClockSkewError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.vacuum import VacuumReport, vacuum
+from txlog.testing.clock import ManualClock, SeededIds
 
 DAY_MS = 86_400_000
 

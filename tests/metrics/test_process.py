@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import txlog
-from lab.testing.failing_store import FailingStore, Fault
 from tests.client.world import World, many, orders, rows_of
 from tests.metrics.world import commit, exporter_of, filled
 from txlog import metrics
@@ -34,6 +33,7 @@ from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.metered import MeteredStore, metered, topic_of
 from txlog.storage.object_store import HoldsUnsyncedFiles, ObjectStore
+from txlog.testing.failing_store import FailingStore, Fault
 from txlog.testing.store_contract import StoreContract
 
 

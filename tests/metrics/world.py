@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lab.testing.clock import SeededIds
 from tests.client.world import ORDERS, World, orders
 from txlog.client import TopicPartition
 from txlog.client.producer import Producer
@@ -15,6 +14,7 @@ from txlog.exporter.exporter import Exporter
 from txlog.metrics import Registry
 from txlog.metrics.prometheus import text_of
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.clock import SeededIds
 
 
 def opener(world: World, object_store: ObjectStore | None = None) -> Callable[[], Runtime]:

@@ -19,7 +19,6 @@ import typer
 
 import txlog
 from lab.older_writers import next_control_of_v1
-from lab.testing.clock import ManualClock
 from lab.testing.damage import overwrite
 from tests.cli.support import Done
 from tests.golden.answers import HERE
@@ -35,6 +34,7 @@ from txlog.errors import CorruptRecordError
 from txlog.maintenance.fsck import check_store
 from txlog.protocol.stores import create_store
 from txlog.storage.memory import shared_memory_store
+from txlog.testing.clock import ManualClock
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_764_000_000_000 + 30 * HOUR_MS

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.failing_store import Fault
 from tests.cli.support import Cli
 from tests.client.world import World
 from tests.page.reading import Parsed
@@ -29,6 +28,7 @@ from txlog.inspection.overview import MAX_DRAWN_TOPICS, topic_sections
 from txlog.inspection.partition_look import PartitionLook, look_at_partitions, ribbon_of
 from txlog.maintenance.merge import merge_partitions
 from txlog.maintenance.partition_loop import gather
+from txlog.testing.failing_store import Fault
 
 WRITES = "^(put_if_absent|write_file|delete) "
 
@@ -272,8 +272,8 @@ def test_the_page_of_the_docs_shows_everything(shop_folder: Path) -> None:
 
 def test_no_request_writes(shop: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     import txlog
-    from lab.testing.failing_store import FailingStore
     from txlog.storage.open import open_object_store
+    from txlog.testing.failing_store import FailingStore
 
     failing = FailingStore(open_object_store(str(shop.root)), Fault(action="403", match=WRITES, times=10**9))
     with txlog.open(str(shop.root), object_store=failing) as store:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lab.older_writers import staged_offsets
-from lab.testing.clock import ManualClock, SeededIds
 from tests.protocol.harness import A, context
 from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
@@ -16,6 +15,7 @@ from txlog.protocol.context import Views
 from txlog.protocol.transactions import add_partitions, end_transaction, init_producer
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
 
 CTX = context()
 NOTHING: Views = {}

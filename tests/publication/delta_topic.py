@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from lab.testing.clock import SeededIds
 from txlog.clock import SystemClock
 from txlog.core import envelope
 from txlog.core.publication import Tables, fold
@@ -20,6 +19,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_writer import write_rows_file
+from txlog.testing.clock import SeededIds
 
 TOPIC_ID = "716b2dae6755486ebc17640aee413cb2"
 CREATED_AT = 1_700_000_000_000

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lab.testing.clock import ManualClock, SeededIds
 from txlog.core import envelope, evolution
 from txlog.core.names import publication_path
 from txlog.core.publication import Tables, fold
@@ -23,6 +22,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_writer import write_rows_file
+from txlog.testing.clock import ManualClock, SeededIds
 
 START_MS = 1_764_000_000_000
 HOUR_MS = 3_600_000

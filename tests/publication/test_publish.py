@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from lab.testing.clock import ManualClock
-from lab.testing.failing_store import FailingStore
 from tests.client.world import ORDERS, World, many, orders
 from tests.maintenance.crashes import prepared, strike_everywhere
 from tests.maintenance.test_crashes import history, merge
@@ -29,6 +27,8 @@ from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
 from txlog.publication.publish import Published
 from txlog.storage.parquet_file import OpenedFile
+from txlog.testing.clock import ManualClock
+from txlog.testing.failing_store import FailingStore
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0"}
 A = TopicPartition("orders", 0)

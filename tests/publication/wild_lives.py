@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lab.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from tests.client.world import World
 from tests.publication.table_readers import Row, Tables
 from txlog.client import reading
@@ -35,6 +34,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import first_whole, newest_number, read_publications
 from txlog.protocol.topics import earlier_version
 from txlog.storage.backends import backend_of, canonical_url
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 TOPIC = "orders"
 RETENTION_MS = 48 * 3_600_000

@@ -1,7 +1,7 @@
 """A txlog data source whose store fails at chosen points, in the process in which Spark runs that step.
 
 `format("txlog-faulty")` has the options `fault.begin`, `fault.write`, `fault.commit` and `fault.abort`. Each is a fault
-in the syntax of `lab.testing.failing_store.Fault.parse`. Shipped code does not know this source. `failing_driver`
+in the syntax of `txlog.testing.failing_store.Fault.parse`. Shipped code does not know this source. `failing_driver`
 does the same to a job.
 """
 
@@ -17,12 +17,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import txlog
-from lab.testing.failing_store import FailingStore, Fault
 from pyspark_txlog import TxlogDataSource
 from pyspark_txlog.sink.batch_writer import TaskFiles, TxlogWriter
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
 from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault
 
 
 class FaultyDataSource(TxlogDataSource):

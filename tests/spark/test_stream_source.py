@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from lab.testing.clock import ManualClock
 from tests.spark.streaming import Checkpoint, Query
 from txlog.client import offsets as client_offsets
 from txlog.client.producer import Producer
@@ -26,6 +25,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.storage.open import open_object_store
+from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
 
 ORDERS = pa.schema([pa.field("order_id", pa.int64(), nullable=False), pa.field("carrier", pa.string())])

@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lab.invariants import check_store
-from lab.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from pyspark_txlog import TxLog
 from pyspark_txlog.native.write import Road
 from tests.spark.conftest import Console, Log
@@ -35,6 +34,7 @@ from txlog.errors import (
     TxnVersionScopeError,
 )
 from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 pytestmark = pytest.mark.spark
 TOPICS = ("orders", "items", "audit")

@@ -1,7 +1,7 @@
 """A Spark driver that writes three topics and offsets in one transaction and is killed at a named point.
 
 `python transaction_driver.py <url> batch|stream <fault> <folder>`: the fault has the syntax of
-`lab.testing.failing_store.Fault.parse`, or is one of SELF, or "none".
+`txlog.testing.failing_store.Fault.parse`, or is one of SELF, or "none".
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lab.testing.failing_store import FailingStore, Fault
 from pyspark_txlog import TxLog, session
 from txlog.core.names import TopicPartition
 from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault
 
 TOPICS = ("orders", "items", "audit")
 CONFIG = {"orders": {"inline.max.bytes": "0"}}

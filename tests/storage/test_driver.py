@@ -8,8 +8,6 @@ import threading
 import pyarrow as pa
 import pytest
 
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from tests.storage.processes import in_fork
 from txlog.clock import SystemClock, SystemIds
 from txlog.core.ages import ClockReading
@@ -36,6 +34,8 @@ from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 
 @pytest.fixture

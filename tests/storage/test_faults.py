@@ -18,7 +18,6 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 import txlog
-from lab.testing.clock import ManualClock
 from tests.servers import azure, gcs, s3
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.http import Request, Response
@@ -28,6 +27,7 @@ from txlog.errors import OutcomeUnknownError, StorageError, StoreAccessError, Un
 from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store
+from txlog.testing.clock import ManualClock
 
 WRITTEN, CONFLICT, UNKNOWN = PutOutcome.WRITTEN, PutOutcome.CONFLICT, PutOutcome.UNKNOWN
 KINDS = ("s3", "gcs", "azure")

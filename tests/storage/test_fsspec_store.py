@@ -16,7 +16,6 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from lab.testing.clock import ManualClock, SeededIds
 from tests.storage.fake_drivers import (
     AzureBlobFileSystem,
     FakeFileSystem,
@@ -42,6 +41,7 @@ from txlog.storage.backends.backend import http_status
 from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore, check_class
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.store_contract import StoreContract
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.clock import ManualClock
 from tests.storage.processes import start
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage import local
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
 from txlog.storage.object_store import PutOutcome, make_durable
+from txlog.testing.clock import ManualClock
 from txlog.testing.store_contract import StoreContract
 
 

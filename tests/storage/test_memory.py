@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.clock import ManualClock
 from tests.storage.processes import in_fork
 from txlog.errors import UnsupportedStoreError
 from txlog.storage.memory import MemoryObjectStore, shared_memory_store
+from txlog.testing.clock import ManualClock
 from txlog.testing.store_contract import StoreContract
 
 

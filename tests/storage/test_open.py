@@ -7,8 +7,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from lab.testing.clock import ManualClock, SeededIds
-from lab.testing.failing_store import FailingStore, Fault
 from tests.lines.at_line import at_line, lines_of
 from txlog.errors import ClockSkewError, InvalidRequestError, StorageError, UnknownOptionError, UnsupportedStoreError
 from txlog.storage import open as opening
@@ -16,7 +14,9 @@ from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store, probe
+from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.testing.damage import overwrite
-from lab.testing.failing_store import FailingStore, Fault
 from tests.storage.arrow_rows import FIELDS, ROWS, rows_table
 from txlog.core import schema as core_schema
 from txlog.core.effects import InlineRows, WriteRows
@@ -32,6 +31,7 @@ from txlog.storage.parquet_reader import read_ranges
 from txlog.storage.parquet_statistics import STATISTICS_BYTES, cut_above, cut_below
 from txlog.storage.parquet_writer import write_inline_rows, write_rows_file
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 PATH = "0/rows/7-0-abcdef12.parquet"
 OBJECT = f"orders/{PATH}"

@@ -29,7 +29,7 @@ from lab.histories.events import (
     What,
 )
 from lab.histories.recorder import Recorder
-from lab.testing.clock import ManualClock
+from txlog.testing.clock import ManualClock
 
 
 class Story:

@@ -6,8 +6,8 @@ import pytest
 
 from lab.histories.events import Init, Note, Poll, Row, Send
 from lab.histories.recorder import Recorder, decode_history, encode_history, merge, read_history
-from lab.testing.clock import ManualClock
 from txlog.errors import OutcomeUnknownError, ProducerFencedError, StorageError, TxlogTimeoutError
+from txlog.testing.clock import ManualClock
 
 
 def test_events_come_back_from_the_file(tmp_path):

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.testing.clock import ManualClock
-from lab.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from lab.testing.latency_store import LatencyStore
 from tests.storage.processes import start
 from txlog.errors import InvalidRequestError, NotAStoreError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore, PutOutcome
+from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore, Requests
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 from txlog.testing.store_contract import StoreContract
 
 
@@ -272,7 +272,7 @@ def test_a_thread_whose_process_died_meanwhile_sees_no_answer():
 SCRIPT = """
     import sys
     from txlog.storage.open import open_object_store
-    from lab.testing.failing_store import FailingStore, Fault
+    from txlog.testing.failing_store import FailingStore, Fault
     store = FailingStore(open_object_store(sys.argv[1]), Fault.parse(sys.argv[2]))
     for number in range(5):
         print(store.put_if_absent(f"t/{number}", b"1").value, flush=True)
