@@ -228,7 +228,8 @@ def dashboard() -> Json:
     return {
         "title": "txlog",
         "uid": "txlog",
-        "description": "Stores, producers, consumers, maintenance and streaming queries of txlog. docs/monitor.md says what the numbers mean.",
+        "description": "Stores, producers, consumers, maintenance and streaming queries of txlog. docs/monitor.md "
+        "says what the numbers mean.",
         "tags": ["txlog"],
         "schemaVersion": 39,
         "editable": True,

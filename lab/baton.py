@@ -217,7 +217,10 @@ class BatonLock:
         return True
 
     def _at_fork_reinit(self) -> None:
-        """Be free in a forked child. Without this, a child of a later test would keep the locks that follow this one."""
+        """Be free in a forked child.
+
+        Without this, a child of a later test would keep the locks that follow this one.
+        """
         self._holder = self._depth = 0
 
     def release(self) -> None:

@@ -68,7 +68,8 @@ def choose(plan: CompactionPlan, dirty: Sequence[KeyedRow], rows: Sequence[Keyed
 
 
 def _newest(plan: CompactionPlan, dirty: Sequence[KeyedRow]) -> tuple[OffsetMap, tuple[SegmentName, ...], int]:
-    """Return the newest offset of each key, the segments whose keys it covers completely, and the end of the coverage."""
+    """Return the newest offset of each key, the segments whose keys it covers completely, and the end of the
+    coverage."""
     latest = OffsetMap(plan.policy.max_keys)
     keyed = [row for row in dirty if row.key is not None]
     offsets = np.array([row.offset for row in keyed], dtype=np.int64)

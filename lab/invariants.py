@@ -204,7 +204,8 @@ class _Judge(Contents):
             self.say(
                 "5",
                 where,
-                f"an ABORT that says first offset {record.first_offset}, LSO {record.last_stable_offset}; the chain says {first}, {after.last_stable_offset}",
+                f"an ABORT that says first offset {record.first_offset}, LSO {record.last_stable_offset}; the chain "
+                f"says {first}, {after.last_stable_offset}",
             )
 
     def _check_files(self, where: str, tp: TopicPartition, record: CommitRecord) -> None:
@@ -231,7 +232,8 @@ class _Judge(Contents):
     # -- the table of transactions ------------------------------------------------------------------------------------
 
     def _check_table(self, seen: Partition) -> None:
-        """Check invariant 4 and the rules of epochs (PROTOCOL, "The coordinator") over the whole history of every id."""
+        """Check invariant 4 and the rules of epochs (PROTOCOL, "The coordinator") over the whole history of every
+        id."""
         last: dict[str, TransactionMetadata] = {}
         if seen.base is not None:
             last = {key: row.value for key, row in seen.base.transactions.items()}
@@ -274,7 +276,8 @@ class _Judge(Contents):
                 self.say(
                     "4",
                     where,
-                    f"a new id begins as {value.state}, producer {value.producer_id} (expected {expected}), epoch {value.producer_epoch}",
+                    f"a new id begins as {value.state}, producer {value.producer_id} (expected {expected}), "
+                    f"epoch {value.producer_epoch}",
                 )
             return
         if before.state not in VALID_PREVIOUS_STATES[value.state]:
@@ -307,7 +310,8 @@ class _Judge(Contents):
         self.decisions[key] = _Decision(tp=seen.tp, offset=offset, value=value, parts=parts, completed=completed)
 
     def _check_outcome(self, decision: _Decision) -> None:
-        """Check invariant 5: when complete, every partition has the marker, and a COMMIT has the rows of the decision."""
+        """Check invariant 5: when complete, every partition has the marker, and a COMMIT has the rows of the
+        decision."""
         value = decision.value
         if not decision.completed and not self.settled:
             return
@@ -356,8 +360,8 @@ class _Judge(Contents):
                 self.say(
                     "10",
                     where,
-                    f"a {record.kind} marker; decided was {decision.value.last_outcome} at {decision.tp} offset {decision.offset} for "
-                    f"{sorted(map(str, decision.partitions))}",
+                    f"a {record.kind} marker; decided was {decision.value.last_outcome} at {decision.tp} offset "
+                    f"{decision.offset} for {sorted(map(str, decision.partitions))}",
                 )
 
     def _knows_all_of(self, producer_id: int) -> bool:
@@ -369,8 +373,8 @@ class _Judge(Contents):
     def _check_segments(self, seen: Partition) -> None:
         """Check invariants 1, 16: sealed segments follow one another and agree with the chain.
 
-        Vacuum deletes those below the boundary in an internal partition, below the log start in a user's. It deletes each
-        after its grace, so there may be gaps between those that are left.
+        Vacuum deletes those below the boundary in an internal partition, below the log start in a user's. It deletes
+        each after its grace, so there may be gaps between those that are left.
         """
         start = seen.boundary
         if seen.tp.topic not in names.INTERNAL_TOPICS:

@@ -17,7 +17,10 @@ from txlog.core.state import PartitionState
 def staged_offsets(
     group: str, offsets: Mapping[TopicPartition, OffsetValue], constants: StoreConstants, now_ms: int
 ) -> tuple[StagedPart, ...]:
-    """Return unconditional offsets inside `end_transaction(staged=…)`. Current writers send them before it (PROTOCOL.md, W34)."""
+    """Return unconditional offsets inside `end_transaction(staged=…)`.
+
+    Current writers send them before it (PROTOCOL.md, W34).
+    """
     if not offsets:
         return ()
     tp = offsets_partition(group, constants.consumer_offsets_partitions)

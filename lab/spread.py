@@ -1,4 +1,7 @@
-"""How do the explorer and the random worlds use every core? Each scenario, mutant and world is a task for one process of a pool."""
+"""How do the explorer and the random worlds use every core?
+
+Each scenario, mutant and world is a task for one process of a pool.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which objects does a store have? Every metadata object, read as bytes: the topics' versions, and the partitions with their records."""
+"""Which objects does a store have?
+
+Every metadata object, read as bytes: the topics' versions, and the partitions with their records.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ def vacuum_topics(
 ) -> Program[tuple[Views, tuple[vacuum.Deleted, ...]]]:
     """Run one pass over `topics`, from the first LIST to the last deletion. Return what was deleted, or would be.
 
-    `published` has the retention of each topic that is published. Raises CorruptLogError naming the damaged or missing object. Nothing of its partition is deleted then.
+    `published` has the retention of each topic that is published. Raises CorruptLogError naming the damaged or missing
+    object. Nothing of its partition is deleted then.
     """
     now_ms = yield from vacuum.read_store_clock(dry_run=dry_run)
     files: list[vacuum.TopicFiles] = []

@@ -31,7 +31,8 @@ FIRST = (
     "spark", "streams", "drivers",
     "test_explore_protocol.py", "test_faults.py", "test_object_stores.py", "test_crash.py", "test_kill.py", "test_machine.py",
 )  # fmt: skip
-"""Groups of tests that take a minute or more. They start first, because the last one would otherwise run alone at the end."""
+"""Groups of tests that take a minute or more. They start first, because the last one would otherwise run alone at the
+end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

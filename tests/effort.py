@@ -1,8 +1,8 @@
 """How much do tests try? HYPOTHESIS_PROFILE decides it.
 
 `quick` is the default, for runs after every change: 20 examples of a property, every tenth case of an exhaustive test.
-`thorough` tries all of them. `make test` and all runs with CI set are thorough. `explore` looks for new counterexamples,
-by hand.
+`thorough` tries all of them. `make test` and all runs with CI set are thorough. `explore` looks for new
+counterexamples, by hand.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STRIDE = 10 if PROFILE == "quick" else 1
 def load_profile() -> None:
     """Have Hypothesis draw the same examples on every machine, without a time limit on one: a slow runner is not a bug.
 
-    They still depend on the modules that are imported: Hypothesis also draws constants of the project's own modules. So in
-    a whole run a property can fail that passes alone.
+    They still depend on the modules that are imported: Hypothesis also draws constants of the project's own modules. So
+    in a whole run a property can fail that passes alone.
     """
     slow = [HealthCheck.too_slow]
     settings.register_profile(

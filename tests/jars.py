@@ -59,7 +59,10 @@ DELTA_LAKE = Artifacts((f"io.delta:delta-spark_4.2_2.13:{DELTA}",), transitive=T
 
 
 def fetch(wanted: Artifacts) -> tuple[Path, ...]:
-    """Return the files, in the order of a class path. Raises RuntimeError with Ivy's report if a file cannot be fetched."""
+    """Return the files, in the order of a class path.
+
+    Raises RuntimeError with Ivy's report if a file cannot be fetched.
+    """
     key = hashlib.sha256(repr((tuple(wanted.coordinates), wanted.transitive)).encode()).hexdigest()[:16]
     folder = cache_folder() / key
     listing = folder / "files.txt"

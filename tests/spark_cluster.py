@@ -60,7 +60,10 @@ class SparkCluster:
             _await(log, r"(Successfully registered) with master", self._workers[host])
 
     def kill_worker_of(self, pid: int) -> str:
-        """Kill the worker above the process `pid` with all its processes, as if its machine had died. Return its host."""
+        """Kill the worker above the process `pid` with all its processes, as if its machine had died.
+
+        Return its host.
+        """
         host = next(host for host, worker in self._workers.items() if pid in descendants(worker.pid))
         _kill(self._workers.pop(host))
         return host

@@ -1,4 +1,5 @@
-"""How do tests run a protocol program without a driver? Over a dict, one effect at a time, with hooks for the unexpected.
+"""How do tests run a protocol program without a driver? Over a dict, one effect at a time, with hooks for the
+unexpected.
 
 `drive` is the loop. `World` keeps the time, the ids and the requests. A test can answer an effect itself: to lose a
 reply, to let another writer go first, or to fail.

@@ -1,4 +1,7 @@
-"""The harness of benchmarks on cheap rows, for real: who ran, which figures and ratios there are. No time is asserted."""
+"""The harness of benchmarks on cheap rows, for real: who ran, which figures and ratios there are.
+
+No time is asserted.
+"""
 
 from __future__ import annotations
 

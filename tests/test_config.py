@@ -306,7 +306,8 @@ def test_a_timeout_up_to_the_maximum_is_accepted() -> None:
         (
             ProducerConfig,
             "acks",
-            "unknown producer configuration key 'acks': txlog does not need it, a batch that is published is as durable",
+            "unknown producer configuration key 'acks': txlog does not need it, a batch that "
+            "is published is as durable",
         ),
         (ProducerConfig, "buffer.memory", "max.block.ms says how long a send waits for it."),
         (ConsumerConfig, "fetch.min.bytes", "txlog does not need it, a poll returns what is there"),

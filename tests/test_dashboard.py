@@ -1,4 +1,5 @@
-"""The dashboard and the alert rules: they name existing metrics and labels, and Grafana and Prometheus can load them."""
+"""The dashboard and the alert rules: they name existing metrics and labels, and Grafana and Prometheus can load
+them."""
 
 from __future__ import annotations
 

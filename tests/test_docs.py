@@ -1,4 +1,7 @@
-"""Are README.md and the pages true? Their programs run as printed, in order and twice, and print what the page shows."""
+"""Are README.md and the pages true?
+
+Their programs run as printed, in order and twice, and print what the page shows.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,8 @@ ELSEWHERE = {
     "docs/connect.md",
     "docs/pipelines.md",
 }
-"""Tests below run the programs of cli.md, columns.md and tables.md, tests/kafka/test_page.py the one that needs a Kafka broker, tests/test_engine.py the one of an engine, tests/engines/test_page.py those of publish.md."""
+"""Tests below run the programs of cli.md, columns.md and tables.md, tests/kafka/test_page.py the one that needs a Kafka
+broker, tests/test_engine.py the one of an engine, tests/engines/test_page.py those of publish.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,8 @@ for code in json.loads(sys.argv[1]):
     exec(compile(code, "page", "exec"), {{"__name__": "__main__"}})
     print("{NEXT}", flush=True)
 """
-"""Run programs like the cells of a notebook, in one process. Spark's programs share one session, as `session()` promises."""
+"""Run programs like the cells of a notebook, in one process. Spark's programs share one session, as `session()`
+promises."""
 
 
 def run(folder: Path, *command: str) -> str:
@@ -178,7 +183,8 @@ with txlog.open("my-log") as store, store.producer() as producer:
 
 
 def test_programs_of_the_client_may_be_run_again(tmp_path: Path) -> None:
-    """After a kill anywhere, or when a program runs twice, the second run succeeds, prints nothing, and doubles no row."""
+    """After a kill anywhere, or when a program runs twice, the second run succeeds, prints nothing, and doubles no
+    row."""
     first, *others = BY_HEART
     printed = python(tmp_path, [first, first, *(program for program in others for _ in range(2)), first])
     assert printed == [first.printed.strip(), *[""] * (2 * len(others) + 2)]

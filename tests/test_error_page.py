@@ -39,7 +39,8 @@ def test_kafkas_names_are_there(text: str) -> None:
 
 
 def test_every_text_of_the_source_is_there(text: str) -> None:
-    # The page shows one text for each variant of a message; here each constant part of the source must be in one of them.
+    # The page shows one text for each variant of a message; here each constant part of the source must be in one of
+    # them.
     words = " ".join(text.split())
     missing = [(where, part) for where, part in _constant_parts() if part not in words]
     assert missing == []

@@ -1,4 +1,5 @@
-"""Is each advice to install something right: does the extra exist, and does one page list the commands that work today?"""
+"""Is each advice to install something right: does the extra exist, and does one page list the commands that work
+today?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Does each target of the Makefile run? At the smallest size that it can be asked for; a new target needs a row here.
 
-`make test` runs the cheap ones, and of all others checks that the modules, scripts and folders exist that their commands name.
-`make test-exhaustive ARGS=tests/test_makefile.py` runs the others.
+`make test` runs the cheap ones, and of all others checks that the modules, scripts and folders exist that their
+commands name. `make test-exhaustive ARGS=tests/test_makefile.py` runs the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Smallest:
     copied: bool = False
     """It changes the checkout, so it runs in a copy."""
     less: str = ""
-    """Why this is not all that the target does, and what runs the rest. Without variables the target does not run at all."""
+    """Why this is not all that the target does, and what runs the rest. Without variables the target does not run at
+    all."""
     instead: tuple[tuple[str, ...], ...] = ()
     """What runs of it if the target cannot: arguments of Python."""
 

@@ -1,4 +1,5 @@
-"""The shipped files: the wheel and the sdist, built as `make wheel` builds them, and a wheel that works after installation."""
+"""The shipped files: the wheel and the sdist, built as `make wheel` builds them, and a wheel that works after
+installation."""
 
 from __future__ import annotations
 

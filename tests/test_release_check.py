@@ -1,4 +1,5 @@
-"""Does `make release-check` notice what is wrong with a release? tests/test_packaging.py builds the files that it installs."""
+"""Does `make release-check` notice what is wrong with a release? tests/test_packaging.py builds the files that it
+installs."""
 
 from __future__ import annotations
 

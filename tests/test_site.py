@@ -1,4 +1,5 @@
-"""Is the site of the documentation whole, does it ask no other host for anything, and does its reference have every name?"""
+"""Is the site of the documentation whole, does it ask no other host for anything, and does its reference have every
+name?"""
 
 from __future__ import annotations
 
@@ -71,8 +72,9 @@ def test_links_lead_somewhere_and_nothing_comes_from_another_host(site: Path) ->
 
 def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
-        '<p id="here"></p><p id="here"></p><a href="#there">x</a><a href="b.html">x</a><a href="https://other.example/">x</a>'
-        '<img src="https://other.example/x.png"><script src="//other.example/x.js"></script><a href="a.html#here">x</a>'
+        '<p id="here"></p><p id="here"></p><a href="#there">x</a><a href="b.html">x</a><a '
+        'href="https://other.example/">x</a><img src="https://other.example/x.png"><script '
+        'src="//other.example/x.js"></script><a href="a.html#here">x</a>'
     )
     (tmp_path / "a.css").write_text("p { background: url(https://other.example/y.png) }")
     found = list(check.problems(tmp_path))
@@ -141,10 +143,14 @@ def test_a_page_has_the_same_parts_as_in_the_repository(site: Path, page: str) -
 
 
 def test_a_link_to_a_file_that_is_no_page_becomes_its_name_or_goes_to_the_repository() -> None:
-    text = "[the setup](../scripts/setup.sh), [settings](../conf/txlog.toml), `[x](../Makefile)`, [rule](../PROTOCOL.md#time)"
+    text = (
+        "[the setup](../scripts/setup.sh), [settings](../conf/txlog.toml), `[x](../Makefile)`, "
+        "[rule](../PROTOCOL.md#time)"
+    )
     here = markdown.for_site(text, "spark.md", "")
     assert here == (
-        "the setup (`scripts/setup.sh`), [settings](reference/settings.md), `[x](../Makefile)`, [rule](PROTOCOL.md#time)"
+        "the setup (`scripts/setup.sh`), [settings](reference/settings.md), `[x](../Makefile)`, "
+        "[rule](PROTOCOL.md#time)"
     )
     there = markdown.for_site(text, "spark.md", "https://host.example/txlog/")
     assert there.startswith("[the setup](https://host.example/txlog/scripts/setup.sh), ")
@@ -237,7 +243,8 @@ def test_docstrings_are_no_other_markdown_than_they_look(site: Path) -> None:
 
 
 def test_the_reference_has_what_public_calls_take_and_return(site: Path) -> None:
-    """The types of the client and of the Spark package in the signatures of public methods, and in the fields of these types."""
+    """The types of the client and of the Spark package in the signatures of public methods, and in the fields of these
+    types."""
     ids = {each for name in api.SUBJECTS for each in anchors(site, f"reference/api/{name}")}
     loader = griffe.GriffeLoader(search_paths=[ROOT, ROOT / "spark_ext"], allow_inspection=False)
     for package in ("txlog", "pyspark_txlog"):

@@ -1,4 +1,7 @@
-"""Do the pages that each have a folder of their own print what they show, also the second time? Their kills are real."""
+"""Do the pages that each have a folder of their own print what they show, also the second time?
+
+Their kills are real.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def blocks(page: str) -> list[Program]:
 
 
 def shell(program: Program) -> str:
-    """Return what a block of the shell prints. Commands of txlog run in this process: Python takes a second to start."""
+    """Return what a block of the shell prints.
+
+    Commands of txlog run in this process: Python takes a second to start.
+    """
     printed = ""
     for line in program.code.splitlines(keepends=True):  # a line is a command
         by_txlog = line.startswith("txlog ")

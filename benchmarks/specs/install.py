@@ -37,11 +37,13 @@ SPECS = (
         rounds=ROUNDS,
         warm_up=2,
         floor=(
-            "each save() is a new writer. It opens the store, reads the tails of the logs and fences the writer before it. A TxLog does this once, and "
-            "stays open. In 150 pairs a save() took 13 ms longer. The writer begins after 4.6 ms. Its commit takes 6.0 ms more, because it reads the "
-            "tails of its partitions. The options in Spark's object take 1.2 ms. Tried: those options in 8 calls into Java, where a look at each option took "
-            "about 15 ms in all. Tried: no numbers of tasks for a frame of one task, which took more than half of the time above append(). Not tried: one open "
-            "store for all writes of a process. A store that was created again between two writes would then be an error."
+            "each save() is a new writer. It opens the store, reads the tails of the logs and fences the writer "
+            "before it. A TxLog does this once, and stays open. In 150 pairs a save() took 13 ms longer. The writer "
+            "begins after 4.6 ms. Its commit takes 6.0 ms more, because it reads the tails of its partitions. The "
+            "options in Spark's object take 1.2 ms. Tried: those options in 8 calls into Java, where a look at each "
+            "option took about 15 ms in all. Tried: no numbers of tasks for a frame of one task, which took more "
+            "than half of the time above append(). Not tried: one open store for all writes of a process. A store "
+            "that was created again between two writes would then be an error."
         ),
     ),
     Spec(
@@ -58,10 +60,11 @@ SPECS = (
         goals=_goals("ms"),
         rounds=ROUNDS,
         floor=(
-            "start() does the same as append_stream() now. It was 18 ms slower. In 120 micro-batches of each, side by side, 14 ms were the numbers of "
-            "the tasks: 24 calls into Java, and a longer plan for Spark. 1.5 ms were a file and a marker for each partition, and less than 1 ms an init "
-            "and more looks at the store. Tried: the numbers with 4 calls, which leaves 6 to 8 ms. So a small micro-batch has no numbers any more, and "
-            "goes to one partition, as with append_stream()."
+            "start() does the same as append_stream() now. It was 18 ms slower. In 120 micro-batches of each, side "
+            "by side, 14 ms were the numbers of the tasks: 24 calls into Java, and a longer plan for Spark. 1.5 ms "
+            "were a file and a marker for each partition, and less than 1 ms an init and more looks at the store. "
+            "Tried: the numbers with 4 calls, which leaves 6 to 8 ms. So a small micro-batch has no numbers any "
+            "more, and goes to one partition, as with append_stream()."
         ),
     ),
 )

@@ -74,7 +74,8 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "spark": (
         "pyspark_txlog",
-        'The package for Spark. `session` or `install` prepares a Spark session, and `TxLog` has what `format("txlog")` cannot express.',
+        "The package for Spark. `session` or `install` prepares a Spark session, and `TxLog` has what "
+        '`format("txlog")` cannot express.',
         (
             "pyspark_txlog.session",
             "pyspark_txlog.install",

@@ -1,4 +1,5 @@
-"""What mkdocs does besides rendering docs/: pages from elsewhere, generated pages, links, and the check of the result."""
+"""What mkdocs does besides rendering docs/: pages from elsewhere, generated pages, links, and the check of the
+result."""
 
 from __future__ import annotations
 
@@ -72,6 +73,9 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
 
 @event_priority(-200)
 def on_post_build(config: MkDocsConfig) -> None:
-    """Warn about each dead link and each request to another host, after all plugins have written. With `strict` the build fails."""
+    """Warn about each dead link and each request to another host, after all plugins have written.
+
+    With `strict` the build fails.
+    """
     for problem in check.problems(Path(config.site_dir)):
         log.warning(problem)

@@ -1,7 +1,7 @@
 """Which texts can the errors of the shipped modules have?
 
-The source is read, not run. A value in a text stands as `<name>`. If a value is one of a few texts (a local variable, an
-argument of a helper, a conditional expression), there is a template for each of them.
+The source is read, not run. A value in a text stands as `<name>`. If a value is one of a few texts (a local variable,
+an argument of a helper, a conditional expression), there is a template for each of them.
 """
 
 from __future__ import annotations

@@ -11,8 +11,10 @@ def page() -> str:
     lines = [
         "# All settings",
         "",
-        f"txlog has {len(KEYS)} settings. [Settings](../settings.md) says which place wins if several give a value, and what the costly ones",
-        "cost. An unknown key is an error that names the nearest one. For [settings of Kafka](#settings-of-kafka-that-txlog-does-not-have) that",
+        f"txlog has {len(KEYS)} settings. [Settings](../settings.md) says which place wins if several give a value, "
+        "and what the costly ones",
+        "cost. An unknown key is an error that names the nearest one. For [settings of "
+        "Kafka](#settings-of-kafka-that-txlog-does-not-have) that",
         "txlog does not have, the error says why.",
         "",
     ]

@@ -1,4 +1,7 @@
-"""Which facts do the processes of a storm share? The store's location, its topics, the roles, and the numbers of rows."""
+"""Which facts do the processes of a storm share?
+
+The store's location, its topics, the roles, and the numbers of rows.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,13 @@ SHARED_CONFIG: Mapping[str, object] = {
 }
 """Most stops are shorter than a session, and a tenth of them is longer."""
 STATIC = frozenset({"member-c", "member-d"})
-"""Members with a `group.instance.id`. A second instance replaces the first. One of another member is added to the group."""
+"""Members with a `group.instance.id`. A second instance replaces the first. One of another member is added to the
+group."""
 TRANSACTION_TIMEOUT_MS = 6000
 """How long a dead producer's transaction may hold readers back before others end it."""
 RECOVERY_MS = 180_000
-"""How long the recovery after a storm may take, on a busy machine too. Groups whose members are dead must not block it."""
+"""How long the recovery after a storm may take, on a busy machine too. Groups whose members are dead must not block
+it."""
 INSTANCE_BITS = 40
 """A row's id is its writer's instance and a count: unique in the whole history."""
 JOB_ROWS = 12
@@ -110,7 +115,8 @@ MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batche
 PUBLISHED = (ORDERS, MADE)
 """Topics that are published in a storm with engines."""
 PUBLISH_RETENTION_MS = 60_000
-"""Longer than the default grace, so that it decides, and short enough that vacuum deletes published files in a storm."""
+"""Longer than the default grace, so that it decides, and short enough that vacuum deletes published files in a
+storm."""
 OLD_READ_MS = 50_000
 """Engines also read the oldest version that was replaced no longer ago than this."""
 PUBLISH_LAG_MS = 1000
@@ -128,7 +134,8 @@ MAINTAIN_OPTIONS = (
 HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "deferred", "job", "pipeline", "member", "reader"})
 """Roles of which two instances compete for a transactional.id or a group, or for partitions of it."""
 COMMITS: frozenset[Role] = frozenset({"eager", "staged", "deferred", "job", "pipeline"})
-"""Roles that end transactions, and of which each name must do so in every storm. Spark's job does, too, but its start alone may take the whole time of a short storm."""
+"""Roles that end transactions, and of which each name must do so in every storm. Spark's job does, too, but its start
+alone may take the whole time of a short storm."""
 
 
 def job_content(name: str, version: int) -> str:

@@ -78,7 +78,8 @@ class Proof:
 
 
 def recover(place: Place, instance: int, seed: int) -> None:
-    """Run one maintenance pass after all open transactions are overdue, an ordinary run of both groups, and the last reads.
+    """Run one maintenance pass after all open transactions are overdue, an ordinary run of both groups, and the last
+    reads.
 
     The sessions of dead members are shorter than the transactions. Raises TxlogTimeoutError if a group cannot go on.
     """
@@ -253,7 +254,8 @@ def _check_versions(
 
 
 def _check_made(final: dict[TopicPartition, tuple[Row, ...]]) -> tuple[int, int]:
-    """Return (lost, doubled) rows of the groups: each has read everything, so every input row must have one output row."""
+    """Return (lost, doubled) rows of the groups: each has read everything, so every input row must have one output
+    row."""
     made = Counter(row.content for tp, rows in final.items() if tp.topic == MADE for row in rows)
     wanted = {
         made_from(group, tp, row.offset)

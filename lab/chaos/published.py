@@ -65,7 +65,10 @@ class Published:
 
 @contextmanager
 def polling(place: Place, python: str | None) -> Iterator[list[str]]:
-    """Poll the published tables during the block, and a last time at its end. Yield a list for the poller's failures."""
+    """Poll the published tables during the block, and a last time at its end.
+
+    Yield a list for the poller's failures.
+    """
     failures: list[str] = []
     if python is None:
         yield failures
@@ -98,7 +101,8 @@ def polling(place: Place, python: str | None) -> Iterator[list[str]]:
 
 def publish_all(place: Place) -> None:
     """Publish what the recovery has finished. Raises what publishing raises."""
-    # In a partition no record is older than the one before. So a daemon whose clock was ahead has made later rows young.
+    # In a partition no record is older than the one before. So a daemon whose clock was ahead has made later rows
+    # young.
     with clocks_wrong_by(place.clock_skew_ms), txlog.open(place.url, storage_options=place.storage_options) as store:
         store.runtime.clock.sleep_ms(plan.PUBLISH_LAG_MS + 100)
         topics = [store.runtime.topic(topic, 0) for topic in PUBLISHED]

@@ -83,7 +83,8 @@ def job(worker: Worker) -> None:
 
 
 def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
-    """Consume, transform, produce: a row of `made` for each row of `orders`, with its offset in the same transaction."""
+    """Consume, transform, produce: a row of `made` for each row of `orders`, with its offset in the same
+    transaction."""
     with (
         closing(worker.store.producer(worker.name)) as producer,
         worker.store.consumer(
@@ -276,7 +277,10 @@ def witness(worker: Worker) -> None:
 
 
 def maintain(worker: Worker) -> None:
-    """Run `txlog maintain --daemon` as shipped. The actions of its rounds go to a file beside the histories, a JSON line each."""
+    """Run `txlog maintain --daemon` as shipped.
+
+    The actions of its rounds go to a file beside the histories, a JSON line each.
+    """
     place = worker.place
     options = [f"--storage-option={name}={json.dumps(value)}" for name, value in place.storage_options.items()]
     with (worker.histories / f"{worker.process}{plan.MAINTAINED_SUFFIX}").open("ab") as file:
@@ -323,8 +327,8 @@ def _poll_share(
 ) -> tuple[TopicPartition, int, pa.RecordBatch] | None:
     """Return the next rows of a member: (partition, position after them, rows).
 
-    The poll may take and lose partitions, which changes `done` and `ends`. `on_assign` records what it takes. So the poll
-    itself is recorded after it returned.
+    The poll may take and lose partitions, which changes `done` and `ends`. `on_assign` records what it takes. So the
+    poll itself is recorded after it returned.
     """
     batch = consumer.poll(100)
     if batch is None:

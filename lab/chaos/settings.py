@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from txlog.errors import InvalidRequestError
 
 SPARK_WORKER = "lab.chaos.spark_job"
-"""The program of the Spark role. It is a separate process with only a name here: nothing in this module imports Spark."""
+"""The program of the Spark role. It is a separate process with only a name here: nothing in this module imports
+Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

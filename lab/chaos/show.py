@@ -79,10 +79,11 @@ class Show:
         facts.add_column(justify="right")
         report, census = proof.report, proof.census
         transactions = ", ".join(f"{count:,} {outcome}" for outcome, count in proof.transactions.most_common())
+        roles = ", ".join(f"{role} {count}" for role, count in sorted(tally.by_role.items()))
         for name, value in {
             "lasted": f"{stormed_ms / 1000:.0f} s, seed {settings.seed}",
             "processes": f"{tally.started:,} started, {tally.fenced:,} fenced by a newer instance",
-            "SIGKILL": f"{tally.kills:,} ({', '.join(f'{role} {count}' for role, count in sorted(tally.by_role.items()))})",
+            "SIGKILL": f"{tally.kills:,} ({roles})",
             "SIGSTOP, SIGCONT": f"{tally.stops:,}",
             "second instances": f"{tally.twins:,}",
             "transactions": transactions,
@@ -124,8 +125,8 @@ class Show:
             stall = f"  stall {said['now_ms'] / 1000:.1f} s, longest {said['stall_ms'] / 1000:.1f} s"
         failed = f"  {len(tally.failures)} failed" if tally.failures else ""
         return Text(
-            f"{self._phase}  {time.monotonic() - self._begin:.0f} s  {live} processes  {tally.kills} killed  {tally.stops} stopped  "
-            f"{tally.twins} twins  {tally.fenced} fenced{stall}{failed}"
+            f"{self._phase}  {time.monotonic() - self._begin:.0f} s  {live} processes  {tally.kills} killed  "
+            f"{tally.stops} stopped  {tally.twins} twins  {tally.fenced} fenced{stall}{failed}"
         )
 
 
@@ -138,7 +139,10 @@ def _engines(published: Published) -> Table:
     for engine, found in published.found.items():
         counts = (Text(str(found[name]), "bold red" if found[name] else "green") for name in COLUMNS)
         table.add_row(engine, f"{published.reads[engine]:,}", f"{published.old_reads[engine]:,}", *counts)
-    note = f"old: of an older version. {published.tables:,} different tables were seen, and vacuum deleted {published.deleted:,} published files"
+    note = (
+        f"old: of an older version. {published.tables:,} different tables were seen, and vacuum deleted "
+        f"{published.deleted:,} published files"
+    )
     if published.slow:
         note += f"; {published.slow:,} reads failed that took longer than files are kept"
     table.caption = note

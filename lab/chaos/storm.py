@@ -99,7 +99,8 @@ class Storm:
             process.end()
 
     def run(self, duration_ms: int, progress: Callable[[], None]) -> None:
-        """Run the storm for that long, and then until every role has committed LEAST_COMMITS times, for LONGEST_MS at most."""
+        """Run the storm for that long, and then until every role has committed LEAST_COMMITS times, for LONGEST_MS at
+        most."""
         begin_ms = self._clock.monotonic_ms()
         end_ms = begin_ms + duration_ms
         self._start(self._witness)
@@ -146,7 +147,10 @@ class Storm:
             self._start(slot)
 
     def _is_at_work(self, process: Process) -> bool:
-        """Return whether a process that takes long to start has tried to commit. Otherwise it would always be killed before."""
+        """Return whether a process that takes long to start has tried to commit.
+
+        Otherwise it would always be killed before.
+        """
         history = Path(self.place.histories) / f"{process.assignment.source}.jsonl"
         return history.exists() and b'"op":"end"' in history.read_bytes() and self._random.random() < 0.3
 

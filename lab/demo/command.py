@@ -195,7 +195,8 @@ def stop_a_loader(show: Show, crew: Crew, log: Store) -> Worker:
     process.wait_stopped()
     expect_state(log, worker.LOADER_ID, "ONGOING")
     show.line(
-        f"process {process.id}, transactional.id {worker.LOADER_ID!r}, has sent rows in a transaction, and is stopped there (SIGSTOP)"
+        f"process {process.id}, transactional.id {worker.LOADER_ID!r}, has sent rows in a transaction, and "
+        "is stopped there (SIGSTOP)"
     )
     return process
 
@@ -213,15 +214,15 @@ def kill_a_loader(show: Show, crew: Crew, log: Store) -> None:
     held = [info for info in offsets_of(log, "weather") if info.last_stable_offset < info.log_end_offset]
     expect(bool(held), "the killed transaction to hold back the LSO of a partition")
     show.line(
-        f"process {process.id}, the same transactional.id, has committed months {', '.join(map(str, committed))}, and is "
-        "killed in the next one (SIGKILL)"
+        f"process {process.id}, the same transactional.id, has committed months {', '.join(map(str, committed))}, and "
+        "is killed in the next one (SIGKILL)"
     )
     show_offsets(
         show,
         log,
         "weather",
-        "offsets, and the rows that each isolation level reads; the open transaction holds back the last stable offset (LSO), "
-        "and with it read_committed:",
+        "offsets, and the rows that each isolation level reads; the open transaction holds back the last stable "
+        "offset (LSO), and with it read_committed:",
     )
     show.line("a marker takes an offset and is no row; none of the three airports has its place in partition 2")
 
@@ -309,7 +310,8 @@ def finish_the_pipeline(show: Show, crew: Crew, log: Store, offsets: Mapping[str
     # A no-break space: a partition and its offset stay on one line.
     show.line(", ".join(f"{tp}:\N{NO-BREAK SPACE}{offset:,}" for tp, offset in started["offsets"].items()), indent=5)
     show.line(
-        f"{count_text(finished['transactions'], 'more transaction')}: {finished['rows_in']:,} flights in, {finished['rows_out']:,} rows of delays out"
+        f"{count_text(finished['transactions'], 'more transaction')}: {finished['rows_in']:,} flights in, "
+        f"{finished['rows_out']:,} rows of delays out"
     )
 
 

@@ -43,8 +43,8 @@ def _schema(text: str) -> pa.Schema:
 
 FLIGHTS = _schema(
     "year! int32, month! int32, day! int32, dep_time int32, sched_dep_time int32, dep_delay int32, arr_time int32, "
-    "sched_arr_time int32, arr_delay int32, carrier! string, flight int32, tailnum string, origin! string, dest! string, "
-    "air_time int32, distance int32, hour int32, minute int32, time_hour utc"
+    "sched_arr_time int32, arr_delay int32, carrier! string, flight int32, tailnum string, origin! string, dest! "
+    "string, air_time int32, distance int32, hour int32, minute int32, time_hour utc"
 )
 WEATHER = _schema(
     "origin! string, year! int32, month! int32, day! int32, hour! int32, temp double, dewp double, humid double, "
@@ -81,7 +81,8 @@ def of_month(table: pa.Table, month: int) -> pa.Table:
 
 
 def daily_delays(rows: pa.Table) -> pa.Table:
-    """Return flights, cancellations and minutes of delay by day, airport and carrier, as the demo's pipeline computes them."""
+    """Return flights, cancellations and minutes of delay by day, airport and carrier, as the demo's pipeline computes
+    them."""
     columns = {
         "date": _dates(rows),
         "origin": rows["origin"],

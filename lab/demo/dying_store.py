@@ -1,4 +1,7 @@
-"""Where does a process of the demo die? At a conditional write to the store that the demo chose: it kills or stops itself there."""
+"""Where does a process of the demo die?
+
+At a conditional write to the store that the demo chose: it kills or stops itself there.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ _FAULT = re.compile(r"(?P<action>kill|stop) (?P<moment>before|after) (?P<number>
 
 
 class DyingStore:
-    """Passes every request on to `inner`. At one `put_if_absent` this process kills (SIGKILL) or stops (SIGSTOP) itself.
+    """Passes every request on to `inner`. At one `put_if_absent` this process kills (SIGKILL) or stops (SIGSTOP)
+    itself.
 
-    fault: `<kill|stop> <before|after> <number> put_if_absent <pattern>`. `pattern` is a regular expression, matched at the beginning of
-    the object's path, a space and the first line of its bytes. The store counts the writes that match, from 1.
+    fault: `<kill|stop> <before|after> <number> put_if_absent <pattern>`. `pattern` is a regular expression, matched at
+    the beginning of the object's path, a space and the first line of its bytes. The store counts the writes that match,
+    from 1.
     kill: what kills the process. A driver of Spark ends its JVM too.
 
     Raises InvalidRequestError for another fault.

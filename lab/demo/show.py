@@ -1,4 +1,7 @@
-"""How does the demo look? Steps with their times, tables, a partition as it lies in the store, and Spark's own messages."""
+"""How does the demo look?
+
+Steps with their times, tables, a partition as it lies in the store, and Spark's own messages.
+"""
 
 from __future__ import annotations
 

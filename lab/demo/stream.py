@@ -86,8 +86,8 @@ class Query:
         self._checkpoint = checkpoint
         self._start()
         show.line(
-            f"process {self._driver.id} is the driver of a streaming query: it reads the topic feed, and writes flown and cancelled, "
-            "both in one transaction a micro-batch"
+            f"process {self._driver.id} is the driver of a streaming query: it reads the topic feed, and writes flown "
+            "and cancelled, both in one transaction a micro-batch"
         )
 
     def catch_up(self, month: int) -> None:
@@ -132,13 +132,15 @@ class Query:
         again = next((event for event in self._events if event["event"] == "batch"), None)
         expect(
             again is not None and (again["number"], again["repeated"]) == (batch, death.is_committed),
-            f"micro-batch {batch} to come again, and to be {'skipped' if death.is_committed else 'written'}, found {again}",
+            f"micro-batch {batch} to come again, and to be "
+            f"{'skipped' if death.is_committed else 'written'}, found {again}",
         )
         how = "recognised by its number, and skipped" if death.is_committed else "written"
         self._show.line(f"process {self._driver.id}, the next driver, runs micro-batch {batch} again: it is {how}")
         self.batches = batch + 1
 
     def _newest(self, folder: str) -> int:
-        """Return the last micro-batch that Spark has planned (`offsets`) or recorded as done (`commits`); -1 before the first."""
+        """Return the last micro-batch that Spark has planned (`offsets`) or recorded as done (`commits`); -1 before the
+        first."""
         found = (self._checkpoint / folder).glob("[0-9]*")
         return max((int(path.name) for path in found if path.name.isdigit()), default=-1)

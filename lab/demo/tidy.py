@@ -59,8 +59,8 @@ def tidy_up(show: Show, log: Store, topics: Iterable[str]) -> None:
     show.sizes([(topic, size_cells(before[topic], after[topic])) for topic in before])
     grace_ms = log.runtime.require_store().constants.delete_grace_ms
     show.line(
-        f"what was merged stays for readers and writers that sleep, and `txlog vacuum` deletes it delete.grace.ms ({grace_ms // 3_600_000} hours) later. "
-        "Spark reads everything back once more:"
+        "what was merged stays for readers and writers that sleep, and `txlog vacuum` deletes it delete.grace.ms "
+        f"({grace_ms // 3_600_000} hours) later. Spark reads everything back once more:"
     )
 
 

@@ -1,7 +1,7 @@
 """Which anomalies can a reader or writer meet at which level? Small programs that try to produce each of them.
 
-An anomaly that a program produces is allowed. One that it does not produce may still be allowed, so docs/isolation.md gives
-a reason for each.
+An anomaly that a program produces is allowed. One that it does not produce may still be allowed, so docs/isolation.md
+gives a reason for each.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def lost_update(level: Level) -> bool:
 
 
 def write_skew(level: Level) -> bool:
-    """Two transactions read both values, each sets another one to 0: now both are 0, which each of them would refuse."""
+    """Two transactions read both values, each sets another one to 0: now both are 0, which each of them would
+    refuse."""
     with store_of_two_topics() as store:
         commit(store, "one", {A: 1, B: 1})
         readers = {topic: Reader(store, level) for topic in (A, B)}
@@ -190,7 +191,7 @@ def observed() -> dict[str, dict[Level, bool]]:
     return {name: {level: produce(level) for level in LEVELS} for name, produce in ANOMALIES.items()}
 
 
-# -- a long fork of snapshots -------------------------------------------------------------------------------------------
+# -- a long fork of snapshots -----------------------------------------------------------------------------------------
 
 
 class _Between:

@@ -1,8 +1,8 @@
 """Which objects does a commit create, in which order, and what does each of them change?
 
-`trace` commits one transaction over two topics, in memory. Each step is one object that the commit created. For each step
-the store is built again with the objects up to this one, as if the process had died right after it. Other processes then
-read this store, and recover it.
+`trace` commits one transaction over two topics, in memory. Each step is one object that the commit created. For each
+step the store is built again with the objects up to this one, as if the process had died right after it. Other
+processes then read this store, and recover it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How much does a store cost on S3? Requests counted by `txlog.testing`, times stated prices.
 
-The requests are those of the shipped client on a store in memory, with a clock that only the program moves. So the figures do
-not depend on the machine.
+The requests are those of the shipped client on a store in memory, with a clock that only the program moves. So the
+figures do not depend on the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How does a step of a commit look? A small SVG without any text outside the measured facts of the step.
 
-The drawing follows the light or dark scheme of the system. It paints its background, so it can also be read on a page with
-the other scheme.
+The drawing follows the light or dark scheme of the system. It paints its background, so it can also be read on a page
+with the other scheme.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def drawing(step: Step, number: int) -> str:
     height = top + 14
     what = f"step {number}: {step.label} in {step.path}" if number else "before the transaction"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img">\n'
         f"<title>{escape(what)}</title>\n<style>\n{STYLE}\n</style>\n"
         f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>\n'
         + "\n".join(parts)
@@ -79,7 +80,8 @@ def _box(slot: Slot, x: int, y: int, *, is_last: bool) -> list[str]:
     kind = "old" if not slot.is_new else _colour(slot)
     offsets = f"{slot.base}" if slot.end == slot.base + 1 else f"{slot.base} to {slot.end - 1}"
     return [
-        f'<rect class="box {kind}{" new" if is_last else ""}" x="{x}" y="{y}" width="{BOX}" height="{BOX_HEIGHT}" rx="4"/>',
+        f'<rect class="box {kind}{" new" if is_last else ""}" x="{x}" y="{y}" width="{BOX}" '
+        f'height="{BOX_HEIGHT}" rx="4"/>',
         _text(x + 6, y + 17, offsets, "faint small"),
         _text(x + 6, y + 34, slot.label, "text small"),
     ]

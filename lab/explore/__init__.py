@@ -1,4 +1,5 @@
-"""Does the shipped protocol hold its invariants in every interleaving, with lost replies, late requests and maintenance?
+"""Does the shipped protocol hold its invariants in every interleaving, with lost replies, late requests and
+maintenance?
 
 An exhaustive explorer of small scenarios. It drives the generators of `txlog.protocol` themselves, not models of them.
 It owns time, identity and the network. Two suspended generators with equal frames are the same state.
@@ -21,6 +22,6 @@ Abstractions, and why they lose nothing:
   the slot settles UNKNOWN and CONFLICT.)
 * Rows are words (JSON), not Arrow and Parquet. Listings omit the names of row files, except where vacuum lists them.
   There, objects also have the time at which they were written.
-* The requests of a vacuum's round are made one after another, which is one of their possible orders. The requests of all
-  others are made in every order.
+* The requests of a vacuum's round are made one after another, which is one of their possible orders. The requests of
+  all others are made in every order.
 """

@@ -30,7 +30,10 @@ def run_alone(world: World, store: int, now_ms: int, program: Program[Any], name
 
 
 def run_until(world: World, store: int, now_ms: int, program: Program[Any], before: str, name: str) -> int:
-    """Run a program, and kill it before its first conditional write to a path that contains `before`. Return the store."""
+    """Run a program, and kill it before its first conditional write to a path that contains `before`.
+
+    Return the store.
+    """
     runner = _Runner(world, store, now_ms, name, before)
     try:
         runner.run(program)

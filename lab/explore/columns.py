@@ -96,7 +96,10 @@ def _columns_deleted(size: Size) -> Scene:
 
 
 def _made_again(size: Size) -> Scene:
-    """A deletion died before it ended the partition. The name is created again, beside another deletion and a writer."""
+    """A deletion died before it ended the partition.
+
+    The name is created again, beside another deletion and a writer.
+    """
     full = size == "full"
     scene = Scene(partitions=(), budget=Budget(lost=1))
     scene.before("t", scene.client(), make_evolving(A.topic))

@@ -55,7 +55,8 @@ def _compaction_merge(size: Size) -> Scene:
 
 
 def _two_compactions(size: Size) -> Scene:
-    """Two compactions, one with little memory, run on a log while a writer seals another segment, and compacts once more."""
+    """Two compactions, one with little memory, run on a log while a writer seals another segment, and compacts once
+    more."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1), compacted={A: Compacted()}, budget=Budget(lost=1 if full else 0), recovers=full

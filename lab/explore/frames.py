@@ -2,8 +2,8 @@
 
 They must stop at the same instruction with equal locals, and with equal counters of the ids and times that they drew.
 The temporaries on the evaluation stack must also be equal. These are iterators of running `for` loops, operands of half
-evaluated expressions, and the generator for which a `yield from` waits. `canonical` turns any value in protocol code into a
-hashable one. It refuses unknown types, so a new kind of local can never be merged by mistake.
+evaluated expressions, and the generator for which a `yield from` waits. `canonical` turns any value in protocol code
+into a hashable one. It refuses unknown types, so a new kind of local can never be merged by mistake.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from txlog.publication.publish import _Attempt
 
 
 class Replayed:
-    """An object of code that runs again from its beginning. The answers that it got are its state, and lie beside it."""
+    """An object of code that runs again from its beginning.
+
+    The answers that it got are its state, and lie beside it.
+    """
 
 
 _Handler: TypeAlias = Callable[[Any, tuple[int, ...]], Hashable]
@@ -54,7 +57,10 @@ _REPLAYED = (Replayed, _Attempt)
 
 
 def fingerprint(program: Generator[Any, Any, Any]) -> Hashable:
-    """Return everything on which the rest of a suspended generator depends. For an ended generator that is only this fact."""
+    """Return everything on which the rest of a suspended generator depends.
+
+    For an ended generator that is only this fact.
+    """
     return _fingerprint(program, ())
 
 

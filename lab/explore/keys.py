@@ -43,7 +43,8 @@ def superseded(word: str, offset: int, committed: Mapping[int, str]) -> bool:
 def wrong_rows(
     rows: Mapping[int, str], expected: Mapping[int, str], committed: Mapping[int, str], policy: Compacted
 ) -> str | None:
-    """Return the fault of `rows`, if `expected` would be shown without any removal; `committed` rows may supersede them."""
+    """Return the fault of `rows`, if `expected` would be shown without any removal; `committed` rows may supersede
+    them."""
     for at, word in rows.items():
         if expected.get(at) != word:
             return f"{word!r} is shown at offset {at}, and {expected.get(at)!r} was committed there"

@@ -164,7 +164,10 @@ def leave_members(group: str = "g") -> Call:
 
 
 def commit_held(offset: int, group: str = "g", *, transaction: bool = False, everything: bool = False) -> Call:
-    """Commit an offset for each partition that the member reads, or for all. The metadata names member and generation."""
+    """Commit an offset for each partition that the member reads, or for all.
+
+    The metadata names member and generation.
+    """
 
     def call(client: Client) -> Program[Client]:
         member, txn = client.member, client.txn

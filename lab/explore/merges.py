@@ -85,7 +85,10 @@ def _late_merge(size: Size) -> Scene:
 
 
 def _merge_looks(size: Size, past_ms: int = 0, constants: StoreConstants = CONSTANTS) -> Scene:
-    """A commit has its marker in one partition. This is merged before, while and after the other partition gets its marker."""
+    """A commit has its marker in one partition.
+
+    This is merged before, while and after the other partition gets its marker.
+    """
     scene = Scene(
         ctx=context(batches=1, constants=constants), transactional_ids=("x",), partitions=(A, B), past_ms=past_ms, recovers=size == "full",
     )  # fmt: skip
@@ -138,7 +141,10 @@ def _merge_looks_forgotten(size: Size) -> Scene:
 
 
 def _retention_merge(size: Size) -> Scene:
-    """The log start moves into an aborted transaction, of which a large row stays. The segment with its marker is merged."""
+    """The log start moves into an aborted transaction, of which a large row stays.
+
+    The segment with its marker is merged.
+    """
     scene = Scene(ctx=context(batches=1), transactional_ids=("x",), recovers=size == "full")
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(A, "b" * LONG))
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
@@ -172,7 +178,8 @@ def _may_expire_after_hanging(txn: Any, now_ms: int, constants: Any) -> bool:
 
 
 def _index_without_aborts(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Drops the transactions of the aborted rows that the merge removes, although rows in older segments may belong to them."""
+    """Drops the transactions of the aborted rows that the merge removes, although rows in older segments may belong to
+    them."""
     return ORIGINAL_MERGED(tp, run, [(index, ()) for index, _ in inputs], *args, **kwargs)
 
 

@@ -115,7 +115,10 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
             # The metadata of a member's commit contains its generation.
             said = entry.value.metadata.removeprefix("generation ") if entry.value is not None else ""
             if said.isdecimal() and int(said) < generations.get(entry.group, 0):
-                truth.wrong = f"12 offsets: {tp}: a member of generation {said} committed at {record.base_offset}, and {generations[entry.group]} had joined"
+                truth.wrong = (
+                    f"12 offsets: {tp}: a member of generation {said} committed at {record.base_offset}, and "
+                    f"{generations[entry.group]} had joined"
+                )
         if words and record.schema_id < truth.deleted_version:
             truth.wrong = f"2 acknowledged: {tp}: rows of a deleted topic at {record.base_offset}"
         if record.kind == "log_start":
@@ -128,7 +131,10 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
                 ]
                 conditional = entry.value is not None and entry.value.conditional
                 if held and (conditional or not record.transactional):
-                    truth.wrong = f"12 offsets: {tp}: the commit at {record.base_offset} overtakes conditional offsets of an undecided transaction"
+                    truth.wrong = (
+                        f"12 offsets: {tp}: the commit at {record.base_offset} overtakes conditional offsets of "
+                        "an undecided transaction"
+                    )
             key = (pid, record.producer_epoch, record.base_sequence)
             if record.base_sequence >= 0 and key in seen:
                 truth.wrong = f"3 once: {tp}: producer {pid}, epoch {key[1]}, sequence {key[2]} is there twice"
@@ -149,7 +155,10 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
             truth.markers.append(record)
             epoch = epochs.pop(pid, record.producer_epoch - 1)
             if epoch != record.producer_epoch - 1:
-                truth.wrong = f"10 markers: {tp}: the {record.kind.upper()} at {record.base_offset} of epoch {record.producer_epoch} ends a transaction of epoch {epoch}"
+                truth.wrong = (
+                    f"10 markers: {tp}: the {record.kind.upper()} at {record.base_offset} of epoch "
+                    f"{record.producer_epoch} ends a transaction of epoch {epoch}"
+                )
             truth.open.pop(pid, None)
             mine, offsets = waiting.pop(pid, {}), pending.pop(pid, [])
             if record.kind == "commit":

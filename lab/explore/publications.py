@@ -58,7 +58,10 @@ def reopened(*script: Call) -> tuple[Call, ...]:
 
 
 def _many_published(words: str, ticks: tuple[int, ...] = ()) -> tuple[Scene, Client]:
-    """Publish these words one by one, the last one half an hour ago. What readers do not need is old enough to be deleted."""
+    """Publish these words one by one, the last one half an hour ago.
+
+    What readers do not need is old enough to be deleted.
+    """
     scene, plain, publisher = publish_scene(ticks, HOUR_MS, "", deletable=of_topic)
     for word in words:
         if word == words[-1]:
@@ -144,7 +147,10 @@ def _publish_compacted(size: Size) -> Scene:
 
 
 def _publish_skewed(size: Size) -> Scene:
-    """Grace and retention are shorter than the error of a clock. The publisher's is behind, and that of vacuum is ahead."""
+    """Grace and retention are shorter than the error of a clock.
+
+    The publisher's is behind, and that of vacuum is ahead.
+    """
     full = size == "full"
     grace_ms = BRIEF.delete_grace_ms
     ctx = context(batches=1, constants=BRIEF)

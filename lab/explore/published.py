@@ -209,7 +209,10 @@ def _wrong_delta(topic: str, files: Mapping[str, bytes], versions: list[_Version
 
 
 def _wrong_iceberg(topic: str, files: Mapping[str, bytes], versions: list[_Version]) -> str | None:
-    """Every version of the Iceberg table is of its publication, and what it names was there before. Manifests are not read."""
+    """Every version of the Iceberg table is of its publication, and what it names was there before.
+
+    Manifests are not read.
+    """
     first = next((each.publication.formats["iceberg"] for each in versions if "iceberg" in each.publication.formats), 0)
     folder = f"{topic}/metadata/"
     there = [each for each in files if each.startswith(folder) and each.endswith(".metadata.json")]

@@ -36,7 +36,8 @@ def is_topic(path: str) -> bool:
 
 
 def _publish_txn(size: Size) -> Scene:
-    """Two transactions over both partitions end, one of them with rows in a commit record, while a publisher publishes."""
+    """Two transactions over both partitions end, one of them with rows in a commit record, while a publisher
+    publishes."""
     full = size == "full"
     scene = Scene(
         transactional_ids=("x", "y"), partitions=(A, B), settled=is_topic, budget=Budget(lost=1 if full else 0)
@@ -109,7 +110,10 @@ def _is_file(path: str) -> bool:
 
 
 def _publish_vacuum(size: Size) -> Scene:
-    """Published files were merged. Readers read the version with them, while it is replaced and vacuum deletes files."""
+    """Published files were merged.
+
+    Readers read the version with them, while it is replaced and vacuum deletes files.
+    """
     full = size == "full"
     scene, _, publisher = publish_scene((PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "bc")
     scene.before("m", scene.client(), merge(A))

@@ -41,7 +41,8 @@ def _swapped(size: Size) -> Scene:
 
 
 def _put_back(size: Size) -> Scene:
-    """Four clients hold views of a log that was put back to an older state between their calls, and a new client begins."""
+    """Four clients hold views of a log that was put back to an older state between their calls, and a new client
+    begins."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), past_ms=HOUR_MS, budget=Budget(lost=1 if full else 0))
     plain = scene.before("plain", scene.client(), calls.idempotent(), calls.send(A, "p"))

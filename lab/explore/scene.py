@@ -80,7 +80,8 @@ FORGETFUL = StoreConstants(
 
 
 def context(batches: int = 10**9, **changes: Any) -> Context:
-    """Return a context with one partition of each internal topic, segments of that many batches in `orders`, and few tries."""
+    """Return a context with one partition of each internal topic, segments of that many batches in `orders`, and few
+    tries."""
     values: dict[str, Any] = {
         "constants": CONSTANTS,
         "roll": {"orders": RollPolicy(batches=batches)},

@@ -1,6 +1,7 @@
 """Scenarios of members whose clocks are wrong, and mutants of their rules.
 
-As the shipped consumer, a member judges itself by its own clocks, and others by how long it has watched them (W53, W54).
+As the shipped consumer, a member judges itself by its own clocks, and others by how long it has watched them (W53,
+W54).
 """
 
 from __future__ import annotations

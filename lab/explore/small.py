@@ -1,7 +1,7 @@
 """Scenarios of small transactions, and mutants of their rules.
 
-A producer keeps the rows of a small transaction until its commit. The PREPARE_COMMIT holds the rows, or an object that it
-names does, and each COMMIT carries those of its partition. This is what producers do by default.
+A producer keeps the rows of a small transaction until its commit. The PREPARE_COMMIT holds the rows, or an object that
+it names does, and each COMMIT carries those of its partition. This is what producers do by default.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ _Table = list[tuple[int, str, TransactionMetadata | None]]
 
 
 def wrong_decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """4: one outcome for each transaction, legal transitions, epochs that only rise, a version that only a commit changes."""
+    """4: one outcome for each transaction, legal transitions, epochs that only rise, a version that only a commit
+    changes."""
     last: dict[str, TransactionMetadata | None] = {}
     outcomes: dict[tuple[int, int], str] = {}
     for offset, key, txn in table:
@@ -57,7 +58,10 @@ def wrong_decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str |
                 return f"{where}: PREPARE carries epoch {txn.producer_epoch}, the transaction's was {txn.last_epoch}"
         prepare = before if txn.state.startswith("COMPLETE") else None
         if prepare is not None and (txn.producer_epoch, txn.state[9:]) != (prepare.producer_epoch, prepare.state[8:]):
-            return f"{where}: {txn.state} with epoch {txn.producer_epoch} after {prepare.state} with {prepare.producer_epoch}"
+            return (
+                f"{where}: {txn.state} with epoch {txn.producer_epoch} after {prepare.state} with "
+                f"{prepare.producer_epoch}"
+            )
         if before is not None and txn.state != "PREPARE_COMMIT" and txn.txn_version != before.txn_version:
             return f"{where}: {txn.state} changed the version from {before.txn_version} to {txn.txn_version}"
         if before is not None and txn.txn_version < before.txn_version:
@@ -78,7 +82,10 @@ def wrong_markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str | N
         seen: set[tuple[int, int]] = set()
         for marker in truth.markers:
             key = (marker.producer_id, marker.producer_epoch)
-            where = f"10 markers: {tp}: the {marker.kind.upper()} at {marker.base_offset} of producer {key[0]}, epoch {key[1]}"
+            where = (
+                f"10 markers: {tp}: the {marker.kind.upper()} at {marker.base_offset} of producer "
+                f"{key[0]}, epoch {key[1]}"
+            )
             txn = decided.get(key)
             if txn is None or _EXCLUSIVE_OUTCOMES[txn.state] != marker.kind:
                 return f"{where} was never decided so"
@@ -124,7 +131,10 @@ def unregistered_batch(table: _Table, truths: dict[TopicPartition, Truth]) -> st
             record = each.record
             eager = record.kind == "data" and record.transactional
             if eager and (record.producer_id, record.producer_epoch, tp) not in registered:
-                return f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch {record.producer_epoch}, was not registered"
+                return (
+                    f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch "
+                    f"{record.producer_epoch}, was not registered"
+                )
     return None
 
 

@@ -47,7 +47,8 @@ def _deletion(size: Size) -> Scene:
 
 
 def _made_anew(size: Size) -> Scene:
-    """A client that knows one of its topics from before the deletion begins, writes and commits a staged transaction."""
+    """A client that knows one of its topics from before the deletion begins, writes and commits a staged
+    transaction."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), partitions=(C,), budget=Budget(lost=2 if full else 1))
     scene.before("t", scene.client(), calls.make_topic(A.topic), calls.make_topic(C.topic))

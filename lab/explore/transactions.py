@@ -99,7 +99,8 @@ def _completes(size: Size) -> Scene:
 
 
 def _forgets(size: Size) -> Scene:
-    """A tombstone follows PREPARE_COMMIT, while another process rolls that forward, and a late try is to forget the id."""
+    """A tombstone follows PREPARE_COMMIT, while another process rolls that forward, and a late try is to forget the
+    id."""
     full = size == "full"
     scene = Scene(
         ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(FORGOTTEN_MS,) if full else ())

@@ -51,7 +51,8 @@ def _merge_vacuum(size: Size) -> Scene:
 
 
 def _stale_writer(size: Size) -> Scene:
-    """As in `stale`, with the shipped vacuum, which may sleep too, while another one deletes the objects of its plan."""
+    """As in `stale`, with the shipped vacuum, which may sleep too, while another one deletes the objects of its
+    plan."""
     scene = Scene(
         ctx=context(batches=1),
         deletable=everything(A),
@@ -84,7 +85,8 @@ def _young_writer(clocks: dict[str, ClockErrors], constants: StoreConstants = CO
 
 
 def _skewed_vacuum(size: Size) -> Scene:
-    """... whose clock is ahead by more than the grace, but within the allowed error; in full size the writer's is behind."""
+    """... whose clock is ahead by more than the grace, but within the allowed error; in full size the writer's is
+    behind."""
     ahead, behind = ClockErrors(wall=(MAX_CLOCK_ERROR_MS,)), ClockErrors(wall=(-MAX_CLOCK_ERROR_MS,))
     clocks = {"vacuum": ahead, "sleeper": behind} if size == "full" else {"vacuum": ahead}
     return _young_writer(clocks, BRIEF, BRIEF.delete_grace_ms)
@@ -130,7 +132,10 @@ def _vacuumed(size: Size, *transactional_ids: str, ticks: tuple[int, ...] = ()) 
 
 
 def _slow_prepare(size: Size) -> Scene:
-    """A new id stages a file and commits at any speed. Another instance takes over, and vacuum decides about the file."""
+    """A new id stages a file and commits at any speed.
+
+    Another instance takes over, and vacuum decides about the file.
+    """
     scene = _vacuumed(size, "x")
     scene.actor("owner", scene.client("x"), calls.init(), calls.stage(A, "a"), calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())

@@ -34,7 +34,8 @@ _TIMED_FOLDERS = ("/publication/", "/_delta_log/", "/metadata/")
 """Objects whose time of writing a vacuum reads, or on which the age of a published version depends."""
 
 decoded_once = lru_cache(maxsize=100_000)(record_checks.stored_record)
-"""A stored record is a pure function of its bytes and its slot. Decoding the same few records a million times takes time."""
+"""A stored record is a pure function of its bytes and its slot. Decoding the same few records a million times takes
+time."""
 
 
 @dataclass(frozen=True, slots=True)

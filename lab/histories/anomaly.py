@@ -37,13 +37,15 @@ ANOMALIES: dict[str, str] = {
     "group-regress": "a group's committed offset went back without a reset",
     "leo-reuse": "an offset was given twice, or the log end went back",
     "append-order": "an append that returned before another one began has the higher offset",
-    "view-drift": "a row that one read returned was missing in another one, or two equal log ends have different digests",
+    "view-drift": "a row that one read returned was missing in another one, or two equal log ends have "
+    "different digests",
     "compaction-loss": "the newest committed row of a key is missing from a compacted topic",
     "compaction-resurrect": "a superseded row disappeared from a compacted topic and came back",
     "deleted-but-visible": "a row of a deleted topic was read in the topic that was created again under this name",
     "written-to-deleted": "a row was acknowledged, or committed, after the deletion of its topic had returned",
     "silent-gap": "a read that began below the log start continued above it without an error",
-    "snapshot-hole": "a read within the log failed because an object was missing or damaged, or an offset was out of range",
+    "snapshot-hole": "a read within the log failed because an object was missing or damaged, or an offset was out of "
+    "range",
     "checksum-escape": "a row was read with other contents than it was written with, or a row that no client wrote",
     "fail-but-visible": "rows whose send was refused can be read",
     "ok-but-absent": "a read skipped the offset of an acknowledged row without a transaction",

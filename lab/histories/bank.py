@@ -7,9 +7,9 @@ auditor reads partitions one after another, so it cannot expect a constant sum. 
   of its partition. An open transaction of another client held the reader back, or the reader came too early.
 * If the commit of a transfer had returned before the read of a partition, no leg is missing there. The exception is a
   reader that was held back (last stable offset < log end).
-* In a *quiet* audit every transfer is whole and the sum is zero. An audit is quiet if three things are true. The log ends
-  did not move between two looks. No partition had an open transaction. The transaction-state table had no transaction
-  that was decided and unfinished.
+* In a *quiet* audit every transfer is whole and the sum is zero. An audit is quiet if three things are true. The log
+  ends did not move between two looks. No partition had an open transaction. The transaction-state table had no
+  transaction that was decided and unfinished.
 * The same is true at the end, when everything has recovered.
 """
 
@@ -89,7 +89,8 @@ def _check_audit(
         if inside or returned:
             yield anomaly(
                 "bank-torn",
-                f"transfer {transfer}: leg {written.value} at {offsets} of {written.tp} is missing from an audit that read up to {poll.what.end}",
+                f"transfer {transfer}: leg {written.value} at {offsets} of {written.tp} is missing from an audit that "
+                f"read up to {poll.what.end}",
                 written.events,
                 poll.events,
                 audit.events,

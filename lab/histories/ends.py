@@ -116,8 +116,8 @@ def _check_fresh(facts: Facts, tp: TopicPartition, polls: list[Call[Poll]], acke
                 if offsets and what.end <= offsets[0] < what.last_stable:
                     yield anomaly(
                         "stale-read",
-                        f"{tp}: a read to the end stopped at {what.end} below the last stable offset {what.last_stable}, and row {written.value} "
-                        f"at {offsets[0]} had been committed",
+                        f"{tp}: a read to the end stopped at {what.end} below the last stable offset "
+                        f"{what.last_stable}, and row {written.value} at {offsets[0]} had been committed",
                         written.events,
                         poll.events,
                     )

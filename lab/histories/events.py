@@ -92,7 +92,8 @@ class CommitOffsets(Operation, frozen=True, kw_only=True, tag="commit_offsets"):
 
 
 class FetchOffsets(Operation, frozen=True, kw_only=True, tag="fetch_offsets"):
-    """A read of a group's committed offsets; ok: `ranges` with the offset in `end`, -1 for none (`start` has no meaning)."""
+    """A read of a group's committed offsets; ok: `ranges` with the offset in `end`, -1 for none (`start` has no
+    meaning)."""
 
     group: str
     ranges: tuple[OffsetRange, ...]
@@ -157,7 +158,10 @@ class Poll(Operation, frozen=True, kw_only=True, tag="poll"):
 
 
 class Audit(Operation, frozen=True, kw_only=True, tag="audit"):
-    """An auditor's polls of all partitions of a topic, from the log start; see `bank`. Its completion follows theirs."""
+    """An auditor's polls of all partitions of a topic, from the log start; see `bank`.
+
+    Its completion follows theirs.
+    """
 
     audit: str
     topic: str

@@ -22,7 +22,8 @@ def check_fences(facts: Facts) -> Iterator[Anomaly]:
         if poll.status == "ok" and what.final and 0 <= what.last_stable < what.log_end:
             yield anomaly(
                 "hanging-txn",
-                f"{partition_of(what)}: everything has recovered, and the last stable offset {what.last_stable} is below the log end {what.log_end}",
+                f"{partition_of(what)}: everything has recovered, and the last stable offset {what.last_stable} is "
+                f"below the log end {what.log_end}",
                 poll.events,
             )
     for table in facts.tables:
@@ -48,8 +49,8 @@ def _check_told(facts: Facts) -> Iterator[Anomaly]:
             if send.status == "ok" and send.what.base_offset >= 0 and send.began > first.ended:
                 yield anomaly(
                     "fence-leak",
-                    f"{txn.name} of {begin.what.transactional_id!r}, epoch {begin.what.producer_epoch}, appended to {partition_of(send.what)} after epoch "
-                    f"{first.what.producer_epoch} had been initialised",
+                    f"{txn.name} of {begin.what.transactional_id!r}, epoch {begin.what.producer_epoch}, appended to "
+                    f"{partition_of(send.what)} after epoch {first.what.producer_epoch} had been initialised",
                     first.events,
                     send.events,
                 )
@@ -58,8 +59,8 @@ def _check_told(facts: Facts) -> Iterator[Anomaly]:
         if any(end.what.outcome == "committed" for end in commits) and all(end.began > first.ended for end in commits):
             yield anomaly(
                 "zombie-commit",
-                f"{txn.name} of {begin.what.transactional_id!r}, epoch {begin.what.producer_epoch}, was committed after epoch {first.what.producer_epoch} "
-                "had been initialised",
+                f"{txn.name} of {begin.what.transactional_id!r}, epoch {begin.what.producer_epoch}, was committed "
+                f"after epoch {first.what.producer_epoch} had been initialised",
                 first.events,
                 *(end.events for end in commits),
             )
@@ -80,8 +81,8 @@ def _check_epochs(inspection: Call[Inspect]) -> Iterator[Anomaly]:
         if batch.producer_epoch < seen:
             yield anomaly(
                 "fence-leak",
-                f"{partition_of(inspection.what)} offset {batch.base_offset}: a {batch.kind} batch of producer {batch.producer_id}, epoch "
-                f"{batch.producer_epoch}, behind epoch {seen}",
+                f"{partition_of(inspection.what)} offset {batch.base_offset}: a {batch.kind} batch of producer "
+                f"{batch.producer_id}, epoch {batch.producer_epoch}, behind epoch {seen}",
                 inspection.events,
             )
         newest[batch.producer_id] = max(seen, batch.producer_epoch)
@@ -92,8 +93,8 @@ def _check_open(inspection: Call[Inspect]) -> Iterator[Anomaly]:
         for txn in inspection.what.open:
             yield anomaly(
                 "hanging-txn",
-                f"{partition_of(inspection.what)}: everything has recovered, and producer {txn.producer_id}, epoch {txn.producer_epoch}, is open since "
-                f"offset {txn.first_offset}",
+                f"{partition_of(inspection.what)}: everything has recovered, and producer {txn.producer_id}, epoch "
+                f"{txn.producer_epoch}, is open since offset {txn.first_offset}",
                 inspection.events,
             )
 
@@ -109,8 +110,9 @@ def _check_table(table: Call[InspectTransactions]) -> Iterator[Anomaly]:
             if record.producer_id != producer_id or record.last_epoch < epoch:
                 yield anomaly(
                     "zombie-commit",
-                    f"{record.transactional_id!r}: PREPARE_COMMIT of producer {record.producer_id}, epoch {record.last_epoch}, at {record.offset} of the table, "
-                    f"after the init of producer {producer_id}, epoch {epoch}",
+                    f"{record.transactional_id!r}: PREPARE_COMMIT of producer {record.producer_id}, epoch "
+                    f"{record.last_epoch}, at {record.offset} of the table, after the init of producer "
+                    f"{producer_id}, epoch {epoch}",
                     table.events,
                 )
 

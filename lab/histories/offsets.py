@@ -45,7 +45,8 @@ def check_groups(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _check_made(facts: Facts) -> Iterator[Anomaly]:
-    """By the final reads: each visible input below the committed offset has one visible output row, and no other has one."""
+    """By the final reads: each visible input below the committed offset has one visible output row, and no other has
+    one."""
     polls = [p for p in facts.polls if p.status == "ok" and p.what.final and p.what.isolation == "read_committed"]
     made: dict[str, list[Call[Poll]]] = defaultdict(list)
     for poll in polls:
@@ -66,7 +67,8 @@ def _check_made(facts: Facts) -> Iterator[Anomaly]:
                     if len(proofs) != (row.offset < each.end):
                         yield anomaly(
                             "double-consume" if len(proofs) > 1 else "offset-divergence",
-                            f"group {fetch.what.group!r} made {len(proofs)} rows of {tp} offset {row.offset}, and committed {each.end}",
+                            f"group {fetch.what.group!r} made {len(proofs)} rows of {tp} offset {row.offset}, "
+                            f"and committed {each.end}",
                             poll.events,
                             fetch.events,
                             *(proof.events for proof in proofs),
@@ -86,7 +88,8 @@ def _check_shared(facts: Facts) -> Iterator[Anomaly]:
             if other.what.member != what.member:
                 yield anomaly(
                     "shared-read",
-                    f"group {what.group!r}, generation {what.generation}: {other.what.member} and {what.member} read {tp} offset {row.offset}",
+                    f"group {what.group!r}, generation {what.generation}: {other.what.member} and {what.member} read "
+                    f"{tp} offset {row.offset}",
                     other.events,
                     poll.events,
                 )
@@ -126,7 +129,8 @@ def _check_double(key: Key, story: _Story) -> Iterator[Anomaly]:
         if last is not None and each.start < last[0].end and txn is not last[1]:
             yield anomaly(
                 "double-consume",
-                f"group {key[0]!r}, {key[1]}: {last[1].name} worked through [{last[0].start}, {last[0].end}) and {txn.name} through [{each.start}, {each.end})",
+                f"group {key[0]!r}, {key[1]}: {last[1].name} worked through [{last[0].start}, {last[0].end}) and "
+                f"{txn.name} through [{each.start}, {each.end})",
                 last[1].events,
                 txn.events,
             )
@@ -167,7 +171,8 @@ def _check_divergence(key: Key, story: _Story) -> Iterator[Anomaly]:
     if at < offset:
         yield anomaly(
             "offset-divergence",
-            f"group {key[0]!r}, {key[1]}: the committed offset is {offset}, and from {at} on no committed transaction worked through it",
+            f"group {key[0]!r}, {key[1]}: the committed offset is {offset}, and from {at} on no committed "
+            "transaction worked through it",
             fetch.events,
         )
 

@@ -109,7 +109,8 @@ class Recorder:
 
 
 def leaves_open(error: BaseException) -> bool:
-    """Return whether a call that raised this may have taken effect (PROTOCOL.md, "What is promised, and what is not")."""
+    """Return whether a call that raised this may have taken effect
+    (PROTOCOL.md, "What is promised, and what is not")."""
     return isinstance(error, OutcomeUnknownError | TxlogTimeoutError) or not isinstance(error, TxlogError)
 
 

@@ -210,8 +210,8 @@ def check_deletions(facts: Facts) -> Iterator[Anomaly]:
         if written is not None and shown is not None:
             yield anomaly(
                 "deleted-but-visible",
-                f"row {value}, made for version {written.schema_id} of {written.tp.topic}, was read at offset {shown.row.offset} after version "
-                f"{shown.poll.what.deleted_version} had deleted it",
+                f"row {value}, made for version {written.schema_id} of {written.tp.topic}, was read at offset "
+                f"{shown.row.offset} after version {shown.poll.what.deleted_version} had deleted it",
                 written.send.events,
                 shown.poll.events,
             )
@@ -221,8 +221,8 @@ def check_deletions(facts: Facts) -> Iterator[Anomaly]:
         if deletion is not None and _accepted_after(written, deletion.ended):
             yield anomaly(
                 "written-to-deleted",
-                f"row {written.value}, made for version {written.schema_id} of {written.tp.topic}, was accepted after version "
-                f"{deletion.what.version} had deleted it",
+                f"row {written.value}, made for version {written.schema_id} of {written.tp.topic}, was accepted after "
+                f"version {deletion.what.version} had deleted it",
                 deletion.events,
                 written.events,
             )
@@ -264,7 +264,8 @@ def check_damage(facts: Facts) -> Iterator[Anomaly]:
         elif what.start >= 0 and what.rows and (told := _log_start_above(facts, poll)) is not None:
             yield anomaly(
                 "silent-gap",
-                f"a read of {partition_of(what)} from {what.start}, below the log start {told.what.log_start}, returned rows",
+                f"a read of {partition_of(what)} from {what.start}, below the log start "
+                f"{told.what.log_start}, returned rows",
                 told.events,
                 poll.events,
             )
@@ -274,7 +275,8 @@ def check_damage(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _only_aborts(written: Written) -> bool:
-    """Return whether the error concerns only the transaction: it cannot commit, but read_uncommitted may return its rows."""
+    """Return whether the error concerns only the transaction: it cannot commit, but read_uncommitted may return its
+    rows."""
     return bool(written.txn.label) and written.send.error.partition(":")[0] in _OF_THE_TRANSACTION
 
 
@@ -405,14 +407,16 @@ def _surely_newest(facts: Facts, rows: Sequence[Written]) -> Written | None:
 
 
 def _is_superseded(facts: Facts, written: Written, newest: _Newest) -> bool:
-    """Return whether compaction may have removed the row: a later row of its key may be committed, or it is a deletion."""
+    """Return whether compaction may have removed the row: a later row of its key may be committed, or it is a
+    deletion."""
     if written.key is None or written.tp.topic not in facts.compacted:
         return False
     return written.deletes or newest.get((written.tp, written.key)) is not written
 
 
 def _within(facts: Facts, poll: Call[Poll]) -> Call[Poll] | None:
-    """Return an earlier poll which shows that the log held `poll`'s start, if no event shows that retention passed it."""
+    """Return an earlier poll which shows that the log held `poll`'s start, if no event shows that retention passed
+    it."""
     tp, start = partition_of(poll.what), poll.what.start
     same = [other for other in facts.polls if other.status == "ok" and partition_of(other.what) == tp]
     if any(other.what.log_start > start for other in same):
@@ -487,7 +491,8 @@ def _send_order(facts: Facts, sends: list[Call[Send]]) -> Iterator[Anomaly]:
             inside = "int-" if written.txn.label and written.txn is before[1].txn else ""
             yield anomaly(
                 f"{inside}nonmonotonic-send",
-                f"{send.process} sent row {before[1].value} before row {value}, and they stand at offsets {before[0]} and {offsets[0]} of {written.tp}",
+                f"{send.process} sent row {before[1].value} before row {value}, and they stand at offsets {before[0]} "
+                f"and {offsets[0]} of {written.tp}",
                 before[1].send.events,
                 send.events,
             )

@@ -1,1 +1,4 @@
-"""How far does a store scale? Many writers against a simulated store with a network's latency; `python -m lab.scale`."""
+"""How far does a store scale?
+
+Many writers against a simulated store with a network's latency; `python -m lab.scale`.
+"""

@@ -105,7 +105,8 @@ def _transfer(life: Life) -> Program[None]:
 
 
 def _draft(life: Life, *, staged: bool = False) -> Program[None]:
-    """Return a row for the topic that is deleted and created again, if it exists; some clients wait long before they send it."""
+    """Return a row for the topic that is deleted and created again, if it exists; some clients wait long before they
+    send it."""
     client, choose = life.client, life.choose
     if (yield from client.open_topic(DRAFTS.topic)):
         yield Sleep(choose.choice([0, 0, 100, 5_000]))
@@ -123,7 +124,10 @@ def _change_users(life: Life, *, staged: bool = False) -> Program[None]:
 
 
 def pipeline(life: Life, transactional_id: str) -> Program[None]:
-    """Consume, transform, produce. Init comes before the first fetch, so that no other commit can change the offsets after it."""
+    """Consume, transform, produce.
+
+    Init comes before the first fetch, so that no other commit can change the offsets after it.
+    """
     client, choose, habits = life.client, life.choose, life.habits
     yield from client.init(transactional_id, choose.choice(habits.timeout_ms))
     condition: OffsetsCondition | None = None

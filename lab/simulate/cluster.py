@@ -92,7 +92,8 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.in_flight: list[tuple[str, bytes]] = []
         self.written_at_ms: dict[str, int] = {}
-        """Path -> when the object appeared, by the store's clock. What a test put there itself has no time, and counts as old."""
+        """Path -> when the object appeared, by the store's clock. What a test put there itself has no time, and counts
+        as old."""
         self._ids = 0
 
     def store_ms(self) -> int:

@@ -234,7 +234,10 @@ class Process:
         )
 
     def check_versions(self, topic: str) -> Program[list[str]]:
-        """Return what contradicts itself in the versions of a topic's name. Each write makes one version, and no id comes back."""
+        """Return what contradicts itself in the versions of a topic's name.
+
+        Each write makes one version, and no id comes back.
+        """
         found = []
         newest = yield from topic_programs.find_topic(topic)
         before: TopicMetadata | None = None

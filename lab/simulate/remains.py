@@ -1,4 +1,7 @@
-"""Is everything right in the store that a world leaves behind? Its objects are judged byte by byte, and its last reads are compared with earlier ones."""
+"""Is everything right in the store that a world leaves behind?
+
+Its objects are judged byte by byte, and its last reads are compared with earlier ones.
+"""
 
 from __future__ import annotations
 

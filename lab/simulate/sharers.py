@@ -70,8 +70,12 @@ class Sharer:
     def join(self) -> Program[None]:
         client = self.client
         joining = GroupMember(
-            member_id=client.name, topics=tuple(self.counts), assignors=("cooperative-sticky",), session_timeout_ms=self.session_ms, generation=0
-        )  # fmt: skip
+            member_id=client.name,
+            topics=tuple(self.counts),
+            assignors=("cooperative-sticky",),
+            session_timeout_ms=self.session_ms,
+            generation=0,
+        )
         began: ClockReading = yield ReadClocks()
 
         def call() -> Program[GroupRow | None]:

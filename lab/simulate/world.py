@@ -4,10 +4,10 @@ Five producers (two banks, two pipelines, one kind without transactions) and the
 instances of one id may run at a time. Between any two requests of one process others may run. A request may be lost,
 late, silently applied, or refused. A process may die in it, or sleep for a second, a timeout or more than the grace.
 Meanwhile segments are sealed and their slots deleted. Every process has a clock with an error, including those that
-delete, and the grace may be shorter than that error. In some worlds wall clocks jump both ways, or a monotonic clock does
-not count a machine's sleep. In one world of four the store is restored to an older state once, while processes run that
-know the newer one. Then the faults end, everything recovers, the log is read once more, and the history goes to the
-checker.
+delete, and the grace may be shorter than that error. In some worlds wall clocks jump both ways, or a monotonic clock
+does not count a machine's sleep. In one world of four the store is restored to an older state once, while processes run
+that know the newer one. Then the faults end, everything recovers, the log is read once more, and the history goes to
+the checker.
 """
 
 from __future__ import annotations

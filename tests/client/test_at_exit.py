@@ -77,7 +77,8 @@ def test_a_store_that_hangs_does_not_hang_the_program(log: Store) -> None:
     printed = end_of(PLAIN + hang, log)
     assert time.monotonic() - started < 30
     assert printed == (
-        f"txlog: producer of {log.url}: the program ends without close(), and 2 rows did not get in within 300 ms: they may be lost\n"
+        f"txlog: producer of {log.url}: the program ends without close(), and 2 rows did not get in within "
+        "300 ms: they may be lost\n"
     )
     assert ids(log) == []
 
@@ -95,9 +96,10 @@ def test_a_send_that_failed_unseen_is_named(log: Store) -> None:
 def test_an_open_transaction_is_left_to_time_out(log: Store) -> None:
     printed = end_of(LOADER + "producer.send('orders', rows).result()\n", log)
     assert printed == (
-        f"txlog: producer (transactional.id 'loader') of {log.url}: the program ends without close(), and its transaction was not "
-        "committed: nothing of it will be visible. It is left to time out (transaction.timeout.ms = 60000), and holds readers "
-        "back until it is ended; close() would have aborted it at once\n"
+        f"txlog: producer (transactional.id 'loader') of {log.url}: the program ends without close(), "
+        "and its transaction was not committed: nothing of it will be visible. It is left to time out "
+        "(transaction.timeout.ms = 60000), and holds readers back until it is ended; close() would "
+        "have aborted it at once\n"
     )
     assert log.admin().describe_transaction("loader").state == "ONGOING"
     assert ids(log) == []

@@ -1,4 +1,5 @@
-"""What does a process need that comes back after others have written? (PROTOCOL.md, "Opening a partition", invariant 15)
+"""What does a process need that comes back after others have written? (PROTOCOL.md, "Opening a partition", invariant
+15)
 
 `make bench-growth` measures the same operations at other sizes.
 """

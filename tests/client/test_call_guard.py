@@ -1,4 +1,5 @@
-"""A client and other threads and processes: a forked child does not touch its parent's clients, and callbacks cannot deadlock."""
+"""A client and other threads and processes: a forked child does not touch its parent's clients, and callbacks cannot
+deadlock."""
 
 from __future__ import annotations
 
@@ -322,7 +323,10 @@ def test_a_handler_that_would_wait_for_the_call_which_it_interrupts_is_refused(
 def test_a_refused_handler_that_ends_a_commit_leaves_its_outcome_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler of a signal closes the producer, and lets the refusal through. It does not answer whether the commit was decided."""
+    """The handler of a signal closes the producer, and lets the refusal through.
+
+    It does not answer whether the commit was decided.
+    """
     world.open().create_topic("orders", ORDERS)
     store = world.open()
     producer = store.producer("loader")

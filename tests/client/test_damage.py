@@ -1,4 +1,7 @@
-"""Flip a bit in any object of a store: the error names the object, or the object was not needed. Wrong rows never appear."""
+"""Flip a bit in any object of a store: the error names the object, or the object was not needed.
+
+Wrong rows never appear.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from txlog.storage.memory import MemoryObjectStore
 
 
 def filled() -> World:
-    """Return a store with at least one object of every kind: sealed and active, inline and files, aborted and committed."""
+    """Return a store with at least one object of every kind: sealed and active, inline and files, aborted and
+    committed."""
     world = World()
     store = world.open(**{"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1})
     store.create_topic("small", ORDERS, config={"segment.batches": 3})

@@ -1,4 +1,5 @@
-"""One call makes several tries: the first may have won without a reply, and the next is refused because the log has changed.
+"""One call makes several tries: the first may have won without a reply, and the next is refused because the log has
+changed.
 
 The answer must hold for the call, not for its last try: `failed` means that no part of it will ever be visible.
 """

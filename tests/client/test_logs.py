@@ -1,4 +1,7 @@
-"""Each event is one record: its level, its text, and its fields, which JSON formatters see. By default nothing is printed."""
+"""Each event is one record: its level, its text, and its fields, which JSON formatters see.
+
+By default nothing is printed.
+"""
 
 from __future__ import annotations
 

@@ -495,7 +495,8 @@ def test_topic_deleted_and_made_anew_meanwhile(world, store):
         with pytest.raises(UnknownTopicOrPartitionError) as refused:
             producer.send("orders", orders(2), partition=0).result()
         assert str(refused.value) == (
-            "orders-0: topic 'orders' was deleted after this producer looked it up, and may have been created again; the rows were not written. "
+            "orders-0: topic 'orders' was deleted after this producer looked it up, and may have been created again; "
+            "the rows were not written. "
             "hint: abort the transaction if one is open, then send them again: the producer looks the topic up"
         )
         with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):

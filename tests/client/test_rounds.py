@@ -1,4 +1,5 @@
-"""Rounds of a producer's background thread: a failed batch is dropped once, a batch that registers meanwhile is kept."""
+"""Rounds of a producer's background thread: a failed batch is dropped once, a batch that registers meanwhile is
+kept."""
 
 from __future__ import annotations
 

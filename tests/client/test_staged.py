@@ -245,7 +245,10 @@ def test_a_decided_commit_goes_on_in_a_topic_that_was_deleted_or_whose_settings_
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_rows_of_a_deleted_topic_refuse_the_whole_commit(world, store, anew):
-    """The commit is refused before its decision, in every process. Nothing is visible, and the next transaction works."""
+    """The commit is refused before its decision, in every process.
+
+    Nothing is visible, and the next transaction works.
+    """
     store.create_topic("other", ORDERS)
     txn = StagedTransaction.begin(store.runtime, "nightly")
     parts = [*staged(store, txn, 1), *staged(store, txn, 2, topic="other")]
@@ -287,7 +290,10 @@ def test_a_commit_that_is_decided_or_skipped_does_not_ask_for_its_topics(world, 
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_refusal_never_contradicts_an_earlier_try(world, store, landed):
-    """The first call may have been decided, and the client cannot know. The second decides, and must not answer 'failed'."""
+    """The first call may have been decided, and the client cannot know.
+
+    The second decides, and must not answer 'failed'.
+    """
     fault = Fault(action="lose_reply", moment="after", match=r"put_if_absent .*PREPARE_COMMIT")
     outage, other = world.outage(*([fault] if landed else []), max_block_ms=300)
     txn = StagedTransaction.begin(other.runtime, "nightly")

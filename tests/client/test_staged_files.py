@@ -1,4 +1,5 @@
-"""Files of a staged transaction: split by partition, bounded in memory, invisible until the commit; resumed elsewhere."""
+"""Files of a staged transaction: split by partition, bounded in memory, invisible until the commit; resumed
+elsewhere."""
 
 from __future__ import annotations
 

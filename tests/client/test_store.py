@@ -317,7 +317,8 @@ def test_topic_that_exists_with_other_columns_is_an_error(store, schema, what):
     before = store.topic("orders")
     with pytest.raises(
         SchemaMismatchError,
-        match=f"topic 'orders' exists already, with another schema: {what}. Its columns are id int64 not null, name string. hint: ask",
+        match=f"topic 'orders' exists already, with another schema: {what}. Its columns are id int64 not "
+        "null, name string. hint: ask",
     ):
         store.create_topic("orders", schema, if_not_exists=True)
     assert store.topic("orders") == before

@@ -315,7 +315,10 @@ def test_a_commit_that_was_decided_is_not_called_failed(world, living, copies):
 
 @pytest.mark.parametrize(("others", "kind"), [(0, "missing"), (1, "missing"), (2, "damaged")])
 def test_a_check_does_not_promise_a_copy_of_what_was_written_behind_the_end(world, others, kind):
-    """A writer that checked the store within the last second leaves a gap behind the old end. No copy can fill this gap."""
+    """A writer that checked the store within the last second leaves a gap behind the old end.
+
+    No copy can fill this gap.
+    """
     store = world.open()
     store.create_topic("orders", ORDERS, partitions=1)
     send(producer := store.producer(), 1)

@@ -1,4 +1,7 @@
-"""Objects of one partition in the place of another's, and lost versions: an error names one of them. Wrong rows never appear."""
+"""Objects of one partition in the place of another's, and lost versions: an error names one of them.
+
+Wrong rows never appear.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def test_a_transaction_index_of_another_partition_is_not_believed(world: World) 
 
 
 def test_a_transaction_index_of_the_same_transaction_is_not_believed(world: World) -> None:
-    """The marker has the same offset in both partitions. The transaction began in an earlier segment, at different offsets."""
+    """The marker has the same offset in both partitions.
+
+    The transaction began in an earlier segment, at different offsets.
+    """
     store = world.open()
     store.create_topic("east", ORDERS, partitions=2, config={"segment.batches": 4})
     with store.producer() as plain, store.producer("loader") as loader:

@@ -64,7 +64,8 @@ def merge(store: Store, topic: str, partition: int) -> None:
 
 
 def fill(world: World, store: Store, dice: random.Random, transactions: int = 20) -> None:
-    """Append random transactions over both topics: aborted ones, inline and in files, eager and staged, and plain rows."""
+    """Append random transactions over both topics: aborted ones, inline and in files, eager and staged, and plain
+    rows."""
     number = 0
 
     def some(txn: int | None) -> list[Row]:
@@ -470,8 +471,8 @@ def test_reads_at_once_keep_their_order_and_a_bound(monkeypatch: pytest.MonkeyPa
     while len(set(taken)) < 4 and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(0.05)
-    # Four batches wait, and one more of the first read. One was returned, and each of the four threads holds one. So the
-    # first read has not ended, and no thread has begun a fifth one.
+    # Four batches wait, and one more of the first read. One was returned, and each of the four threads holds one. So
+    # the first read has not ended, and no thread has begun a fifth one.
     assert len(taken) <= 4 + 1 + 1 + 4
     assert len(set(taken)) == 4
     rest = [batch.column("n")[0].as_py() for batch in found]

@@ -89,7 +89,11 @@ class Run:
 
     def __str__(self) -> str:
         names = f"{'.'.join(self.first)} and {'.'.join(self.second)}"
-        return f"{names}, {f'seed {self._seed}' if self._seed is not None else f'at {self._at}'}{', asleep' * self._asleep}, {self.answers}"
+        return (
+            f"{names}, "
+            f"{f'seed {self._seed}' if self._seed is not None else f'at {self._at}'}{', asleep' * self._asleep}, "
+            f"{self.answers}"
+        )
 
     def _play(self) -> None:
         memory = MemoryObjectStore(clock=self._baton.clock)
@@ -248,7 +252,10 @@ def test_calls_that_once_went_wrong(first: Name, second: Name) -> None:
 
 
 def test_a_part_of_the_table() -> None:
-    """Run a part of the pairs of one kind of client, at one switch point each. `make test-storm` runs the whole table."""
+    """Run a part of the pairs of one kind of client, at one switch point each.
+
+    `make test-storm` runs the whole table.
+    """
     prepared()
     with hooked(*HOOKED) as hook:
         for first, second in PAIRS:

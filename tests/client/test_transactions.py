@@ -107,7 +107,8 @@ def test_a_topic_made_anew_does_not_wait_for_a_transaction_of_the_deleted_one(wo
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("anew", [False, True])
 def test_rows_for_a_topic_that_was_deleted_fail_the_transaction(world, store, staged, when, anew):
-    """The topic is deleted after this producer read its metadata, before the transaction or between its rows and its commit."""
+    """The topic is deleted after this producer read its metadata, before the transaction or between its rows and its
+    commit."""
     store.create_topic("other", ORDERS)
     admin = world.open()
     with store.producer("loader", staged=staged) as producer:
@@ -363,7 +364,10 @@ def test_fencing_on_commit(world, store, staged):
     with world.open().producer("loader", staged=staged) as two:
         with two.transaction():
             two.send("orders", orders(3, 4), partition=0)
-        message = "transactional.id 'loader' .* was fenced before it could commit: a newer instance .*hint: close this producer"
+        message = (
+            "transactional.id 'loader' .* was fenced before it could commit: a newer instance "
+            ".*hint: close this producer"
+        )
         with pytest.raises(ProducerFencedError, match=message):
             one.commit_transaction()
         for call in (one.commit_transaction, one.abort_transaction, one.begin_transaction):

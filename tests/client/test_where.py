@@ -275,7 +275,8 @@ def conditions(draw: st.DrawFn, depth: int = 2) -> str:
 @examples(300)
 @given(rows=ROWS, text=conditions())
 def test_no_file_that_holds_a_kept_row_is_skipped(rows: list[dict[str, Any]], text: str) -> None:
-    """Use real files with real statistics: nulls, NaN, infinities, both zeros, strings cut in the middle of a character."""
+    """Use real files with real statistics: nulls, NaN, infinities, both zeros, strings cut in the middle of a
+    character."""
     bound = pickle.loads(pickle.dumps(predicate(text)))
     found = kept(text, *rows)
     assert bound.may_match(piece_of(file_of(rows))) or not found

@@ -48,7 +48,8 @@ KINDS: dict[str, type] = {
     "handle": StagedTransaction,
     "scope": TransactionScope,
 }
-"""Kinds of clients: a producer without transactional.id, and of each kind of transaction; a future of each send; a staged transaction."""
+"""Kinds of clients: a producer without transactional.id, and of each kind of transaction; a future of each send; a
+staged transaction."""
 STAGED = {"eager": False, "staged": True, "deferred": None}
 
 
@@ -73,7 +74,8 @@ class Scene:
     handed: list[int] = field(default_factory=list)
     """Ids that polls of the racing threads returned."""
     moved: set[str] = field(default_factory=set)
-    """Events of the racing calls that weaken the expectations: ended (also by another instance), deleted, sought, closed."""
+    """Events of the racing calls that weaken the expectations: ended (also by another instance), deleted, sought,
+    closed."""
     wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -100,7 +102,8 @@ class Scene:
     # -- clients, made once and in the state that the first caller needs ----------------------------------------------
 
     def producer(self, kind: str, state: str = "open") -> Producer:
-        """Return a producer of `kind`: new, ready (no open transaction), or open with rows in two partitions and an offset."""
+        """Return a producer of `kind`: new, ready (no open transaction), or open with rows in two partitions and an
+        offset."""
         made = self.producers.get(kind)
         if made is None:
             settings: dict[str, Any] = {} if kind == "plain" else {"transactional_id": kind, "staged": STAGED[kind]}
@@ -394,7 +397,8 @@ CALLS: dict[tuple[str, str], Prepare] = {
 
 
 def public_names(kind: type) -> set[str]:
-    """Return the methods and properties that the class itself adds, without those that it inherits from Python's types."""
+    """Return the methods and properties that the class itself adds, without those that it inherits from Python's
+    types."""
     wanted = (staticmethod, classmethod, property)
     return {
         name

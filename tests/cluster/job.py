@@ -173,7 +173,10 @@ def native_write_by_executors(spark: SparkSession, url: str, folder: Path) -> ob
 
 
 def ordered_writes(spark: SparkSession, url: str, folder: Path) -> object:
-    """Write frames of many tasks by both roads, small and large. Ids increase with the tasks. Return the number of rows."""
+    """Write frames of many tasks by both roads, small and large.
+
+    Ids increase with the tasks. Return the number of rows.
+    """
     first = 0
     for switch, sizes in ((uninstall, (2_000, 12_000)), (install, (2_000, 2_000, 2_000, 12_000))):
         switch()

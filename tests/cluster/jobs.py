@@ -83,7 +83,10 @@ class Place:
 def running(
     command: Sequence[str | Path], console: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process, in the folder of its console, during the block. At its end, kill the process and its whole session."""
+    """Run a process, in the folder of its console, during the block.
+
+    At its end, kill the process and its whole session.
+    """
     with console.open("ab") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env=environment, cwd=console.parent, start_new_session=True

@@ -1,4 +1,5 @@
-"""txlog on a standalone cluster with worker processes: every road, and a worker that dies in the middle of each write."""
+"""txlog on a standalone cluster with worker processes: every road, and a worker that dies in the middle of each
+write."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_every_road(cluster: SparkCluster, place: Place) -> None:
-    """One driver uses batch and stream by `format("txlog")`, and both native roads. A step that runs twice adds its rows once."""
+    """One driver uses batch and stream by `format("txlog")`, and both native roads.
+
+    A step that runs twice adds its rows once.
+    """
     steps = ["executors", "write", "write", "read", "stream", "stream", "native_write", "native_scan"]
     found = Job(master=cluster.master, place=place, steps=steps).run()
     assert len({cwd for cwd, _ in found["executors"]}) == len(HOSTS), "one executor had all tasks"

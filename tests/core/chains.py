@@ -163,7 +163,8 @@ def inline_file_of(records: Iterable[CommitRecord]) -> DataFile | None:
 
 @st.composite
 def chains(draw: st.DrawFn, max_size: int = 40) -> Chain:
-    """Draw a chain of four producers that interleave data, markers (some with rows), and a few other control batches."""
+    """Draw a chain of four producers that interleave data, markers (some with rows), and a few other control
+    batches."""
     chain = Chain()
     kinds = st.sampled_from(
         ["data", "data", "data", "data", "plain", "commit", "abort", "staged", "log_start", "expire"]

@@ -1,4 +1,5 @@
-"""One partition's log for tests of the fold: the shipped rules make records, the shipped codec bytes, a replay the state."""
+"""One partition's log for tests of the fold: the shipped rules make records, the shipped codec bytes, a replay the
+state."""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ def test_sticky_with_different_subscriptions() -> None:
 
 
 def assert_even(found: Assignment, members: Iterable[Subscriber]) -> None:
-    """Assert what Kafka's verifyValidityAndBalance does: no partition can move to a share that is smaller by two or more."""
+    """Assert what Kafka's verifyValidityAndBalance does: no partition can move to a share that is smaller by two or
+    more."""
     topics = {each.member_id: each.topics for each in members}
     for more, less in permutations(found, 2):
         movable = any(tp.topic in topics[less] for tp in found[more])

@@ -1,4 +1,7 @@
-"""Which rows does a reader get? Kafka's cases as tables, and random chains, sealed and cleaned, against the naive model."""
+"""Which rows does a reader get?
+
+Kafka's cases as tables, and random chains, sealed and cleaned, against the naive model.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ Step = tuple[str, int, int]
 
 
 def chain_of(*steps: Step) -> list[CommitRecord]:
-    """Return batches from (kind, producer, base offset), one row or marker each; offsets may jump, as after compaction."""
+    """Return batches from (kind, producer, base offset), one row or marker each; offsets may jump, as after
+    compaction."""
     records = []
     for kind, producer_id, base in steps:
         chain = Chain()
@@ -318,7 +322,8 @@ def test_aborted_ranges(producer_id: int, offset: int, kind: str, hidden: bool) 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @given(chain=chains(), data=st.data())
 def test_any_plan_returns_what_the_model_does(isolation: str, chain: Chain, data: st.DataObject) -> None:
-    """Seal the first segments, keep the rest as tail, and read a slice at both levels: offsets, places and timestamps agree."""
+    """Seal the first segments, keep the rest as tail, and read a slice at both levels: offsets, places and timestamps
+    agree."""
     segments = chain.segments()
     sealed = data.draw(st.integers(0, len(segments)))
     indexes = [index_of(records) for records in segments[:sealed]]
@@ -379,7 +384,8 @@ def placed(pieces: Iterable[Piece]) -> list[tuple[tuple[str, int], int, int]]:
 def cleaned_run(
     base: int, end: int, kept: list[Row], entry_sizes: Sequence[int], file_rows: int
 ) -> tuple[SegmentIndex, dict[str, list[int]]]:
-    """Return a run as a cleaner would write it: rows in files of `file_rows`, entries that cover `entry_sizes` rows each."""
+    """Return a run as a cleaner would write it: rows in files of `file_rows`, entries that cover `entry_sizes` rows
+    each."""
     columns: dict[str, list[int]] = {}
     files = []
     for number, first in enumerate(range(0, len(kept), file_rows)):
@@ -428,7 +434,8 @@ def cleaned_run(
 
 @given(chain=chains(), data=st.data())
 def test_cleaned_runs_return_the_same_committed_rows(chain: Chain, data: st.DataObject) -> None:
-    """Merge neighbouring segments below the LSO at random and compact some rows away: each row that is left is read once."""
+    """Merge neighbouring segments below the LSO at random and compact some rows away: each row that is left is read
+    once."""
     segments = chain.segments()
     below = [records for records in segments if records[-1].end_offset <= chain.lso]
     indexes: list[SegmentIndex] = []

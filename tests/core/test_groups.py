@@ -25,7 +25,8 @@ PLAIN = None
 
 
 def log_of(*steps: tuple[Any, ...]) -> Log:
-    """A log of ("plain", partition, offset), ("pending", pid, partition, offset, conditional), ("join", generation, id)"""
+    """A log of ("plain", partition, offset), ("pending", pid, partition, offset, conditional), ("join", generation,
+    id)"""
     log = Log(OFFSETS_TP)
     for step in steps:
         if step[0] == "plain":

@@ -1,4 +1,5 @@
-"""Members of a group share its partitions: join, generation, assignment, sessions, commits (PROTOCOL.md, W51, W52, W53, W54, W55)."""
+"""Members of a group share its partitions: join, generation, assignment, sessions, commits (PROTOCOL.md, W51, W52, W53,
+W54, W55)."""
 
 from __future__ import annotations
 

@@ -493,7 +493,8 @@ def test_from_any_snapshot_on_the_state_is_the_same(script: list[tuple[Any, ...]
 
 
 def test_a_snapshot_keeps_all_of_the_state() -> None:
-    """Every field survives, also those that matter much later: the topic's deletion, the last record's time, a member."""
+    """Every field survives, also those that matter much later: the topic's deletion, the last record's time, a
+    member."""
     offset = OffsetRow(position=4, write_id="0" * 32, entry=offset_entry("g", 0, 5))
     group = GroupEntry(group="g", value=GroupValue(generation=2, member_id="m"))
     txn = TransactionMetadata(

@@ -1,4 +1,5 @@
-"""The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to W32).
+"""The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to
+W32).
 
 Every pair of states is also checked against VALID_PREVIOUS_STATES.
 """

@@ -48,7 +48,10 @@ def test_nothing_in_nothing() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[int, list[AbortedTxn], set[tuple[int, int]]]:
-    """Draw batches and markers with one offset each. Return the log end, the index, the aborted (producer, offset) pairs."""
+    """Draw batches and markers with one offset each.
+
+    Return the log end, the index, the aborted (producer, offset) pairs.
+    """
     opened: dict[int, int] = {}
     rows: dict[int, list[int]] = {}
     index: list[AbortedTxn] = []

@@ -175,7 +175,10 @@ def test_since_when_is_what_the_highest_list_says() -> None:
 
 
 def test_a_list_that_came_late_counts_from_when_it_came() -> None:
-    """The author read the clock, slept, and then created the list. For other processes its inputs were current until then."""
+    """The author read the clock, slept, and then created the list.
+
+    For other processes its inputs were current until then.
+    """
     late, next_one = clean(3, 50, ("a", 50)), clean(4, 5_001, ("a", 50))
     assert vacuum.collect_notes([(late, 5_000)]) == {"a": 5_000}
     assert vacuum.collect_notes([(late, 5_000), (next_one, 5_001)]) == {"a": 5_000}

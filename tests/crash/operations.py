@@ -312,7 +312,8 @@ def _has_no_group(store: Store) -> bool:
 
 
 def spark_commit(store: Store, note: Note, transactional_id: str | None = ID) -> None:
-    """Make the calls of a Spark write, in its driver's order: begin, the tasks' files, commit by another process, forget."""
+    """Make the calls of a Spark write, in its driver's order: begin, the tasks' files, commit by another process,
+    forget."""
     with contextlib.closing(_as_another_process(store)) as driver:
         txn = StagedTransaction.begin(driver, transactional_id, transaction_timeout_ms=1)
     note("begin", "txn")

@@ -214,7 +214,10 @@ def _act(failing: FailingStore, clock: ManualClock, name: str, notes: list[tuple
 
 
 def _go_on(patch: pytest.MonkeyPatch, then: Then) -> list[str]:
-    """Let every caller that gets *unknown* repeat the call, or abort its transaction. Return the calls that did this."""
+    """Let every caller that gets *unknown* repeat the call, or abort its transaction.
+
+    Return the calls that did this.
+    """
     went_on: list[str] = []
     for owner, name in REPEATED:
         original = getattr(owner, name)
@@ -236,7 +239,10 @@ def _go_on(patch: pytest.MonkeyPatch, then: Then) -> list[str]:
 
 
 def _repeat(call: Callable[[], Any], first: Exception) -> Any:
-    """Repeat a call of unknown outcome. The answer to the repetition is the answer to both calls, and is checked as such."""
+    """Repeat a call of unknown outcome.
+
+    The answer to the repetition is the answer to both calls, and is checked as such.
+    """
     for _ in range(3):
         try:
             return call()

@@ -22,7 +22,8 @@ OFTEN = ("append", "eager transaction", "staged transaction", "pipeline", "takeo
 NAMES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.storm) for name in OPERATIONS]
 """`test_crash` crashes the other operations at every request; `make test-storm` kills them too."""
 MOMENTS = ("after", pytest.param("before", marks=pytest.mark.storm))
-"""The store before the second write equals the store after the first one, so only `make test-storm` runs half of the kills."""
+"""The store before the second write equals the store after the first one, so only `make test-storm` runs half of the
+kills."""
 
 
 @pytest.fixture(scope="module")

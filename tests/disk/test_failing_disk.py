@@ -1,4 +1,5 @@
-"""A full, broken or read-only disk in the middle of a commit: a clear error, a whole store, and the next try succeeds."""
+"""A full, broken or read-only disk in the middle of a commit: a clear error, a whole store, and the next try
+succeeds."""
 
 from __future__ import annotations
 
@@ -72,7 +73,10 @@ def everything_said(error: BaseException) -> str:
 
 
 def recovered(store: Store, producer: Producer, error: TxlogError, staged: bool) -> tuple[Producer, bool]:
-    """React to the error as a caller would. Return the producer to use next, and whether the transaction is in the log."""
+    """React to the error as a caller would.
+
+    Return the producer to use next, and whether the transaction is in the log.
+    """
     at_commit = BEFORE_COMMIT not in getattr(error, "__notes__", ())
     if at_commit and isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
         with contextlib.suppress(TxlogError):

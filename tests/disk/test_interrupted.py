@@ -1,4 +1,5 @@
-"""Ctrl-C in the middle of a commit: each transaction is in the log as a whole or not at all, and the next one succeeds."""
+"""Ctrl-C in the middle of a commit: each transaction is in the log as a whole or not at all, and the next one
+succeeds."""
 
 from __future__ import annotations
 

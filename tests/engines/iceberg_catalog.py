@@ -1,4 +1,7 @@
-"""pyiceberg with its SQL catalog: `python iceberg_catalog.py <topic's folder>`. Fails if a row differs or a write succeeds."""
+"""pyiceberg with its SQL catalog: `python iceberg_catalog.py <topic's folder>`.
+
+Fails if a row differs or a write succeeds.
+"""
 
 from __future__ import annotations
 

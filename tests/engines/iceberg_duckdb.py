@@ -1,4 +1,7 @@
-"""DuckDB's iceberg extension, in a separate Python: `python iceberg_duckdb.py <topic's folder>`. Fails if a row differs."""
+"""DuckDB's iceberg extension, in a separate Python: `python iceberg_duckdb.py <topic's folder>`.
+
+Fails if a row differs.
+"""
 
 from __future__ import annotations
 

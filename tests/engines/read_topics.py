@@ -1,4 +1,5 @@
-"""Read every topic with one engine, in this engine's own Python: `python -m tests.engines.read_topics <engine> <folder>`.
+"""Read every topic with one engine, in this engine's own Python:
+`python -m tests.engines.read_topics <engine> <folder>`.
 
 The folder is that of `topics`. Prints a line of JSON for each topic: its name, and what is wrong, or nothing.
 """

@@ -1,4 +1,5 @@
-"""Other programs read the tables of random lives of a topic: row by row what read_committed shows at the published cut."""
+"""Other programs read the tables of random lives of a topic: row by row what read_committed shows at the published
+cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The programs of docs/publish.md print what the page shows, also the second time. Each runs in the environment of its engine."""
+"""The programs of docs/publish.md print what the page shows, also the second time.
+
+Each runs in the environment of its engine.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Published topics with all that a log can hold, and the rows that each table must show.
 
-`python -m tests.engines.topics <folder>` makes the store, and a file of rows for each topic. It needs Spark and the demo's
-input.
+`python -m tests.engines.topics <folder>` makes the store, and a file of rows for each topic. It needs Spark and the
+demo's input.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def merge(store: Store, topic: str, partitions: int, max_inputs: int = 100) -> N
 
 
 def demo(store: Store) -> None:
-    """Run the demo's first five steps with the flights of two months. Processes of these steps are stopped and killed."""
+    """Run the demo's first five steps with the flights of two months.
+
+    Processes of these steps are stopped and killed.
+    """
     from lab.demo import command, data
     from lab.demo.place import Place
     from lab.demo.processes import Crew

@@ -1,4 +1,5 @@
-"""Random worlds whose columns change at every depth, with transactions across changes, clean-up, repair and old plans."""
+"""Random worlds whose columns change at every depth, with transactions across changes, clean-up, repair and old
+plans."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ DEFAULT = SchemaField(id=1, name="note", type="string", default="n")
 
 
 def test_the_newest_rows_of_keys_are_judged_by_the_columns_of_now(world: World) -> None:
-    """A merge rewrites rows without a dropped column, and with the default of a new one: the result is the same before it."""
+    """A merge rewrites rows without a dropped column, and with the default of a new one: the result is the same before
+    it."""
     store = made(world, SCHEMA)
     for row in ({"id": 1, "zone": "a"}, {"id": 2, "price": 1.0}, {"id": 3}):
         with store.producer() as producer:

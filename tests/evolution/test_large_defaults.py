@@ -1,4 +1,5 @@
-"""Large defaults: a topic that nobody could read is never written, and old rows stay readable however many there are."""
+"""Large defaults: a topic that nobody could read is never written, and old rows stay readable however many there
+are."""
 
 from __future__ import annotations
 

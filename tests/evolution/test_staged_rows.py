@@ -1,4 +1,5 @@
-"""Rows of a staged transaction and a change of columns beside it: the rows stay in the columns that they were written for."""
+"""Rows of a staged transaction and a change of columns beside it: the rows stay in the columns that they were written
+for."""
 
 from __future__ import annotations
 

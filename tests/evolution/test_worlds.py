@@ -1,4 +1,5 @@
-"""Random worlds with an evolving topic: every road of the client shows each row's values under the ids of its columns."""
+"""Random worlds with an evolving topic: every road of the client shows each row's values under the ids of its
+columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A writer that lives longer than the names of the columns: its values stay in the columns that it meant, or it gets an error."""
+"""A writer that lives longer than the names of the columns: its values stay in the columns that it meant, or it gets an
+error."""
 
 from __future__ import annotations
 

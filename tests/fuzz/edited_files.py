@@ -1,4 +1,5 @@
-"""Parquet files with edited bytes. `python -m tests.fuzz.edited_files` opens those that its input names, in a separate process.
+"""Parquet files with edited bytes. `python -m tests.fuzz.edited_files` opens those that its input names, in a separate
+process.
 
 pyarrow can end the process on a hostile footer (docs/reliability.md). A test then sees one answer, and goes on.
 """

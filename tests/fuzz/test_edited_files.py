@@ -1,4 +1,7 @@
-"""A hostile writer of a Parquet file can write digests and CRCs that fit. Its bytes give rows or an error of txlog's."""
+"""A hostile writer of a Parquet file can write digests and CRCs that fit.
+
+Its bytes give rows or an error of txlog's.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,8 @@ def test_footers_that_ended_the_process(opener: Opener, path: str, edits: list[t
 
 
 def test_a_bound_that_is_shorter_than_its_type(opener: Opener) -> None:
-    """The one known death (docs/reliability.md): pyarrow gives no access to the bytes of a bound before it decodes them."""
+    """The one known death (docs/reliability.md): pyarrow gives no access to the bytes of a bound before it decodes
+    them."""
     answer = opener.open(INLINE_1, [(5105, 22), (4881, 133)])
     assert answer == SHORT_BOUND or answer.end == "error", answer
     assert opener.open(INLINE_1, []).end == "rows"

@@ -1,4 +1,7 @@
-"""Another program may put any bytes where the formats' objects are. Publishers and vacuum go on, or say so in one sentence."""
+"""Another program may put any bytes where the formats' objects are.
+
+Publishers and vacuum go on, or say so in one sentence.
+"""
 
 from __future__ import annotations
 

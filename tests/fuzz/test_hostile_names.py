@@ -106,7 +106,10 @@ def test_files_that_stored_objects_name(root: Path, path: str, where: tuple[Any,
 
 @pytest.mark.parametrize("file", FILES)
 def test_files_that_a_decision_names_are_not_published(file: str) -> None:
-    """The staged list has the digest that the decision names. A process that rolls it forward refuses, and names the file."""
+    """The staged list has the digest that the decision names.
+
+    A process that rolls it forward refuses, and names the file.
+    """
     objects = d.golden()
     state = "__transaction_state/10/"
     list_path = state + "110-0-0000000100000000000000000000004a.staged"

@@ -1,9 +1,11 @@
-"""What must every later version see in a golden store? Rows, offsets, transactions, groups, cuts, tables: all of it, as JSON.
+"""What must every later version see in a golden store? Rows, offsets, transactions, groups, cuts, tables: all of it, as
+JSON.
 
-    python -m tests.golden.answers NAME        # writes tests/golden/NAME.json for tests/golden/NAME, if it does not exist
+    python -m tests.golden.answers NAME        # writes tests/golden/NAME.json for tests/golden/NAME, if it does not
+    exist
 
-The answers of a store are written once, like the store. `test_frozen.py` compares them with what the client sees now, and
-`tests/second_reader` asks a reader that shares no code with the client.
+The answers of a store are written once, like the store. `test_frozen.py` compares them with what the client sees now,
+and `tests/second_reader` asks a reader that shares no code with the client.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def look(folders: Iterable[Path]) -> Seen:
     return seen
 
 
-# -- what PROTOCOL.md defines -------------------------------------------------------------------------------------------
+# -- what PROTOCOL.md defines -----------------------------------------------------------------------------------------
 
 
 def tables() -> dict[str, dict[str, str]]:
@@ -229,7 +229,7 @@ def missing(seen: Seen) -> list[str]:
     return [*found, *(f"trait {name}" for name in sorted(traits() - seen.traits))]
 
 
-# -- what a store holds -------------------------------------------------------------------------------------------------
+# -- what a store holds -----------------------------------------------------------------------------------------------
 
 
 def _look_at(seen: Seen, path: str, data: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Which objects does PROTOCOL.md show? Real ones: this module prints them; all but the newest come from the golden store.
+"""Which objects does PROTOCOL.md show? Real ones: this module prints them; all but the newest come from the golden
+store.
 
     python -m tests.golden.examples            # print every example
     python -m tests.golden.examples --write    # put them into PROTOCOL.md

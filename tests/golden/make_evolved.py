@@ -2,11 +2,11 @@
 
     python -m tests.golden.make_evolved [FOLDER]        # default: tests/golden/v2, which must not exist
 
-`tests/golden/v2` is never written again. An old program wrote it, and `test_evolved.py` reads it with the current code on
-every road. It has the features of its time, and `v1` beside it has those of the first stores.
+`tests/golden/v2` is never written again. An old program wrote it, and `test_evolved.py` reads it with the current code
+on every road. It has the features of its time, and `v1` beside it has those of the first stores.
 
-`orders` has rows of four versions of its columns: inline, in files, in sealed segments of two versions, in a merged run,
-and in a staged transaction. `prices` is compacted between two changes, one of which renames its key.
+`orders` has rows of four versions of its columns: inline, in files, in sealed segments of two versions, in a merged
+run, and in a staged transaction. `prices` is compacted between two changes, one of which renames its key.
 """
 
 from __future__ import annotations

@@ -171,7 +171,8 @@ class Story:
         self.send("types", [{**row(40), "rate": None, "code": b"", "open": False}])
 
     def by_spark(self) -> None:
-        """Commit files that other writers left in the transaction's folder: Spark's, one with small row groups, an empty one."""
+        """Commit files that other writers left in the transaction's folder: Spark's, one with small row groups, an
+        empty one."""
         staged = StagedTransaction.begin(self.open().runtime, "by-spark")
         topic = self.topic("types")
         folder = names.staged_folder(staged.producer_id, staged.producer_epoch, staged.session.runtime.ids.new_id())
@@ -464,7 +465,7 @@ class Story:
         assert [each.path for each in found if each.is_made] == [index]
         self.tick()
 
-    # -- the end: a crash -----------------------------------------------------------------------------------------------
+    # -- the end: a crash ---------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
         """Leave transactions as a crash may do: open, decided to commit and decided to abort."""
@@ -486,7 +487,7 @@ class Story:
                 continue
             raise AssertionError(f"{name} did not die")
 
-    # -- the calls of its processes --------------------------------------------------------------------------------------
+    # -- the calls of its processes -----------------------------------------------------------------------------------
 
     def open(self, object_store: Any = None, **settings: object) -> Store:
         """Open the store in another process."""

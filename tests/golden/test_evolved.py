@@ -1,4 +1,7 @@
-"""Current code reads, changes and merges a store whose columns an old program changed. The expected rows are literals here."""
+"""Current code reads, changes and merges a store whose columns an old program changed.
+
+The expected rows are literals here.
+"""
 
 from __future__ import annotations
 

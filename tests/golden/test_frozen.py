@@ -1,4 +1,5 @@
-"""Format version 1 is frozen: the golden stores hold all of it, and every later version reads them and writes into copies.
+"""Format version 1 is frozen: the golden stores hold all of it, and every later version reads them and writes into
+copies.
 
 Other tests look at single answers of `v1` and `v2`. Here all answers of each store are compared with a file beside it.
 """
@@ -161,7 +162,7 @@ def test_writers_and_maintenance_go_on_in_a_copy_and_change_no_old_row(name: str
         assert "name: publication" not in held.traits
 
 
-# -- what a later version may add (PROTOCOL.md, "What may change without a new version") --------------------------------
+# -- what a later version may add (PROTOCOL.md, "What may change without a new version") ------------------------------
 
 
 def changed(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:

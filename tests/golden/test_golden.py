@@ -1,4 +1,7 @@
-"""Current code reads, finishes and protects a store that an old program left. The expected contents are literals here."""
+"""Current code reads, finishes and protects a store that an old program left.
+
+The expected contents are literals here.
+"""
 
 from __future__ import annotations
 
@@ -273,7 +276,8 @@ def test_an_old_producer_is_fenced_and_its_successor_goes_on(golden: Opened) -> 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[txlog.Store]:
-    """Yield the client that users open, on a copy in a folder, with the current time: the folder's clock is compared with it."""
+    """Yield the client that users open, on a copy in a folder, with the current time: the folder's clock is compared
+    with it."""
     shutil.copytree(FORMAT_FOLDER, tmp_path / "store")
     with txlog.open(str(tmp_path / "store"), storage_options={"fsync": False}) as opened:
         yield opened

@@ -1,4 +1,5 @@
-"""PROTOCOL.md agrees with the code: its examples, fields, errors and features are the code's, and its rules are cited."""
+"""PROTOCOL.md agrees with the code: its examples, fields, errors and features are the code's, and its rules are
+cited."""
 
 from __future__ import annotations
 
@@ -135,7 +136,10 @@ def test_rules_are_numbered_once_and_without_gaps() -> None:
 
 
 def cited(text: str) -> set[str]:
-    """Return the rules that a text names. `W10 to W15` names only its two ends, because a range does not point to a line."""
+    """Return the rules that a text names.
+
+    `W10 to W15` names only its two ends, because a range does not point to a line.
+    """
     rules = set(re.findall(r"\b[WRC]\d{1,2}[a-z]?\b", text))
     numbers = re.findall(r"\b[Ii]nvariants? ([1-9]\d*(?:(?:,| and|, and| to) \d+)*)", text)
     return rules | {f"invariant {number}" for found in numbers for number in re.findall(r"\d+", found)}

@@ -135,7 +135,8 @@ def test_a_checkpoint_from_a_copy_is_refused(bench: Bench, tmp_path: Path) -> No
 
 
 def test_a_second_checkpoint_cannot_take_a_range_again(bench: Bench, tmp_path: Path) -> None:
-    """Two runs have different checkpoints: the one that resumed continues, the other one is refused with its checkpoint."""
+    """Two runs have different checkpoints: the one that resumed continues, the other one is refused with its
+    checkpoint."""
     bench.expected.fill(bench.kafka, 20)
     bench.run()
     other = str(tmp_path / "other")

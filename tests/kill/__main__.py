@@ -1,4 +1,7 @@
-"""`python -m tests.kill`: strike at every point with every victim, for some rounds; a table for each sink. `make test-kill`."""
+"""`python -m tests.kill`: strike at every point with every victim, for some rounds; a table for each sink.
+
+`make test-kill`.
+"""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ class Run:
         dies = any(strike.victim == "driver" for strike in strikes)
         expected = -signal.SIGKILL if dies else 0
         assert status == expected, (
-            f"{self._sink.name}, {', '.join(map(str, strikes)) or 'the last life'}: the driver ended with {status} instead of {expected}\n{self._said()}"
+            f"{self._sink.name}, {', '.join(map(str, strikes)) or 'the last life'}: the driver ended with {status} "
+            f"instead of {expected}\n{self._said()}"
         )
 
     def outlive(self, strike: Strike, *, files: int) -> str:

@@ -1,7 +1,8 @@
 """Where in a micro-batch can something die?
 
-A point is a name and a way to recognise it: in the rows' own path (`task`), at a request of txlog to its store (`store`),
-or by a file that appears (`file`, which any sink has). A strike is a point and a victim, killed with SIGKILL:
+A point is a name and a way to recognise it: in the rows' own path (`task`), at a request of txlog to its store
+(`store`), or by a file that appears (`file`, which any sink has). A strike is a point and a victim, killed with
+SIGKILL:
 
     driver    the driver's JVM and its Python program, at once
     worker    the Python process at the point: of a task, or the one that begins or commits a micro-batch
@@ -28,7 +29,8 @@ class Point:
     step: str = ""
     """For hook "store": the call of the sink, "begin", "write" or "commit"."""
     match: str = ""
-    """For hook "store": an expression, searched in `"<moment> <verb> <path> <first line written>"`; "done" is the call's end.
+    """For hook "store": an expression, searched in `"<moment> <verb> <path> <first line written>"`; "done" is the
+    call's end.
 
     For hook "file": an expression that is searched in a new file's path, `checkpoint/…` or `sink/…`.
     """

@@ -1,4 +1,7 @@
-"""A streaming query that is killed loses and doubles nothing: one strike of each kind. All of them: `make test-kill`."""
+"""A streaming query that is killed loses and doubles nothing: one strike of each kind.
+
+All of them: `make test-kill`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which lines of txlog does a call run, and what happens if something occurs right before one of them?
 
-An interrupt (Ctrl-C, a time-out of a framework) or a pause can arrive at each line. Python runs signal handlers between two
-bytecodes of the main thread, so "before a line" is where a handler can raise. `lines_of` lists the lines that a call runs;
-`at_line` runs the call again and acts before one of them.
+An interrupt (Ctrl-C, a time-out of a framework) or a pause can arrive at each line. Python runs signal handlers between
+two bytecodes of the main thread, so "before a line" is where a handler can raise. `lines_of` lists the lines that a
+call runs; `at_line` runs the call again and acts before one of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def ends_of_blocks(code: CodeType) -> frozenset[int]:
 
 @contextmanager
 def before_each_line(act: Callable[[Line], None]) -> Iterator[None]:
-    """Call `act` before each line of txlog that this thread runs in the block; what `act` raises is raised at that line."""
+    """Call `act` before each line of txlog that this thread runs in the block; what `act` raises is raised at that
+    line."""
     times: dict[tuple[str, int], int] = {}
 
     def on_line(frame: FrameType, event: str, _: Any) -> Any:
@@ -100,7 +101,10 @@ def not_counted() -> Iterator[None]:
 
 @contextmanager
 def at_line(where: Line, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` once, before `where` runs in the block. An exception that it raises leaves the block from that line."""
+    """Call `act` once, before `where` runs in the block.
+
+    An exception that it raises leaves the block from that line.
+    """
     done = False
 
     def note(line: Line) -> None:

@@ -1,9 +1,9 @@
 """Where can a process stop for a long time, and what happens if others go on meanwhile?
 
-A process learns that time has passed from two things alone: its clocks, and the answers of the store. So the lines between
-two of these *steps* are alike, and a pause before each of them stands for a pause at each line. `Steps` counts them in all
-threads of one process. It can also pause at a line of the calling thread, which needs many more runs and shows that nothing
-else tells the time.
+A process learns that time has passed from two things alone: its clocks, and the answers of the store. So the lines
+between two of these *steps* are alike, and a pause before each of them stands for a pause at each line. `Steps` counts
+them in all threads of one process. It can also pause at a line of the calling thread, which needs many more runs and
+shows that nothing else tells the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ PATIENT = {"default.api.timeout.ms": 1_000_000_000, "max.block.ms": 1_000_000_00
 
 
 class Step(NamedTuple):
-    """The `nth` step (from 1) of a call: a reading of a clock, or a request before or after the store has answered it."""
+    """The `nth` step (from 1) of a call: a reading of a clock, or a request before or after the store has answered
+    it."""
 
     nth: int
     what: str
@@ -102,7 +103,8 @@ def every(points: Sequence[Where], meanwhile: Sequence[Meanwhile]) -> list[tuple
 def some(
     points: Sequence[Where], meanwhile: Sequence[Meanwhile], number: int, count: int
 ) -> list[tuple[Where, Meanwhile]]:
-    """Return `count` points that are spread over the call, each with one thing; other ones for each `number` of a case."""
+    """Return `count` points that are spread over the call, each with one thing; other ones for each `number` of a
+    case."""
     count = min(count, len(points))
     at = [(2 * turn + 1) * len(points) // (2 * count) + number % 3 for turn in range(count)]
     return [

@@ -142,7 +142,10 @@ class Lives:
         by.append((reader.name, generation))
 
     def hand_over(self, *topics: str) -> None:
-        """Close the main reader if it reads nothing. If it is closed, let another one read the rest, from the group's offsets."""
+        """Close the main reader if it reads nothing.
+
+        If it is closed, let another one read the rest, from the group's offsets.
+        """
         consumer = self.main.consumer
         if not consumer._closed and not consumer.assignment() and not consumer._membership.is_subscribed:
             consumer.close()

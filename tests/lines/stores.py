@@ -1,8 +1,8 @@
 """A store, the calls of it that can be interrupted, and what other processes see of it afterwards.
 
-`Scene` is the store: three topics, a group with offsets, one with a member, a transaction that is open and one that has ended.
-Each `Call` is made on objects of one process. `seen` is what another process sees. A call that is interrupted has happened or not,
-and the same call again ends where an undisturbed one ends.
+`Scene` is the store: three topics, a group with offsets, one with a member, a transaction that is open and one that has
+ended. Each `Call` is made on objects of one process. `seen` is what another process sees. A call that is interrupted
+has happened or not, and the same call again ends where an undisturbed one ends.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class Scene:
             store.runtime.close()
 
     def seen(self, *, whole: bool = False) -> dict[str, Any]:
-        """Return what another process sees, without drawn ids and times. With `whole`, fsck must find nothing either."""
+        """Return what another process sees, without drawn ids and times.
+
+        With `whole`, fsck must find nothing either.
+        """
         store = self.open()
         found: dict[str, Any] = {}
         for topic in store.topics():

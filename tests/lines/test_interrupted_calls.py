@@ -1,8 +1,8 @@
 """After an interrupt at any line of a call of a store, a table, a snapshot or an operator, the program goes on.
 
-The same goes for staged transactions. Another process sees the call done, or not begun. The same call again ends where an
-undisturbed one ends, and gives its answer. Then the objects are used on, and closed. No call waits for ever (pytest's own
-time-out would end the test).
+The same goes for staged transactions. Another process sees the call done, or not begun. The same call again ends where
+an undisturbed one ends, and gives its answer. Then the objects are used on, and closed. No call waits for ever
+(pytest's own time-out would end the test).
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def _differ(found: dict[str, Any], *expected: dict[str, Any]) -> str:
 
 
 def run(call: Call, chosen: Iterable[tuple[int, list[Line]]]) -> int:
-    """Try lines, each with a number that chooses how to go on. The next lines stand for one that does not run this time."""
+    """Try lines, each with a number that chooses how to go on.
+
+    The next lines stand for one that does not run this time.
+    """
     wrong, tried = [], 0
     for number, group in chosen:
         for line in group:
@@ -145,7 +148,8 @@ def every(found: list[Line], step: int, begin: int) -> Iterator[tuple[int, list[
 
 @pytest.mark.parametrize("call", [*CALLS[: -len(STAGED) : 3], *STAGED], ids=str)
 def test_an_interrupt_at_a_line(call: Call) -> None:
-    """Try one line of a part of the calls, in another place for each call, or the last one: behind the last step of a staged transaction."""
+    """Try one line of a part of the calls, in another place for each call, or the last one: behind the last step of a
+    staged transaction."""
     found, number = lines(call), CALLS.index(call)
     at = len(found) - 1 if call in STAGED else number * 37 % len(found)
     assert run(call, [(0, [*found[at:], *found[:at]])])

@@ -1,8 +1,8 @@
 """After an interrupt at any line of a producer's call, the program goes on: are its rows there once, or not at all?
 
-Each case is a call of a producer in one state. It is interrupted before a line, and the program goes on in each way that
-docs/promise.md allows. All rows of the transaction are in the log exactly once if its end said so, and otherwise none is. No
-future stays pending after `close`, and no call waits for ever (pytest's own time-out would end the test).
+Each case is a call of a producer in one state. It is interrupted before a line, and the program goes on in each way
+that docs/promise.md allows. All rows of the transaction are in the log exactly once if its end said so, and otherwise
+none is. No future stays pending after `close`, and no call waits for ever (pytest's own time-out would end the test).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A maintenance job that stood still while others did the same job, and vacuum deleted what was older than the grace, harms nothing.
+"""A maintenance job that stood still while others did the same job, and vacuum deleted what was older than the grace,
+harms nothing.
 
-The jobs and their store are those of two of everything, with a published topic. A job is paused at each step of its process.
+The jobs and their store are those of two of everything, with a published topic. A job is paused at each step of its
+process.
 """
 
 from __future__ import annotations

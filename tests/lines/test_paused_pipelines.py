@@ -1,7 +1,9 @@
-"""A pipeline that stood still at any step writes the result of no row that another member has processed meanwhile (W54, W55).
+"""A pipeline that stood still at any step writes the result of no row that another member has processed meanwhile (W54,
+W55).
 
-A member of a group reads rows, and commits its results and offsets in transactions. It is paused at each step of a cycle, by
-more than its session, the time-out of its transaction, or the grace. Another member goes on. Each row has one result.
+A member of a group reads rows, and commits its results and offsets in transactions. It is paused at each step of a
+cycle, by more than its session, the time-out of its transaction, or the grace. Another member goes on. Each row has one
+result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A consumer that stood still at any step of a call returns no row, and writes no offset, that others have taken over (W54, W56).
+"""A consumer that stood still at any step of a call returns no row, and writes no offset, that others have taken over
+(W54, W56).
 
-Each case of `readers` is paused by more than a session, or by more than the grace. Meanwhile nobody notices, or another member
-takes the partitions over, reads and commits, and maintenance merges and vacuums. Then the call goes on, and all read to the end.
+Each case of `readers` is paused by more than a session, or by more than the grace. Meanwhile nobody notices, or another
+member takes the partitions over, reads and commits, and maintenance merges and vacuums. Then the call goes on, and all
+read to the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A read that stood still while maintenance deleted what it was about to read returns right rows, or one clear error.
 
-The topics are `logs` (retention), `keys` (compacted) and `facts`; transaction `n` writes a row to each of them. A read is paused
-at each step of its process. Meanwhile others commit more transactions, and may compact, merge, move log starts, and vacuum.
+The topics are `logs` (retention), `keys` (compacted) and `facts`; transaction `n` writes a row to each of them. A read
+is paused at each step of its process. Meanwhile others commit more transactions, and may compact, merge, move log
+starts, and vacuum.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A producer that stood still at any step of a call: are its rows there once or not at all, and nothing after it was fenced?
+"""A producer that stood still at any step of a call: are its rows there once or not at all, and nothing after it was
+fenced?
 
 Each call is paused at each step of its process, those of its thread included. Meanwhile another instance of the
-`transactional.id` commits, the transaction times out, or maintenance deletes everything that is older than the grace. Then the
-program goes on: it commits, or aborts if it must, and closes.
+`transactional.id` commits, the transaction times out, or maintenance deletes everything that is older than the grace.
+Then the program goes on: it commits, or aborts if it must, and closes.
 """
 
 from __future__ import annotations

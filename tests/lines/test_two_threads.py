@@ -1,8 +1,9 @@
-"""One thread is interrupted while another one holds what it needs, or waits for what it holds. Neither hangs, and no row is torn.
+"""One thread is interrupted while another one holds what it needs, or waits for what it holds. Neither hangs, and no
+row is torn.
 
-`waits`: the second thread begins its call at a line of the first one, which is interrupted there. If the first one holds a lock,
-the second waits for it. `holds`: the second thread stops at a line of its own call, perhaps with a lock, and a real signal
-interrupts the first one, which may wait for that lock.
+`waits`: the second thread begins its call at a line of the first one, which is interrupted there. If the first one
+holds a lock, the second waits for it. `holds`: the second thread stops at a line of its own call, perhaps with a lock,
+and a real signal interrupts the first one, which may wait for that lock.
 """
 
 from __future__ import annotations
@@ -236,7 +237,10 @@ BESIDE: dict[str, Callable[[Lives], object]] = {
 
 
 def consume(case: Case, other: str, line: Line) -> None:
-    """Interrupt a consumer's call while a second thread writes its heartbeat, or makes a call. Then judge what is read."""
+    """Interrupt a consumer's call while a second thread writes its heartbeat, or makes a call.
+
+    Then judge what is read.
+    """
     lives = Lives()
     try:
         call = case.prepare(lives)

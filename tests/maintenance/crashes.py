@@ -1,4 +1,5 @@
-"""A maintenance verb meets a fault at each of its storage operations: it dies before or after, gets no answer or a refusal.
+"""A maintenance verb meets a fault at each of its storage operations: it dies before or after, gets no answer or a
+refusal.
 
 A verb is any callable that takes an opened store. The store is prepared again for each fault. A writer, a transaction
 and a reader that began before the verb continue after it. Then the verb runs again to its end, and once more, which

@@ -125,7 +125,8 @@ def twins() -> dict[str, bytes]:
 
 
 def truncations(path: str, data: bytes) -> Iterator[Damage]:
-    """Cut the object at each class of lengths: empty, in the middle, around the borders of its parts, one byte short."""
+    """Cut the object at each class of lengths: empty, in the middle, around the borders of its parts, one byte
+    short."""
     lengths = {0, 1, len(data) // 2, len(data) - 1}
     if path.endswith(".parquet"):
         footer = int.from_bytes(data[-8:-4], "little")

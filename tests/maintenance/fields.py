@@ -53,7 +53,8 @@ UNCONTRADICTED = {
         "StoreConstants.consumer_offsets_partitions", "StoreConstants.delete_grace_ms", "StoreConstants.producer_id_expiration_ms",
         "StoreConstants.transactional_id_expiration_ms", "StoreDescriptor.features", "TopicMetadata.config",
     ),
-    "more partitions than folders, the order of columns that only one version has, nulls where none are, a deletion under way": (
+    "more partitions than folders, the order of columns that only one version has, nulls where none "
+    "are, a deletion under way": (
         "TopicMetadata.deleted", "TopicMetadata.partitions", "TopicMetadata.schema", "SchemaField.nullable",
     ),
     "the last record of a partition: no later one has its digest; a record without rows has no schema": (
@@ -90,7 +91,8 @@ The rows are the same then, except for the next two. `main` counts a field that 
 """
 EXCUSED = frozenset(name for each in UNCONTRADICTED.values() for name in each)
 ONLY_PLACE_OF_ROWS = {"CommitRecord.timestamp", "TopicMetadata.deleted"}
-"""Fields that decide how rows are read and that no object contradicts, for a record that is the last one of its partition."""
+"""Fields that decide how rows are read and that no object contradicts, for a record that is the last one of its
+partition."""
 FSCK_ALONE = {
     "CommitRecord.producer_id", "CommitRecord.transactional", "IndexEntry.timestamp", "Snapshot.log_start_offset", "TopicMetadata.partitions",
 }  # fmt: skip
@@ -254,7 +256,10 @@ def judge(damage: Damage) -> tuple[str, str]:
 
 
 def _named(text: str, path: str) -> bool:
-    """Return whether the text names the path, its folder or its partition. One of two contradictory objects is wrong."""
+    """Return whether the text names the path, its folder or its partition.
+
+    One of two contradictory objects is wrong.
+    """
     folder = path.rpartition("/")[0]
     topic, _, partition = folder.partition("/")
     return (

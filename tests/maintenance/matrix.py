@@ -1,4 +1,5 @@
-"""Every object × every damage: what do readers and fsck report? `python -m tests.maintenance.matrix` tries all and counts.
+"""Every object × every damage: what do readers and fsck report? `python -m tests.maintenance.matrix` tries all and
+counts.
 
 The test beside this file tries a part of them, chosen so that each object is damaged in several ways.
 """
@@ -63,7 +64,8 @@ SUPERSEDED = {
 """... objects that maintenance has superseded: a vacuum deletes them too."""
 
 UNPUBLISHED = {"golden": {"orders/0/00000000000000000000.clean"}, "twins": set[str]()}
-"""... the highest `.clean`: the cleaner seems to have died before it published its run. Readers use its inputs again."""
+"""... the highest `.clean`: the cleaner seems to have died before it published its run. Readers use its inputs
+again."""
 
 VERSIONS = {
     "golden": {f"audit/topic.{0:020d}.json", f"scratch/topic.{2:020d}.json"},
@@ -117,7 +119,8 @@ def all_damages(store: str) -> Iterator[Damage]:
 
 
 def some_damages(store: str) -> Iterator[Damage]:
-    """Damage each object: delete, swap, cut and flip it in the golden store, delete it or swap it for its twin in the twins."""
+    """Damage each object: delete, swap, cut and flip it in the golden store, delete it or swap it for its twin in the
+    twins."""
     objects = objects_of(store)
     for number, (path, data) in enumerate(sorted(objects.items())):
         if store == "twins":

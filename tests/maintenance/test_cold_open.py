@@ -1,4 +1,5 @@
-"""A maintained partition opens in the same few requests, however many batches it has (PROTOCOL.md, "Request budget")."""
+"""A maintained partition opens in the same few requests, however many batches it has
+(PROTOCOL.md, "Request budget")."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_opening_cold_costs_one_list_and_the_tail(
     segments = len(view.walk)
     with capsys.disabled():
         print(
-            f"\n{batches:,} batches: cold in {cost.requests()}; a read planned in {plan.requests()}; {segments} segments and "
-            f"runs, {names} names"
+            f"\n{batches:,} batches: cold in {cost.requests()}; a read planned in {plan.requests()}; {segments} "
+            f"segments and runs, {names} names"
         )
     assert segments <= 30

@@ -1,4 +1,5 @@
-"""A compaction keeps the latest committed row of each key and moves no row, at any time and after a crash at any point."""
+"""A compaction keeps the latest committed row of each key and moves no row, at any time and after a crash at any
+point."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def send(store: Store, *pairs: tuple[int | None, str | None]) -> None:
 def fill(
     store: Store, seed: int, transactions: int = 24, keys: int = 12, sizes: tuple[int, ...] = (1, 2, 5, 400)
 ) -> None:
-    """Fill the log with random transactions: some aborted, inline and files, eager and staged, and plain batches between."""
+    """Fill the log with random transactions: some aborted, inline and files, eager and staged, and plain batches
+    between."""
     dice = random.Random(seed)
     number = 0
 

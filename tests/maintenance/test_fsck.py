@@ -320,7 +320,8 @@ def test_memory_is_bounded_by_a_segment() -> None:
 def test_what_an_older_writer_folded_over_an_open_transaction_is_no_damage(
     world: World, monkeypatch: pytest.MonkeyPatch, ends: bool, more: bool
 ) -> None:
-    """This writer let a transaction hold the LSO although all its rows were below the log start, and did not open it again."""
+    """This writer let a transaction hold the LSO although all its rows were below the log start, and did not open it
+    again."""
     with monkeypatch.context() as older:
         older.setattr(state, "_holds_back", lambda entry, _: entry.txn_first_offset >= 0)
         store = world.open()

@@ -1,4 +1,5 @@
-"""What fsck says of a published topic: nothing, or which publication is damaged and which file of the tables is lost."""
+"""What fsck says of a published topic: nothing, or which publication is damaged and which file of the tables is
+lost."""
 
 from __future__ import annotations
 

@@ -130,7 +130,8 @@ def test_what_is_too_old_is_not_written_once_more(world: World, store: Store, po
     "skip", [frozenset({"merge"}), frozenset({"merge", "retention"}), frozenset({"merge", "compact"})]
 )
 def test_a_compaction_makes_room_before_rows_go_by_size(world: World, store: Store, skip: frozenset[str]) -> None:
-    """Otherwise `retention.bytes` would remove the latest rows of keys that fit after older rows of others are removed."""
+    """Otherwise `retention.bytes` would remove the latest rows of keys that fit after older rows of others are
+    removed."""
     send(store, 0, 1)
     store.create_topic("keyed", ORDERS, config={"segment.batches": 2, "key.columns": "id", "inline.max.bytes": 0})
     with store.producer() as producer:
@@ -434,7 +435,8 @@ def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store)
 def test_rows_go_by_the_settings_of_this_moment(
     world: World, before: dict[str, Any], after: dict[str, Any] | None
 ) -> None:
-    """After compaction or retention of a topic is turned off, a daemon with the old settings removes no row of it (W45)."""
+    """After compaction or retention of a topic is turned off, a daemon with the old settings removes no row of it
+    (W45)."""
     store = world.open()
     store.create_topic("orders", ORDERS, config={"segment.batches": 2, **before})
     maintainer = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"vacuum"})))

@@ -1,4 +1,5 @@
-"""A damaged store: an error names the object, wrong rows and other exceptions never appear, and fsck finds the damage."""
+"""A damaged store: an error names the object, wrong rows and other exceptions never appear, and fsck finds the
+damage."""
 
 from __future__ import annotations
 

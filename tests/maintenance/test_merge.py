@@ -157,7 +157,10 @@ def objects(store: Store, suffix: str) -> list[str]:
 
 @pytest.mark.parametrize(("seed", "age_ms"), [(0, 0), (1, 90_000_000)], ids=["young", "old"])
 def test_a_merge_changes_no_row_no_offset_no_time(world: World, store: Store, seed: int, age_ms: int) -> None:
-    """Young transactions have separate entries in the run's index, for snapshots; old ones share entries. Then merge again."""
+    """Young transactions have separate entries in the run's index, for snapshots; old ones share entries.
+
+    Then merge again.
+    """
     fill(world, store, seed)
     world.clock.advance_ms(age_ms)
     generations = []
@@ -259,7 +262,7 @@ def indexes(store: Store) -> dict[str, SegmentIndex]:
     return found
 
 
-# -- others at work -----------------------------------------------------------------------------------------------------
+# -- others at work ---------------------------------------------------------------------------------------------------
 
 
 def test_of_two_merges_at_once_one_takes_effect(world: World, store: Store) -> None:
@@ -302,7 +305,7 @@ def test_writers_go_on_beside_a_merge(world: World, store: Store) -> None:
     check(store)
 
 
-# -- faults -------------------------------------------------------------------------------------------------------------
+# -- faults -----------------------------------------------------------------------------------------------------------
 
 
 def every_crash(world: World) -> Iterator[int]:
@@ -425,7 +428,10 @@ def test_nothing_to_do_writes_nothing(world: World, store: Store) -> None:
 
 
 def test_a_snapshot_stays_whole_where_a_drawn_id_hung_and_was_forgotten(world: World) -> None:
-    """Its rows are old and its id is forgotten. A merge keeps no producer of such a commit, so the id must stay for the grace."""
+    """Its rows are old and its id is forgotten.
+
+    A merge keeps no producer of such a commit, so the id must stay for the grace.
+    """
     day_ms = 86_400_000
     world.open().create_topic("pairs", SCHEMA, partitions=2, config={"segment.batches": 2})
     outage, slow = world.outage()

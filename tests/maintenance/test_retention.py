@@ -1,4 +1,5 @@
-"""Retention removes whole segments from the oldest on, keeps what a living group has not read, and readers get a clear error."""
+"""Retention removes whole segments from the oldest on, keeps what a living group has not read, and readers get a clear
+error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The size of a partition and the estimated gain of a merge: the merge gains that much, and then nothing is left to gain."""
+"""The size of a partition and the estimated gain of a merge: the merge gains that much, and then nothing is left to
+gain."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Two of each job and admin call, switched at the requests of the first: a healthy store stays so, and no job says otherwise.
+"""Two of each job and admin call, switched at the requests of the first: a healthy store stays so, and no job says
+otherwise.
 
-Before one request of the first job, the second one runs from beginning to end; so do a third and a fourth job within the second.
-Each request of the first job takes its turn. Then readers and `fsck` judge the store.
+Before one request of the first job, the second one runs from beginning to end; so do a third and a fourth job within
+the second. Each request of the first job takes its turn. Then readers and `fsck` judge the store.
 
-In a part of the runs the first job's process sleeps there, for longer than `delete.grace.ms`: others write, the second job
-runs, and maintenance deletes what is superseded. A job that a process repeats has run before, and so has old views.
+In a part of the runs the first job's process sleeps there, for longer than `delete.grace.ms`: others write, the second
+job runs, and maintenance deletes what is superseded. A job that a process repeats has run before, and so has old views.
 """
 
 from __future__ import annotations
@@ -306,7 +307,8 @@ def write(world: World) -> None:
 
 
 def run(chain: tuple[str, ...], ats: tuple[int, ...], folder: Path, *, sleeps: bool = False) -> tuple[list[str], int]:
-    """Run each job of `chain` before request `ats` of the job before it. Return what is wrong, and the first one's requests.
+    """Run each job of `chain` before request `ats` of the job before it. Return what is wrong, and the first one's
+    requests.
 
     `sleeps`: the first job has run before. Its process sleeps while the others run, until everything is deleted that is
     superseded then.

@@ -126,7 +126,8 @@ def test_a_clock_that_was_set_since_the_store_was_opened_deletes_nothing(world: 
 def test_a_vacuum_whose_clock_is_ahead_by_more_than_the_grace_deletes_nothing_young(
     world: World, dry_run: bool
 ) -> None:
-    """Otherwise the writer, whose view is young, would create a deleted slot again and acknowledge a row that no reader sees."""
+    """Otherwise the writer, whose view is young, would create a deleted slot again and acknowledge a row that no reader
+    sees."""
     opened = world.open(**{"delete.grace.ms": 10_000})
     opened.create_topic("orders", SCHEMA, config={"segment.batches": 2})
     with opened.producer() as writer, opened.producer() as others:

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.page
 ROOT = Path(__file__).parent.parent.parent
 EPOCH = "batch-of-producer-transactional-id-epoch-sequences-the-partition-has-seen-epoch"
 FENCED = (
-    "audit-0: batch of producer 39 (transactional.id 'dup'), epoch 0, sequences 3..3: the partition has seen epoch 1; a newer "
-    "instance took over"
+    "audit-0: batch of producer 39 (transactional.id 'dup'), epoch 0, sequences 3..3: the partition has seen epoch "
+    "1; a newer instance took over"
 )
 MESSAGES = {
     FENCED: EPOCH,
@@ -89,7 +89,8 @@ def shown(tab: Browser, message: str) -> str:
     fill = f"field.value = {json.dumps(message)}; field.dispatchEvent(new Event('input'))"
     return str(
         tab.run(
-            f"const field = document.getElementById('message'); {fill}; return document.getElementById('found').innerText"
+            f"const field = document.getElementById('message'); {fill}; return "
+            "document.getElementById('found').innerText"
         )
     )
 

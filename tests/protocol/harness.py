@@ -226,7 +226,8 @@ class Cluster(Bucket):
         )
 
     def view(self, tp: TopicPartition) -> PartitionView:
-        """What a reader that opens the partition now gets; asked again, the same view until an object or the time changes."""
+        """What a reader that opens the partition now gets; asked again, the same view until an object or the time
+        changes."""
         now = (self.objects, self.now_ms, self.monotonic_ms)
         if now != self._viewed:
             self._viewed, self._views = (dict(self.objects), self.now_ms, self.monotonic_ms), {}
@@ -577,7 +578,8 @@ def is_put(path_part: str) -> Callable[[Effect], bool]:
 
 
 def nth_put(number: int, fault: Fault, path_part: str = "", *, times: int = 1) -> Faults:
-    """Return that fault at the n-th conditional write (from 1) whose path contains `path_part`, and at the next `times` - 1."""
+    """Return that fault at the n-th conditional write (from 1) whose path contains `path_part`, and at the next `times`
+    - 1."""
     seen = 0
 
     def faults(_: int, effect: Effect) -> Fault | None:
@@ -598,7 +600,10 @@ def at(number: int, fault: Fault) -> Faults:
 
 @dataclass(frozen=True)
 class Cost:
-    """The requests that a program made to the store. `rounds` counts requests that wait for the answer to another request."""
+    """The requests that a program made to the store.
+
+    `rounds` counts requests that wait for the answer to another request.
+    """
 
     gets: int = 0
     lists: int = 0

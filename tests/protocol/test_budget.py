@@ -1,4 +1,5 @@
-"""The request budget of PROTOCOL.md, asserted exactly: requests by verb, and rounds of requests that wait for one another."""
+"""The request budget of PROTOCOL.md, asserted exactly: requests by verb, and rounds of requests that wait for one
+another."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def test_a_lost_slot_costs_a_look_at_its_record_and_one_put_more(ahead: int) -> 
 
 
 def test_sealing_a_segment() -> None:
-    """Sealing checks whether another writer did it, writes the Parquet file, and needs two PUTs; `.txnindex` needs one more."""
+    """Sealing checks whether another writer did it, writes the Parquet file, and needs two PUTs; `.txnindex` needs one
+    more."""
     cluster = Cluster()
     process = Process(cluster, ctx=rolling(2))
     process.do(process.idempotent())

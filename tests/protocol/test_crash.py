@@ -252,7 +252,8 @@ def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
 
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER])
 def test_a_streaming_job_that_replays_its_batches(fault: Fault) -> None:
-    """In a job of three versioned micro-batches the driver dies or loses a reply at each request, restarts and replays."""
+    """In a job of three versioned micro-batches the driver dies or loses a reply at each request, restarts and
+    replays."""
     for number in cases(range(1, 45)):
         cluster = Cluster()
         plan = at(number, fault)
@@ -317,7 +318,8 @@ def delete() -> Any:
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER, "error"])
 @pytest.mark.parametrize("steps", ["create", "create delete", "create delete create"])
 def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps: str) -> None:
-    """After a failure in any step, repeating the step gives exactly one topic or none, and leaves nothing else behind."""
+    """After a failure in any step, repeating the step gives exactly one topic or none, and leaves nothing else
+    behind."""
     words = steps.split()
     for number in cases(range(1, 20)):
         cluster = Cluster()

@@ -575,7 +575,10 @@ def test_removing_nobody(cluster: Cluster) -> None:
 
 
 def test_a_deletion_removes_what_it_saw(cluster: Cluster) -> None:
-    """Another client commits an offset before the deletion gets its slot. This offset must not stay in a deleted group."""
+    """Another client commits an offset before the deletion gets its slot.
+
+    This offset must not stay in a deleted group.
+    """
     process = started(cluster)
     process.do(process.commit_offsets({0: 5}))
     task = Task(cluster, group_admin.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))

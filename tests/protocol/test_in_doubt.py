@@ -1,4 +1,7 @@
-"""Maintenance deletes a batch's slot before its writer wakes up. The writer must not claim more than the state proves."""
+"""Maintenance deletes a batch's slot before its writer wakes up.
+
+The writer must not claim more than the state proves.
+"""
 
 from __future__ import annotations
 

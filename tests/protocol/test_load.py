@@ -417,7 +417,10 @@ def test_the_highest_boundary_counts() -> None:
 
 @pytest.mark.parametrize("passes_ms", [0, GRACE_MS // 10])
 def test_what_an_opening_lacks_counts_only_if_its_list_is_young(passes_ms: int) -> None:
-    """Maintenance may delete a slot after the LIST showed it. A missing slot is damage only if there was no time for that."""
+    """Maintenance may delete a slot after the LIST showed it.
+
+    A missing slot is damage only if there was no time for that.
+    """
     cluster = filled(3, per_segment=100)
     answer = cluster._answer
 

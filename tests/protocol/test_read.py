@@ -264,7 +264,10 @@ def test_one_get_a_segment_in_range_and_one_an_announced_txnindex() -> None:
 
 
 def test_later_indexes_are_read_only_while_something_may_be_open() -> None:
-    """The abort of rows in segment 1 may be in any later segment. The LSO of an index shows when the search may stop (R10)."""
+    """The abort of rows in segment 1 may be in any later segment.
+
+    The LSO of an index shows when the search may stop (R10).
+    """
     script = Script("d0, d0, d0, d1, a1, d0, d0, d0, d0, d0", 2)
     view = script.cluster.view(A)
     indexes = {}

@@ -1,4 +1,5 @@
-"""A commit whose first try won without a reply is repeated after another instance took over: the answer stays "committed"."""
+"""A commit whose first try won without a reply is repeated after another instance took over: the answer stays
+"committed"."""
 
 from __future__ import annotations
 

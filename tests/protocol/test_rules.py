@@ -1,7 +1,7 @@
 """Is each rule of PROTOCOL.md needed, and does something fail without it? The table of rules and mutants is whole.
 
-All mutants are in one table, `lab.explore.catalogue`. Each names the rules that it breaks, and the scenario of the explorer
-or the test that notices it. A rule without a mutant has a sentence that says why.
+All mutants are in one table, `lab.explore.catalogue`. Each names the rules that it breaks, and the scenario of the
+explorer or the test that notices it. A rule without a mutant has a sentence that says why.
 """
 
 from __future__ import annotations

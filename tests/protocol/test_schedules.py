@@ -1,4 +1,5 @@
-"""Minimal schedules of faults that an exhaustive exploration or a reader of the code once found, each as it happened."""
+"""Minimal schedules of faults that an exhaustive exploration or a reader of the code once found, each as it
+happened."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_staged_commit_leaves_room_for_what_its_record_may_grow_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a commit is decided just below the limit, no process can roll it forward: offsets and times have more digits then."""
+    """If a commit is decided just below the limit, no process can roll it forward: offsets and times have more digits
+    then."""
     monkeypatch.setattr(envelope, "MAX_COMMIT_BYTES", 4096)
     cluster = Cluster()
     process = Process(cluster)

@@ -44,7 +44,8 @@ ROLL = rolling(3)
 
 
 def history(sealing: bool = False) -> Cluster:
-    """Interleave two producers over segments of three records: inline rows, files, commits, aborts that span segments."""
+    """Interleave two producers over segments of three records: inline rows, files, commits, aborts that span
+    segments."""
     cluster = Cluster()
     ctx = ROLL
     x, y = Process(cluster, "x", ctx), Process(cluster, "y", ctx)

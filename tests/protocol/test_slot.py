@@ -180,7 +180,10 @@ def test_a_passing_failure_while_settling_is_settled(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("reads", [1, 2, 3])
 def test_damage_while_settling_is_read_again_and_then_unknown(cluster: Cluster, reads: int) -> None:
-    """The PUT's reply was lost, and the slot comes back damaged. CorruptRecordError would mean that the batch is not there."""
+    """The PUT's reply was lost, and the slot comes back damaged.
+
+    CorruptRecordError would mean that the batch is not there.
+    """
     process = writer(cluster)
     task = process.start(process.append(A, process.draft(A, "a"))).run(until=is_put("orders"))
     task.step("applied")
@@ -245,7 +248,8 @@ def test_every_interleaving_of_two_appends() -> None:
 
 
 def test_of_writers_that_race_one_always_wins(cluster: Cluster) -> None:
-    """Invariant 15: in lock step, each round of PUTs adds one batch to the log, and every writer succeeds in the end."""
+    """Invariant 15: in lock step, each round of PUTs adds one batch to the log, and every writer succeeds in the
+    end."""
     writers = [writer(cluster) for _ in range(5)]
     tasks = [each.start(each.send(A, str(number))) for number, each in enumerate(writers)]
     rounds = 0
@@ -264,7 +268,10 @@ def test_of_writers_that_race_one_always_wins(cluster: Cluster) -> None:
 
 
 def test_a_writer_far_behind_lists_and_does_not_follow_each_record(cluster: Cluster) -> None:
-    """It was idle while others wrote. By name it would never reach the end beside writers that are as fast (invariant 15)."""
+    """It was idle while others wrote.
+
+    By name it would never reach the end beside writers that are as fast (invariant 15).
+    """
     idle, other = writer(cluster, ctx=rolling(10)), writer(cluster, ctx=rolling(10))
     idle.do(idle.send(A, "first"))
     for number in range(20 * MAX_SLOTS_BY_NAME):
@@ -435,7 +442,10 @@ def test_a_stale_put_that_had_landed_in_time_is_found_by_state(cluster: Cluster)
 
 
 def test_a_failure_after_the_slot_is_gone_is_unknown_and_not_retriable(cluster: Cluster) -> None:
-    """A retriable error means that nothing was decided. The client would send rows again that may have been in the log."""
+    """A retriable error means that nothing was decided.
+
+    The client would send rows again that may have been in the log.
+    """
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = paused_in_its_put(process, process.send(A, "b"))
@@ -513,7 +523,10 @@ def test_a_transactional_batch_in_doubt_is_vouched_for_by_the_table(cluster: Clu
 
 
 def test_a_transition_in_doubt_is_decided_by_the_table(cluster: Cluster) -> None:
-    """A PREPARE_COMMIT gets no reply. Its process sleeps, another process finishes the transaction, and its slot is deleted."""
+    """A PREPARE_COMMIT gets no reply.
+
+    Its process sleeps, another process finishes the transaction, and its slot is deleted.
+    """
     process = Process(cluster)
     process.do(process.init())
     process.do(process.send(A, "a"))
@@ -779,7 +792,8 @@ def test_staged_parts_are_checked_before_the_decision(cluster: Cluster) -> None:
 
 
 def test_two_parts_of_one_partition_are_one_commit(cluster: Cluster) -> None:
-    """Two groups may share a partition of __consumer_offsets, two writes a topic's partition: both parts must be kept."""
+    """Two groups may share a partition of __consumer_offsets, two writes a topic's partition: both parts must be
+    kept."""
     process = Process(cluster)
     process.do(process.init())
     process.stage(A, "a")

@@ -80,7 +80,10 @@ def begun(cluster: Cluster, *, staged: bool, word: str = "t", name: str = "x", c
 
 @pytest.mark.parametrize("staged", [True, False], ids=["staged", "eager"])
 def test_every_interleaving_with_a_commit(staged: bool) -> None:
-    """Make the snapshot's requests before, between and after those of the commit. The requests of a Gather run one by one."""
+    """Make the snapshot's requests before, between and after those of the commit.
+
+    The requests of a Gather run one by one.
+    """
     cluster = Cluster()
     process = begun(cluster, staged=staged)
     commits = steps_of(cluster.copy(), process, commit=True)
@@ -131,7 +134,10 @@ def steps_of(cluster: Cluster, process: Process, *, commit: bool) -> int:
 
 
 def schedules(commits: int, looks: int) -> Iterator[tuple[bool, ...]]:
-    """Return all ways in which the two can alternate. If there are too many, return drawn ones and those at the edges."""
+    """Return all ways in which the two can alternate.
+
+    If there are too many, return drawn ones and those at the edges.
+    """
     total = commits + looks
     drawn = random.Random(17)
     chosen = {tuple(range(looks)), tuple(range(commits, total))}
@@ -309,7 +315,8 @@ def test_a_cut_holds_for_the_grace() -> None:
 
 
 def test_what_it_costs() -> None:
-    """A warm snapshot with nothing new costs one GET for each partition of the table and of the logs, and writes nothing."""
+    """A warm snapshot with nothing new costs one GET for each partition of the table and of the logs, and writes
+    nothing."""
     cluster = Cluster()
     process = begun(cluster, staged=True)
     process.do(process.commit())

@@ -153,7 +153,8 @@ Answers = Callable[[Effect], Any]
 
 
 def puts(*answers: object, world: World, land: bool = True) -> Answers:
-    """Answer the first PUTs: an outcome (UNKNOWN lands or not), an exception, or a callable that runs before the PUT."""
+    """Answer the first PUTs: an outcome (UNKNOWN lands or not), an exception, or a callable that runs before the
+    PUT."""
     left = list(answers)
 
     def hook(effect: Effect) -> Any:

@@ -73,7 +73,10 @@ def crash_at_put(process: Process, program: Any, number: int, part: str = TXN_LO
 
 
 def brought_to(state: str) -> tuple[Cluster, Process]:
-    """Return a cluster where the id "x" has that state. From ONGOING on, its first instance has rows "a" in A and "b" in B."""
+    """Return a cluster where the id "x" has that state.
+
+    From ONGOING on, its first instance has rows "a" in A and "b" in B.
+    """
     cluster = Cluster()
     process = Process(cluster)
     if state == "none":
@@ -268,7 +271,8 @@ def test_a_registered_partition_gets_its_marker_though_no_row_was_sent() -> None
 
 
 def mixed(cluster: Cluster, faults: Any = None) -> Process:
-    """Return a process with all that a commit can hold: eager rows in A and B, staged rows in B and C, both kinds of offsets."""
+    """Return a process with all that a commit can hold: eager rows in A and B, staged rows in B and C, both kinds of
+    offsets."""
     process = started(cluster)
     process.do(process.send(A, "a0", "a1"))
     process.do(process.send(B, "b0"))
@@ -381,7 +385,10 @@ def test_the_other_call_after_a_lost_reply(first: bool, repeated: bool) -> None:
 @pytest.mark.parametrize("lands", ["never", "before the abort", "during the abort", "after the abort"])
 @pytest.mark.parametrize("eager", [False, True])
 def test_abort_after_an_unknown_prepare_commit(lands: str, eager: bool) -> None:
-    """The PREPARE_COMMIT is in flight when its caller gives up and aborts. One of the two wins, and the answer names it."""
+    """The PREPARE_COMMIT is in flight when its caller gives up and aborts.
+
+    One of the two wins, and the answer names it.
+    """
     cluster = Cluster()
     process = started(cluster, ctx=context(max_settles=1))
     if eager:
@@ -457,7 +464,8 @@ def prepared_twice() -> tuple[Cluster, Task, Task]:
 
 @pytest.mark.parametrize("part", [A.folder, TXN_LOG])
 def test_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> None:
-    """A slow sweep pauses before its ABORT marker (or COMPLETE), while the owner ends this transaction and begins the next."""
+    """A slow sweep pauses before its ABORT marker (or COMPLETE), while the owner ends this transaction and begins the
+    next."""
     cluster = Cluster()
     process = started(cluster)
     process.do(process.send(A, "gone"))
@@ -1096,7 +1104,10 @@ def test_an_expiry_gives_way_to_an_append() -> None:
 
 
 def test_an_expiry_reads_the_table_after_its_fold() -> None:
-    """Between the fold and the read the producer registers the partition. The expiry must see that, or lose its slot."""
+    """Between the fold and the read the producer registers the partition.
+
+    The expiry must see that, or lose its slot.
+    """
 
     def make() -> tuple[Cluster, Task, Task]:
         cluster, process = brought_to("COMPLETE_COMMIT")

@@ -1,4 +1,5 @@
-"""Vacuum on the store of the protocol's tests: killed at every request, beside other vacuums, writers and paused processes."""
+"""Vacuum on the store of the protocol's tests: killed at every request, beside other vacuums, writers and paused
+processes."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def words(cluster: Cluster, *tps: TopicPartition) -> list[list[str]]:
 
 
 def history() -> Cluster:
-    """Return sealed segments, committed and aborted rows, inline and in files, eager and staged, and leftovers of all kinds."""
+    """Return sealed segments, committed and aborted rows, inline and in files, eager and staged, and leftovers of all
+    kinds."""
     cluster = Cluster()
     one, two, plain = Process(cluster, "one", CTX), Process(cluster, "two", CTX), Process(cluster, "", CTX)
     one.do(one.init())

@@ -1,4 +1,5 @@
-"""A topic with publications of its Iceberg table, without a log: files of rows, and which of them each publication names."""
+"""A topic with publications of its Iceberg table, without a log: files of rows, and which of them each publication
+names."""
 
 from __future__ import annotations
 
@@ -80,7 +81,10 @@ class PublishedTopic:
         sealed: bool = False,
         partition: int = 0,
     ) -> PublishedFile:
-        """Write rows as txlog does, in the topic's present columns. A sealed file has `_offset` and `_timestamp`, too."""
+        """Write rows as txlog does, in the topic's present columns.
+
+        A sealed file has `_offset` and `_timestamp`, too.
+        """
         self._files += 1
         schema = to_arrow(self.topic.schema)
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)

@@ -1,4 +1,5 @@
-"""A published topic with all that a reader can get wrong: every type, changed columns, replaced files, rows left out."""
+"""A published topic with all that a reader can get wrong: every type, changed columns, replaced files, rows left
+out."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Tables:
     files: dict[str, pa.Table] = field(default_factory=dict)
     """Decoded Parquet files, which never change."""
 
-    # -- Delta ----------------------------------------------------------------------------------------------------------
+    # -- Delta --------------------------------------------------------------------------------------------------------
 
     def delta(self, version: int | None = None) -> list[Row]:
         """Return the rows of a version of the Delta table; None: the newest that its log has."""
@@ -132,7 +132,7 @@ class Tables:
         data = self._get(f"{text[:-20]}/deletion_vector_{uuid}.bin")
         return rows_of(from_object(data, vector["offset"], vector["sizeInBytes"]))[0]
 
-    # -- Iceberg --------------------------------------------------------------------------------------------------------
+    # -- Iceberg ------------------------------------------------------------------------------------------------------
 
     def hinted(self) -> int | None:
         """Return the version of the Iceberg table that readers by the folder find; None if they find no table."""
@@ -205,7 +205,7 @@ class Tables:
                 return uri.removeprefix(f"{place}/{self.topic}/")
         raise ElsewhereError(uri)
 
-    # -- both -----------------------------------------------------------------------------------------------------------
+    # -- both ---------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str) -> bytes:
         found = self.objects.get(f"{self.topic}/{path}")

@@ -1,4 +1,5 @@
-"""Which rows does each version show, not only the newest: beside sorted and compacted runs, sleeps, and changes of the topic."""
+"""Which rows does each version show, not only the newest: beside sorted and compacted runs, sleeps, and changes of the
+topic."""
 
 from __future__ import annotations
 

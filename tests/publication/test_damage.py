@@ -1,4 +1,5 @@
-"""A publication with a right checksum that no publisher can have made is refused before anything is written or deleted."""
+"""A publication with a right checksum that no publisher can have made is refused before anything is written or
+deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ NEWEST = publication_path("orders", 2)
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Two publications of three files, after the empty one. A merge has replaced two of them since, so vacuum has something to delete."""
+    """Two publications of three files, after the empty one.
+
+    A merge has replaced two of them since, so vacuum has something to delete.
+    """
     world = World()
     store = world.open()
     store.create_topic("orders", ORDERS, partitions=2, config=CONFIG)

@@ -1,4 +1,5 @@
-"""Vacuum deletes objects of Delta tables that no kept version needs (C14): old versions, checkpoints and deletion vectors."""
+"""Vacuum deletes objects of Delta tables that no kept version needs (C14): old versions, checkpoints and deletion
+vectors."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def versions(world: World) -> tuple[list[int], list[int]]:
 
 
 def files_at(world: World, wanted: int) -> set[str]:
-    """Return the files of a version as a reader of Delta finds them: from the newest checkpoint that is not above it."""
+    """Return the files of a version as a reader of Delta finds them: from the newest checkpoint that is not above
+    it."""
     listed, checkpoints = versions(world)
     found: set[str] = set()
     start = max((each for each in checkpoints if each <= wanted), default=-1)

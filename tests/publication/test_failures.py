@@ -201,7 +201,8 @@ def test_an_error_tells_how_many_publications_were_created(
     ((_, error),) = publish_topics(reading.read_session(store.runtime), [store.runtime.topic("orders", 0)])
     assert isinstance(error, TxlogError)
     assert error.__notes__ == [
-        "Topic 'orders': this call has created 2 publications. The next `txlog publish orders --once` writes what is missing."
+        "Topic 'orders': this call has created 2 publications. The next "
+        "`txlog publish orders --once` writes what is missing."
     ]
     monkeypatch.undo()
     made = publish(world.open())
@@ -237,7 +238,8 @@ def test_a_publisher_that_is_always_slower_says_so(world: World, monkeypatch: py
         publish(world.open())
     assert len(str(found.value)) <= 300
     assert found.value.__notes__ == [
-        "Topic 'orders': this call has created 1 publication. The next `txlog publish orders --once` writes what is missing."
+        "Topic 'orders': this call has created 1 publication. The next "
+        "`txlog publish orders --once` writes what is missing."
     ]
     assert newest(store).number == 0
 

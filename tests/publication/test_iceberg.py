@@ -46,7 +46,8 @@ def read(topic: PublishedTopic, **scan: Any) -> list[int]:
 
 
 def entries(topic: PublishedTopic) -> list[tuple[str, str, int, int | None, bool]]:
-    """Return for each entry of the newest snapshot: file, status, sequence number of data, of file, is it of deletes."""
+    """Return for each entry of the newest snapshot: file, status, sequence number of data, of file, is it of
+    deletes."""
     table = StaticTable.from_metadata(str(topic.path))
     snapshot = table.current_snapshot()
     assert snapshot is not None

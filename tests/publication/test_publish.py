@@ -273,7 +273,8 @@ def test_a_publisher_that_sleeps_after_a_replacement_takes_another_cut(monkeypat
 def test_readers_keep_the_version_that_they_see_if_its_successor_has_no_format(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A publisher dies between a publication and its format, so the version before is the newest that is shown (C13)."""
+    """A publisher dies between a publication and its format, so the version before is the newest that is shown
+    (C13)."""
     world = World()
     store = world.open()
     config = {**CONFIG, "publish.retention.ms": str(48 * HOUR_MS), "segment.batches": "1"}

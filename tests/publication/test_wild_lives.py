@@ -108,7 +108,10 @@ def _keep_lists_of_another_url(patch: Patch) -> None:
 
 
 def _name_deletes_by_the_file(patch: Patch) -> None:
-    """Name the rows that are left out of a file by its path. A publisher with another URL then takes those of the first."""
+    """Name the rows that are left out of a file by its path.
+
+    A publisher with another URL then takes those of the first.
+    """
 
     def write_deletes(writer: Any, file: Any) -> Iterator[Any]:
         from txlog.storage.parquet_deletes import position_deletes

@@ -159,7 +159,7 @@ class WildLife:
         self.told: list[str] = []
         self._create()
 
-    # -- the whole ------------------------------------------------------------------------------------------------------
+    # -- the whole ----------------------------------------------------------------------------------------------------
 
     def live(self, steps: int) -> None:
         for _ in range(steps):
@@ -197,7 +197,7 @@ class WildLife:
         places = [canonical_url(f"{self.root}/{name}") for name in self._names()]
         return Tables(self.objects(), TOPIC, places, self._files)
 
-    # -- publishing -----------------------------------------------------------------------------------------------------
+    # -- publishing ---------------------------------------------------------------------------------------------------
 
     def _names(self) -> list[str]:
         """Return the names of the store's folder."""
@@ -381,7 +381,7 @@ class WildLife:
             return None
         return store.runtime.run(read_publications(TOPIC, first_whole(number), number)).newest
 
-    # -- checks ---------------------------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, *, is_settled: bool) -> None:
         """Check each version since the last call, and leave it to the judge, too.
@@ -482,7 +482,7 @@ class WildLife:
             for column in schema
         }
 
-    # -- the store ------------------------------------------------------------------------------------------------------
+    # -- the store ----------------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
         """Move the store, with a link at its old place or without, or mount it under one more name."""
@@ -576,12 +576,14 @@ class WildLife:
         for name in self.formats:
             self._remove_unless_whole(name)
         self._send_lone(2)
-        # Inline rows are published, too. Without a new publication no publisher looks at the versions behind the newest.
+        # Inline rows are published, too. Without a new publication no publisher looks at the versions behind the
+        # newest.
         self.world.clock.advance_ms(2000)
         self._publish()
 
     def _remove_unless_whole(self, name: str) -> None:
-        """Remove a table of which a version in the middle is lost: nothing can read it, and no publisher is asked to."""
+        """Remove a table of which a version in the middle is lost: nothing can read it, and no publisher is asked
+        to."""
         newest = self._newest()
         if newest is None or name not in newest.newest.formats:
             self._remove(name)
@@ -597,7 +599,7 @@ class WildLife:
         self._judge_again()
         self._copy = {}
 
-    # -- the topic ------------------------------------------------------------------------------------------------------
+    # -- the topic ----------------------------------------------------------------------------------------------------
 
     def _create(self) -> None:
         config = {"segment.batches": self.random.choice(["1", "4"]), "publish.retention.ms": str(RETENTION_MS)}
@@ -668,7 +670,7 @@ class WildLife:
             store.alter_topic(TOPIC, add_columns={texts[0]: "string"})
         self.events[f"columns: {kind}"] += self.world.open().runtime.topic(TOPIC, 0).schema_id != before
 
-    # -- rows -----------------------------------------------------------------------------------------------------------
+    # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _send(self, store: Store, producer: Any, count: int, old: Sequence[SchemaField] = ()) -> set[int]:
         """Send rows. A producer that began with the `old` columns writes a name into the column that it had then."""
@@ -763,7 +765,7 @@ class WildLife:
         except TxlogError as error:
             self.told.append(f"  {error}"[:100])
 
-    # -- clean-up -------------------------------------------------------------------------------------------------------
+    # -- clean-up -----------------------------------------------------------------------------------------------------
 
     def _merge(self) -> None:
         store = self.world.open()

@@ -1,4 +1,5 @@
-"""`python -m tests.second_reader`: compare the second reader with the client, on random stores or on a store in a folder.
+"""`python -m tests.second_reader`: compare the second reader with the client, on random stores or on a store in a
+folder.
 
 python -m tests.second_reader --worlds 300       worlds 0 to 299
 python -m tests.second_reader --store FOLDER     a store that something else left, such as a storm with --keep

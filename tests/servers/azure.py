@@ -1,8 +1,8 @@
 """How do tests run the Azure driver without Azure? With a server of the requests for block blobs, in memory.
 
-Semantics are Azure's (Blob service REST API: Put Blob, Put Block, Put Block List, Get Blob, Get Blob Properties, Delete Blob,
-List Blobs; "Specifying conditional headers"): `If-None-Match: *` on a blob that exists is 409 BlobAlreadyExists. The
-namespace is flat. The account must be the right one; signatures are not verified.
+Semantics are Azure's (Blob service REST API: Put Blob, Put Block, Put Block List, Get Blob, Get Blob Properties, Delete
+Blob, List Blobs; "Specifying conditional headers"): `If-None-Match: *` on a blob that exists is 409 BlobAlreadyExists.
+The namespace is flat. The account must be the right one; signatures are not verified.
 
     python -m tests.servers.azure [--page N] [--ignore-conditions]
 """
@@ -74,7 +74,10 @@ class Azure:
 
 def error(status: int, code: str, message: str = "") -> Response:
     """Return an error in Azure's form."""
-    body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{escape(message or code)}</Message></Error>'
+    body = (
+        '<?xml version="1.0" '
+        f'encoding="utf-8"?><Error><Code>{code}</Code><Message>{escape(message or code)}</Message></Error>'
+    )
     headers = {**_headers(), "x-ms-error-code": code, "Content-Type": "application/xml"}
     return Response(status=status, headers=headers, body=body.encode())
 
@@ -128,7 +131,8 @@ def _list(container: Bucket, name: str, query: dict[str, str], most: int) -> Res
     entries = [(key, _entry(key, found)) for key, found in page.objects]
     entries += [(folder, f"<BlobPrefix><Name>{escape(folder)}</Name></BlobPrefix>") for folder in page.folders]
     body = (
-        f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults ServiceEndpoint="http://localhost/" ContainerName="{name}">'
+        '<?xml version="1.0" encoding="utf-8"?><EnumerationResults '
+        f'ServiceEndpoint="http://localhost/" ContainerName="{name}">'
         f"<Prefix>{escape(query.get('prefix', ''))}</Prefix><Blobs>{''.join(text for _, text in sorted(entries))}</Blobs>"
         f"<NextMarker>{escape(page.next_name or '')}</NextMarker></EnumerationResults>"
     )
@@ -136,10 +140,7 @@ def _list(container: Bucket, name: str, query: dict[str, str], most: int) -> Res
 
 
 def _entry(name: str, found: Object) -> str:
-    return (
-        f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{found.http_date}</Last-Modified><Etag>{found.etag}</Etag>"
-        f"<Content-Length>{len(found.data)}</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
-    )
+    return f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{found.http_date}</Last-Modified><Etag>{found.etag}</Etag><Content-Length>{len(found.data)}</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
 
 
 def _options() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """What happens if the network or the server fails at exactly this request? A proxy whose faults a test chooses.
 
-It is between a driver and a server, so that the driver's own retries, timeouts and error texts take part. The proxy does
-not know the kind of object store: `s3.error`, `gcs.error` and `azure.error` make the answers.
+It is between a driver and a server, so that the driver's own retries, timeouts and error texts take part. The proxy
+does not know the kind of object store: `s3.error`, `gcs.error` and `azure.error` make the answers.
 
     with start("s3") as server, FaultProxy(server.url) as proxy:
         store = open_object_store(server.at(proxy.url).store_url("x"), …)
@@ -41,11 +41,11 @@ LATE_S = 0.3
 class Fault:
     """What fails, when and where.
 
-    answer  the client gets `answer`. before: the server never gets the request. after: it acts, and its own answer is lost.
-    reset   the connection is reset, before the server gets the request or after it acts.
-    cut     the server acts, and the connection is reset in the middle of its answer.
-    stall   the client gets no more bytes, before or after the server acts; the connection stays open.
-    late    the connection is reset at once. The server gets the request at `land`, or in bad weather after LATE_S.
+    answer  the client gets `answer`. before: the server never gets the request. after: it acts, and its own answer is
+    lost. reset   the connection is reset, before the server gets the request or after it acts. cut     the server acts,
+    and the connection is reset in the middle of its answer. stall   the client gets no more bytes, before or after the
+    server acts; the connection stays open. late    the connection is reset at once. The server gets the request at
+    `land`, or in bad weather after LATE_S.
     """
 
     action: Literal["answer", "reset", "cut", "stall", "late"]
@@ -106,7 +106,8 @@ class FaultProxy:
             self._struck = 0
 
     def bad_weather(self, seed: int, share: float, faults: Sequence[Fault]) -> None:
-        """Let `share` of all requests fail from now on, each in one of these ways (`match` counts, `times` does not)."""
+        """Let `share` of all requests fail from now on, each in one of these ways (`match` counts, `times` does
+        not)."""
         self.strike()
         with self._lock:
             self._weather = (random.Random(seed), share, faults)

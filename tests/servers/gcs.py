@@ -1,4 +1,5 @@
-"""How do tests run the Google driver without Google Cloud Storage? With a server of the JSON API for objects, in memory.
+"""How do tests run the Google driver without Google Cloud Storage? With a server of the JSON API for objects, in
+memory.
 
 Semantics are Google's (Cloud Storage JSON API reference: Objects insert, get, list, delete; resumable uploads; request
 preconditions): `ifGenerationMatch=0` on an object that exists is 412 conditionNotMet. A resumable upload gets this
@@ -155,7 +156,10 @@ def _resource(bucket: str, name: str, found: Object) -> dict[str, object]:
 
 
 def _parts(request: Request) -> tuple[str, bytes]:
-    """Return (name, data) of a multipart upload. The driver ends lines with a line feed alone, and Google accepts both."""
+    """Return (name, data) of a multipart upload.
+
+    The driver ends lines with a line feed alone, and Google accepts both.
+    """
     boundary = request.headers["content-type"].partition("boundary=")[2].strip('"').encode()
     body = request.body.removeprefix(b"--" + boundary)
     metadata, _, rest = body.partition(b"\n--" + boundary)

@@ -56,7 +56,10 @@ Connect = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-    """Return the next request of a connection, None at its end. Tell a client to continue if it asks before the body."""
+    """Return the next request of a connection, None at its end.
+
+    Tell a client to continue if it asks before the body.
+    """
     start, headers = await _read_head(reader)
     if not start:
         return None

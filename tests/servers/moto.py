@@ -1,7 +1,7 @@
 """What does a third-party S3 answer? moto, with a lock.
 
-moto checks the condition of a PUT and then writes, and other threads run in between, so sometimes two writers win. Tests
-of other things would then fail at random, so moto's conditional writes take turns here.
+moto checks the condition of a PUT and then writes, and other threads run in between, so sometimes two writers win.
+Tests of other things would then fail at random, so moto's conditional writes take turns here.
 
     python -m tests.servers.moto [--page N]
 """

@@ -96,7 +96,10 @@ class S3:
 
 def error(status: int, code: str, message: str = "", more: str = "") -> Response:
     """Return an error in S3's form."""
-    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message or code)}</Message>{more}<RequestId>0</RequestId></Error>'
+    body = (
+        '<?xml version="1.0" '
+        f'encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message or code)}</Message>{more}<RequestId>0</RequestId></Error>'
+    )
     return Response(status=status, headers={"Content-Type": "application/xml"}, body=body.encode())
 
 
@@ -130,8 +133,7 @@ def _list(bucket: Bucket, name: str, query: dict[str, str], most: int) -> Respon
     body += [f"<EncodingType>{kind}</EncodingType>" for kind in [query.get("encoding-type")] if kind]
     body += [f"<NextContinuationToken>{escape(token)}</NextContinuationToken>" for token in [page.next_name] if token]
     body += [
-        f"<Contents><Key>{encode(key)}</Key><LastModified>{found.iso_date}</LastModified><ETag>&quot;{found.etag}&quot;</ETag>"
-        f"<Size>{len(found.data)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+        f"<Contents><Key>{encode(key)}</Key><LastModified>{found.iso_date}</LastModified><ETag>&quot;{found.etag}&quot;</ETag><Size>{len(found.data)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
         for key, found in page.objects
     ]
     body += [f"<CommonPrefixes><Prefix>{encode(folder)}</Prefix></CommonPrefixes>" for folder in page.folders]

@@ -3,9 +3,9 @@
     with start("s3") as server:
         store = txlog.open(server.store_url("runs/1"), storage_options=server.storage_options)
 
-Another process needs only `server.store_url` and `server.storage_options`, which are plain values for JSON. `start` takes
-"s3", "gcs", "azure" or "moto". The server keeps its objects in memory. It ends with the block, or with the process that
-started it, however that process ends.
+Another process needs only `server.store_url` and `server.storage_options`, which are plain values for JSON. `start`
+takes "s3", "gcs", "azure" or "moto". The server keeps its objects in memory. It ends with the block, or with the
+process that started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -86,8 +86,7 @@ def _gcs_options(url: str) -> Mapping[str, object]:
 
 def _azure_options(url: str) -> Mapping[str, object]:
     return {
-        "connection_string": f"DefaultEndpointsProtocol=http;AccountName={azure.ACCOUNT};AccountKey={azure.ACCOUNT_KEY};"
-        f"BlobEndpoint={url}/{azure.ACCOUNT};"
+        "connection_string": f"DefaultEndpointsProtocol=http;AccountName={azure.ACCOUNT};AccountKey={azure.ACCOUNT_KEY};BlobEndpoint={url}/{azure.ACCOUNT};"
     }
 
 

@@ -1,4 +1,7 @@
-"""Do the random worlds find bugs? Bugs planted in the shipped protocol, each of which a world must show in its history."""
+"""Do the random worlds find bugs?
+
+Bugs planted in the shipped protocol, each of which a world must show in its history.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def in_fork(check: Callable[[], bool]) -> bool:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        # The child collects no garbage of its parent: a connection of DuckDB needs its threads, and they do not exist here.
+        # The child collects no garbage of its parent: a connection of DuckDB needs its threads, and they do not exist
+        # here.
         gc.freeze()
         # A child that hangs shows where, and ends.
         faulthandler.dump_traceback_later(CHILD_SECONDS, exit=True, file=sys.__stderr__)

@@ -1,4 +1,5 @@
-"""Every fault on every verb, through the real drivers: the result, the store afterwards, and the secrecy of credentials.
+"""Every fault on every verb, through the real drivers: the result, the store afterwards, and the secrecy of
+credentials.
 
 Faults happen between the driver and a server, so the driver's own retries take part. `FOUND` lists the allowed
 outcomes. If a driver retries below the adapter, its own success may become a conflict. The port allows this, and the

@@ -1,4 +1,5 @@
-"""The adapter of fsspec's drivers: the contract over look-alikes, refused setups, and the meaning of each server's answers."""
+"""The adapter of fsspec's drivers: the contract over look-alikes, refused setups, and the meaning of each server's
+answers."""
 
 from __future__ import annotations
 
@@ -371,7 +372,8 @@ REFUSED = [
 
 
 def torn(module):
-    """Return the error with which aiohttp reports a truncated or unreadable answer: the server did not send its status."""
+    """Return the error with which aiohttp reports a truncated or unreadable answer: the server did not send its
+    status."""
     error = type("ClientPayloadError", (Exception,), {"__module__": "aiohttp.client_exceptions"})("not completed")
     error.__cause__ = type("ContentLengthError", (Exception,), {"__module__": module, "code": 400})()
     return error
@@ -508,8 +510,9 @@ def test_no_credential_in_errors_or_repr(drivers):
     assert repr(store) == "FsspecObjectStore('s3://bucket/log')"
     store.get("a")
     text = (
-        "key AKIAVERYSECRET hunter2hunter2 tokentoken at http://minio:9000/x?X-Amz-Signature=abcdef&sig=zzz&b=1 AccountKey=kkk; "
-        "x-amz-security-token: FwoGsession, authorization: Bearer ya29.mmm, SharedKey acc:nnnn, Credential=AKIAOTHER/2026/s3"
+        "key AKIAVERYSECRET hunter2hunter2 tokentoken at http://minio:9000/x?X-Amz-Signature=abcdef&sig=zzz&b=1 "
+        "AccountKey=kkk; x-amz-security-token: FwoGsession, authorization: Bearer ya29.mmm, SharedKey acc:nnnn, "
+        "Credential=AKIAOTHER/2026/s3"
     )
     store._connection.backend.fs.failures = [wrapped(400, message=text)]
     with pytest.raises(StorageError) as raised:

@@ -188,7 +188,10 @@ def write(url: str, options: dict[str, object], number: int) -> list[int]:
 # from aiohttp, about the bodies that drivers send
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_large_objects(server, monkeypatch):
-    """A large file goes through the disk, in parts if the driver makes parts. A created object is always one request."""
+    """A large file goes through the disk, in parts if the driver makes parts.
+
+    A created object is always one request.
+    """
     monkeypatch.setattr(fsspec_store, "SPOOL_BYTES", 2**20)
     body = bytes(range(256)) * (6 * 2**12)
     with FaultProxy(server.url) as proxy:

@@ -68,7 +68,8 @@ def test_a_failed_step_counts_unless_a_later_round_makes_it(
 
 @pytest.mark.slow
 def test_a_storm(tmp_path: Path) -> None:
-    """Run producers, a pipeline, a job and readers, without Spark: no row is lost, doubled, torn, or from a fenced commit."""
+    """Run producers, a pipeline, a job and readers, without Spark: no row is lost, doubled, torn, or from a fenced
+    commit."""
     printed = tmp_path / "printed"
     with printed.open("w") as file:
         proof = chaos(settings(tmp_path), Show(Console(file=file, width=140)))

@@ -1,4 +1,7 @@
-"""The shipped protocol, explored: small sizes of every scenario, and every mutant caught. `make simulate` runs them whole."""
+"""The shipped protocol, explored: small sizes of every scenario, and every mutant caught.
+
+`make simulate` runs them whole.
+"""
 
 from __future__ import annotations
 

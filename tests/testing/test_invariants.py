@@ -1,4 +1,7 @@
-"""Does the checker of stores find what it must find? One planted fault for each invariant, and a sound store that passes."""
+"""Does the checker of stores find what it must find?
+
+One planted fault for each invariant, and a sound store that passes.
+"""
 
 from __future__ import annotations
 

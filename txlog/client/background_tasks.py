@@ -21,7 +21,8 @@ COMPLETE_AFTER_MS = PROOF_AGE_MS * 4 // 5
 knows then that all markers are in, and need not look for them (W47)."""
 
 LARGE_DECISION_BYTES = 64 * 2**10
-"""Inline rows of a decision above which its COMPLETE_* follows at once: a snapshot of the table holds them until then."""
+"""Inline rows of a decision above which its COMPLETE_* follows at once: a snapshot of the table holds them until
+then."""
 
 
 class BackgroundTasks:

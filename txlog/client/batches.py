@@ -37,8 +37,8 @@ class RecordMetadata:
     """Partition and offset of the rows of one send.
 
     If its keys spread the rows over several partitions, `parts` has one of these for each partition, and `partition`
-    and `base_offset` are -1. With `staged=True` rows have no offset before the commit, so `base_offset` is -1. Rows that
-    waited for the commit have the offset that it gave them, or -1 if another process finished the commit.
+    and `base_offset` are -1. With `staged=True` rows have no offset before the commit, so `base_offset` is -1. Rows
+    that waited for the commit have the offset that it gave them, or -1 if another process finished the commit.
     """
 
     topic: str
@@ -96,7 +96,10 @@ class SendFuture(Future[RecordMetadata]):
         self._waiters = _Waiters(asked)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Return where the rows are, or raise why they are not in the log. Raises TimeoutError after `timeout` seconds."""
+        """Return where the rows are, or raise why they are not in the log.
+
+        Raises TimeoutError after `timeout` seconds.
+        """
         self._await(timeout)
         return super().result(0)
 
@@ -112,7 +115,8 @@ class SendFuture(Future[RecordMetadata]):
         return super().done()
 
     def _await(self, timeout: float | None) -> None:
-        """Wait, and ask again from time to time: an interrupt may end the call of another thread that takes the rows."""
+        """Wait, and ask again from time to time: an interrupt may end the call of another thread that takes the
+        rows."""
         left = timeout
         while not super().done():
             self._send_now()
@@ -162,7 +166,10 @@ class Send:
         return frame is not None and has_ended(frame) and self.frame is not None
 
     def done(self, part: RecordMetadata | None = None) -> None:
-        """Take note that the rows of one partition are in the log; None: there are no rows. A second call changes nothing."""
+        """Take note that the rows of one partition are in the log; None: there are no rows.
+
+        A second call changes nothing.
+        """
         if part is not None:
             self._parts[part.partition] = part
         if len(self._parts) == self._missing:
@@ -170,7 +177,10 @@ class Send:
                 self.future.set_result(self._joined())
 
     def failed(self, error: BaseException) -> None:
-        """Take note that rows of one partition are not in the log, or that this is unknown. A second call changes nothing."""
+        """Take note that rows of one partition are not in the log, or that this is unknown.
+
+        A second call changes nothing.
+        """
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
 

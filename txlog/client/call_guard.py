@@ -1,11 +1,11 @@
 """Which process and which thread may call a client now?
 
-A client belongs to the process that made it. A forked child has copies of its parent's clients. Two processes must not act
-as one producer or as one member of a group, so a copy refuses every call, and closing it does nothing.
+A client belongs to the process that made it. A forked child has copies of its parent's clients. Two processes must not
+act as one producer or as one member of a group, so a copy refuses every call, and closing it does nothing.
 
-Some calls exclude each other: the transaction calls of a producer, all calls of a consumer. While one of them runs, another
-thread gets an IllegalStateError at once (Kafka's consumer: ConcurrentModificationException). No call waits for its turn, except
-a producer's `close`.
+Some calls exclude each other: the transaction calls of a producer, all calls of a consumer. While one of them runs,
+another thread gets an IllegalStateError at once (Kafka's consumer: ConcurrentModificationException). No call waits for
+its turn, except a producer's `close`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class Owner:
         """Raises IllegalStateError in a forked child."""
         if self.is_elsewhere:
             raise IllegalStateError(
-                f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: two processes must "
-                f"not act as one {self._kind}. hint: make a new {self._kind} here"
+                f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: "
+                f"two processes must not act as one {self._kind}. "
+                f"hint: make a new {self._kind} here"
             )
 
 
@@ -60,8 +61,8 @@ def call_below(
 ) -> str:
     """Return which of these methods of `client` runs in `frame` or below it in this thread's stack; empty if none does.
 
-    Then the handler of a signal, or a callback, makes a call while that method waits for it to return. While `but` runs, the
-    method that has called it holds nothing that the call waits for.
+    Then the handler of a signal, or a callback, makes a call while that method waits for it to return. While `but`
+    runs, the method that has called it holds nothing that the call waits for.
     """
     codes = {method.__code__: method.__name__ for method in (*methods, but) if isinstance(method, FunctionType)}
     holds = True
@@ -109,8 +110,8 @@ class CallGuard(Owner):
     """Calls of one client that exclude each other.
 
     `lock` guards which thread has the turn, and is held only briefly. With `nested` a thread may make another call
-    inside its own. `mend` is called when a call begins that is not inside another one: it undoes what an interrupted call
-    has left half done.
+    inside its own. `mend` is called when a call begins that is not inside another one: it undoes what an interrupted
+    call has left half done.
     """
 
     def __init__(
@@ -135,14 +136,16 @@ class CallGuard(Owner):
         return turn is None or (nested and turn.thread is threading.current_thread())
 
     def refuse_inside(self, call: str, below: str) -> None:
-        """Raise InsideCallError if `call` is made inside a call of this thread: `below`, or the one that has the turn."""
+        """Raise InsideCallError if `call` is made inside a call of this thread: `below`, or the one that has the
+        turn."""
         turn = self._current()
         if turn is not None and turn.thread is threading.current_thread():
             below = turn.call
         if below:
             raise InsideCallError(
-                f"{self._who}: {call}() was called inside {below}() of the same thread, as in the handler of a signal: it would wait for "
-                "itself. hint: let the handler raise an exception or set a flag"
+                f"{self._who}: {call}() was called inside {below}() of the same thread, as in the handler of a "
+                "signal: it would wait for itself. "
+                "hint: let the handler raise an exception or set a flag"
             )
 
     def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
@@ -164,8 +167,8 @@ class CallGuard(Owner):
     ) -> AbstractContextManager[None]:
         """Hold the turn for `call` while the `with` block runs. `wait` is called first, with the lock held.
 
-        `frame` is the function with that block, if it is not the caller. Raises IllegalStateError in a forked child, or if
-        another call has the turn.
+        `frame` is the function with that block, if it is not the caller. Raises IllegalStateError in a forked child, or
+        if another call has the turn.
         """
         self.check()
         frame = frame or sys._getframe(1)

@@ -1,7 +1,7 @@
 """How does a user say which columns of a topic change? `Store.alter_topic(rename_columns={"name": "title"})`.
 
-Columns are named as they are before the call, also if the same call renames or drops others. Only `column_order` and the
-structs that get a new field have their new names. `txlog.core.evolution` says which changes are allowed.
+Columns are named as they are before the call, also if the same call renames or drops others. Only `column_order` and
+the structs that get a new field have their new names. `txlog.core.evolution` says which changes are allowed.
 """
 
 from __future__ import annotations
@@ -77,15 +77,17 @@ def alter_columns(
 ) -> TopicMetadata:
     """Make `changes` in one version of the topic, and return its newest version.
 
-    A change that moves keys to other partitions needs `allow_key_movement` (`change_columns`). Raises UnsupportedStoreError if the store was made without the feature, SchemaMismatchError, InvalidConfigurationError,
+    A change that moves keys to other partitions needs `allow_key_movement` (`change_columns`). Raises
+    UnsupportedStoreError if the store was made without the feature, SchemaMismatchError, InvalidConfigurationError,
     UnknownTopicOrPartitionError.
     """
     base = runtime.topic(topic, 0)
     check_features((SCHEMA_EVOLUTION,), f"topic {topic!r}")
     if SCHEMA_EVOLUTION not in runtime.require_store().features:
         raise UnsupportedStoreError(
-            f"topic {topic!r}: the store {runtime.where} was made without the feature {SCHEMA_EVOLUTION}, so columns can only be added "
-            "as nullable ones without a default. hint: create a topic with the wanted columns in a new store, and copy the rows"
+            f"topic {topic!r}: the store {runtime.where} was made without the feature {SCHEMA_EVOLUTION}, so columns "
+            "can only be added as nullable ones without a default. "
+            "hint: create a topic with the wanted columns in a new store, and copy the rows"
         )
     made = changes_of(base, changes)
     write_id = runtime.ids.new_id()
@@ -96,7 +98,8 @@ def alter_columns(
 
 
 def add_columns(runtime: Runtime, topic: TopicMetadata, fields: Sequence[SchemaField]) -> TopicMetadata:
-    """Add nullable columns at the end of a topic, unless they are there, and return its newest version. Ids are ignored.
+    """Add nullable columns at the end of a topic, unless they are there, and return its newest version. Ids are
+    ignored.
 
     Raises SchemaMismatchError, UnknownTopicOrPartitionError.
     """
@@ -110,7 +113,8 @@ def add_columns(runtime: Runtime, topic: TopicMetadata, fields: Sequence[SchemaF
 
 
 def check_not_inside(fields: Sequence[SchemaField], added: Sequence[SchemaField], where: str) -> None:
-    """Raise SchemaMismatchError if an added column has a name like `address.city`, and `address` is a struct of `fields`.
+    """Raise SchemaMismatchError if an added column has a name like `address.city`, and `address` is a struct of
+    `fields`.
 
     It would become a column beside the struct, with a dot in its name.
     """
@@ -119,12 +123,16 @@ def check_not_inside(fields: Sequence[SchemaField], added: Sequence[SchemaField]
         above, dot, name = each.name.partition(".")
         if dot and above in structs:
             raise SchemaMismatchError(
-                f"{where}: new column {each.name!r}: {above!r} is a struct. hint: add the field with add_fields={{{above!r}: ...}}, named {name!r}"
+                f"{where}: new column {each.name!r}: {above!r} is a struct. "
+                f"hint: add the field with add_fields={{{above!r}: ...}}, named {name!r}"
             )
 
 
 def changes_of(base: TopicMetadata, changes: ColumnChanges) -> tuple[Change, ...]:
-    """Return the steps from the columns of `base` to the wanted ones. Raises SchemaMismatchError for unknown columns."""
+    """Return the steps from the columns of `base` to the wanted ones.
+
+    Raises SchemaMismatchError for unknown columns.
+    """
     where = f"topic {base.topic!r}"
 
     def path(text: str) -> Path:
@@ -162,7 +170,10 @@ def _additions(base: TopicMetadata, before: Sequence[Change], changes: ColumnCha
 
 
 def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | float | str:
-    """Return a default as topic versions have it. Raises SchemaMismatchError, beginning with `where`, if it is not of the type."""
+    """Return a default as topic versions have it.
+
+    Raises SchemaMismatchError, beginning with `where`, if it is not of the type.
+    """
     # A value of numpy, such as np.int64(5), is the value of Python that it stands for.
     value = value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufUS" else value
     stored = value
@@ -171,7 +182,8 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
     elif field.type in ("timestamp", "timestamp_ntz") and isinstance(value, datetime.datetime):
         if (value.tzinfo is None) == (field.type == "timestamp"):
             raise SchemaMismatchError(
-                f"{where}: column {field.name!r}: the default of a {field.type} {'has no' if value.tzinfo else 'needs a'} time zone"
+                f"{where}: column {field.name!r}: the default of a {field.type} "
+                f"{'has no' if value.tzinfo else 'needs a'} time zone"
             )
         zone = datetime.UTC if value.tzinfo else None
         stored = (value - datetime.datetime(1970, 1, 1, tzinfo=zone)) // datetime.timedelta(microseconds=1)

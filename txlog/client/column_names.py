@@ -1,9 +1,9 @@
 """Does a writer still mean the same columns by the same names?
 
-Rows come with the names of their columns, and a topic's columns are ids (PROTOCOL.md, "Changed columns"). A producer or a
-query runs for a long time. If two columns swap their names meanwhile, or a dropped name is used again, its rows would go
-into other columns than before. So a writer keeps here what its names meant, and fails if a name means another field now.
-A name that does not exist any more is refused where rows are compared with the topic.
+Rows come with the names of their columns, and a topic's columns are ids (PROTOCOL.md, "Changed columns"). A producer or
+a query runs for a long time. If two columns swap their names meanwhile, or a dropped name is used again, its rows would
+go into other columns than before. So a writer keeps here what its names meant, and fails if a name means another field
+now. A name that does not exist any more is refused where rows are compared with the topic.
 
 Rows that txlog has read carry the ids of their columns. `FormerIds` tells if they were read before a change of names.
 """
@@ -51,8 +51,8 @@ class ColumnNames:
     def changed(self, topic: TopicMetadata) -> frozenset[str]:
         """Return the columns of this version whose names have meant another field before, for this writer.
 
-        A name keeps the meaning that it had in the first version. Later versions add the meaning of their new names. A topic that
-        was deleted and created again has names of its own.
+        A name keeps the meaning that it had in the first version. Later versions add the meaning of their new names. A
+        topic that was deleted and created again has names of its own.
         """
         known = self._topics.get(topic.topic)
         if known is not None and known.schema_id == topic.schema_id and known.topic_id == topic.topic_id:
@@ -79,8 +79,9 @@ class ColumnNames:
             found = sorted(changed if names is None else changed & set(names))
             if found:
                 raise SchemaMismatchError(
-                    f"topic {topic.topic!r}: since version {topic.schema_id} the name {found[0]!r} means another column, or one inside of it does, "
-                    f"than when {self._who} began. Nothing was written. hint: {self._remedy}"
+                    f"topic {topic.topic!r}: since version {topic.schema_id} the name {found[0]!r} means "
+                    f"another column, or one inside of it does, than when {self._who} began. Nothing was "
+                    f"written. hint: {self._remedy}"
                 )
 
     def check_rows(self, topic: TopicMetadata, data: object) -> None:
@@ -92,9 +93,9 @@ class ColumnNames:
 class FormerIds:
     """Finds rows that were read from a topic before its names changed, and are sent back to it. Thread-safe.
 
-    Rows of another topic carry ids, too, which mean nothing here: columns are found by name. So rows are refused only if all
-    their ids are those of one earlier version of this topic, under the same names, and one of them belongs to another name
-    now. A topic whose columns were only added has no such version.
+    Rows of another topic carry ids, too, which mean nothing here: columns are found by name. So rows are refused only
+    if all their ids are those of one earlier version of this topic, under the same names, and one of them belongs to
+    another name now. A topic whose columns were only added has no such version.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -126,8 +127,9 @@ class FormerIds:
         other = next((".".join(each) for each, number in now.items() if number == given[path]), None)
         raise SchemaMismatchError(
             f"topic {topic.topic!r}: column {'.'.join(path)!r} of the rows has the field id {given[path]} "
-            f"({'of a dropped column' if other is None else f'now of column {other!r}'}), expected {now[path]}: they were read as version "
-            f"{former.number}, before the columns changed. Nothing was written. hint: rename the columns of the rows, or remove their field ids "
+            f"({'of a dropped column' if other is None else f'now of column {other!r}'}), expected {now[path]}: they "
+            f"were read as version {former.number}, before the columns changed. Nothing was written. "
+            "hint: rename the columns of the rows, or remove their field ids "
             "(`PARQUET:field_id`) if the names are right"
         )
 

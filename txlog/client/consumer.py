@@ -103,14 +103,15 @@ class Consumer:
     ) -> None:
         """Share the partitions of `topics` with the other members of the group.
 
-        `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost` with
-        those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading begins
-        at the group's committed offsets, or else at `auto.offset.reset`. A partition that was added since the consumer
-        subscribed, or that the group does not know yet, is read from its start. With the same topics a second call only sets the
-        functions. With other topics the consumer leaves and joins again. A consumer that was killed keeps its partitions
-        until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id` it reads on at once.
-        In a store without the feature `group-members` a group has one member. Raises IllegalStateError without group.id,
-        UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no assignor in common).
+        `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost`
+        with those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading
+        begins at the group's committed offsets, or else at `auto.offset.reset`. A partition that was added since the
+        consumer subscribed, or that the group does not know yet, is read from its start. With the same topics a second
+        call only sets the functions. With other topics the consumer leaves and joins again. A consumer that was killed
+        keeps its partitions until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id`
+        it reads on at once. In a store without the feature `group-members` a group has one member. Raises
+        IllegalStateError without group.id, UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no
+        assignor in common).
         """
         self._check_open()
         group = self._require_group("subscribe")
@@ -225,7 +226,7 @@ class Consumer:
         """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
 
         With 0, a member of a group also waits until the others have given up what it gets, or their sessions are over.
-        All batches of a topic have the columns of its first batch. The next call returns columns that were added meanwhile.
+        All batches of a topic have the columns of its first batch. The next call returns columns that were added since.
         """
         schemas = OneSchema(self._runtime)
         rows = ToEnd(self._poll, lambda: self.awaited, timeout_ms, self._who)
@@ -306,7 +307,7 @@ class Consumer:
 
     @in_turn
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Read on from the group's committed offsets, for example after an aborted transaction that carried newer ones."""
+        """Read on from the group's committed offsets, for example after an aborted transaction with newer ones."""
         self._require_group("seek_to_committed")
         self._fetcher.seek(dict.fromkeys(self._assigned(partitions)))
 
@@ -355,8 +356,8 @@ class Consumer:
     def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets (the next to read): the given ones, or the positions of all assigned partitions.
 
-        Raises CommitFailedError (it is no longer the member that reads these partitions), ConcurrentTransactionsError (a
-        transaction's conditional offsets are undecided), IllegalStateError without group.id,
+        Raises CommitFailedError (it is no longer the member that reads these partitions), ConcurrentTransactionsError
+        (a transaction's conditional offsets are undecided), IllegalStateError without group.id,
         OffsetMetadataTooLargeError.
         """
         self._check_open()
@@ -395,9 +396,9 @@ class Consumer:
     def close(self) -> None:
         """Leave the group, and with `enable.auto.commit` first commit the rows that were returned; idempotent.
 
-        If its partitions were lost by now, a warning is logged instead of that commit: another consumer reads those rows
-        again. A TxlogError of `on_revoke`, `on_lost` or of the leave is logged, too. Another
-        error of a listener is raised, but the consumer is closed. In a forked child it does nothing.
+        If its partitions were lost by now, a warning is logged instead of that commit: another consumer reads those
+        rows again. A TxlogError of `on_revoke`, `on_lost` or of the leave is logged, too. Another error of a listener
+        is raised, but the consumer is closed. In a forked child it does nothing.
         """
         self._close()
 
@@ -484,7 +485,8 @@ class Consumer:
         for tp in wanted:
             if tp not in self._fetcher.assigned:
                 raise IllegalStateError(
-                    f"{self._who}: {tp} is not assigned; assigned are {', '.join(map(str, self._fetcher.assigned)) or 'none'}"
+                    f"{self._who}: {tp} is not assigned; assigned are "
+                    f"{', '.join(map(str, self._fetcher.assigned)) or 'none'}"
                 )
         return wanted
 

@@ -171,7 +171,8 @@ class Coordinator:
         if refusal is None:
             return None
         return UnknownTopicOrPartitionError(
-            f"{self.session.who}: {refusal}. Rows are staged for it, so nothing is committed: abort the transaction, and begin a new one"
+            f"{self.session.who}: {refusal}. Rows are staged for it, so nothing is committed: abort the "
+            "transaction, and begin a new one"
         )
 
     def end(
@@ -220,8 +221,9 @@ class Coordinator:
             watch.done("failed")
             if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
-                    f"{self.session.who}: an earlier try of its commit may have taken effect, this one met {type(error).__name__}, and the records no "
-                    "longer show what became of the first. hint: delete nothing; read its topics to see whether its rows are visible"
+                    f"{self.session.who}: an earlier try of its commit may have taken effect, this one met "
+                    f"{type(error).__name__}, and the records no longer show what became of the first. "
+                    "hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
         # First, because after an interrupt the next call must know that this transaction has ended.
@@ -263,7 +265,8 @@ class Coordinator:
         )
 
     def note_lost(self, error: BaseException) -> None:
-        """Log a warning, once for an epoch, if `error` says that another process fenced this instance or ended its transaction."""
+        """Log a warning, once for an epoch, if `error` says that another process fenced this instance or ended its
+        transaction."""
         if isinstance(error, FencedError | InvalidProducerEpochError) and self._lost_epoch != self.txn.producer_epoch:
             self._lost_epoch = self.txn.producer_epoch
             event = "producer_fenced" if isinstance(error, FencedError) else "transaction_lost"
@@ -354,7 +357,8 @@ def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
         if hint and digits != str(version):  # a date
             hint += "; if an older day may come later, use version=1 and a transactional.id for each day"
         raise InvalidRequestError(
-            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every transaction of the id{hint}"
+            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every "
+            f"transaction of the id{hint}"
         )
     return TxnVersion(version=version)
 

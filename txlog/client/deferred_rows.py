@@ -43,8 +43,10 @@ def check_one_schema(parts: Sequence[StagedPart], batch: Batch) -> None:
     last = next((part for part in reversed(parts) if part.topic_partition == batch.tp), None)
     if last is not None and last.schema_id != batch.topic.schema_id:
         raise TransactionAbortableError(
-            f"{batch.tp}: the topic's columns changed in this transaction. It has staged rows of schema {last.schema_id}, these rows have schema "
-            f"{batch.topic.schema_id} (versions of the topic), and they cannot be one batch. hint: abort the transaction, and send its rows again"
+            f"{batch.tp}: the topic's columns changed in this transaction. It has staged rows of schema "
+            f"{last.schema_id}, these rows have schema {batch.topic.schema_id} (versions of the topic), and "
+            "they cannot be one batch. "
+            "hint: abort the transaction, and send its rows again"
         )
 
 
@@ -91,7 +93,8 @@ class DeferredRows:
         return sum(len(part.payload) for part in self._parts.values())
 
     def programs(self) -> list[Program[None]]:
-        """Return the programs that write the rows which are too large to be inline, except those that have succeeded."""
+        """Return the programs that write the rows which are too large to be inline, except those that have
+        succeeded."""
         return [self._write(tp) for tp in self._large if tp not in self._parts]
 
     def _write(self, tp: TopicPartition) -> Program[None]:
@@ -103,8 +106,8 @@ class DeferredRows:
     def committed(self, views: Views) -> None:
         """Complete the futures. Call it without a lock, because callbacks run here.
 
-        Offset and timestamp are those of the markers in `views`. They are -1 where `views` have no marker with these rows:
-        another process wrote it, the transaction was skipped as a repetition, or the topic was deleted meanwhile.
+        Offset and timestamp are those of the markers in `views`. They are -1 where `views` have no marker with these
+        rows: another process wrote it, the transaction was skipped as a repetition, or the topic was deleted meanwhile.
         """
         for tp, group in self._batches.items():
             marker = self._marker(views, tp)

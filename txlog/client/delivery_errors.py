@@ -55,7 +55,8 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
         return unknown
     if isinstance(error, RetriableError):
         refused = type(error)(
-            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and nothing of it was: {problem}"
+            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and "
+            f"nothing of it was: {problem}"
         )
         refused.__cause__ = error
         return refused

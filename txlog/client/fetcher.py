@@ -38,8 +38,8 @@ COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN, PARTITION_COLUMN)
 
 _FIRST_PAUSE_MS = 1
 LOOKS_A_PAUSE = 16
-"""After this many looks the pauses double. So a row that comes t ms after another one waits for t / 16 ms at most, about:
-a consumer sees it late by a small part of the time that it has waited."""
+"""After this many looks the pauses double. So a row that comes t ms after another one waits for t / 16 ms at most,
+about: a consumer sees it late by a small part of the time that it has waited."""
 _MAX_DOUBLINGS = 31
 
 
@@ -144,7 +144,8 @@ class Fetcher:
     def plan(self) -> bool:
         """Plan a read of every partition that is known to have more rows. Return whether there was one.
 
-        Raises OffsetOutOfRangeError for a position outside of the log, UnknownTopicOrPartitionError for a deleted topic.
+        Raises OffsetOutOfRangeError for a position outside of the log, UnknownTopicOrPartitionError for a deleted
+        topic.
         """
         ranges: dict[TopicPartition, tuple[int, int | None]] = {}
         for tp, fetch in self._partitions.items():
@@ -249,7 +250,8 @@ class OneSchema:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._schemas: dict[str, tuple[pa.Schema, str | None]] = {}
-        """topic -> the columns of its batches, and the id of the topic: another topic of this name has other columns."""
+        """topic -> the columns of its batches, and the id of the topic: another topic of this name has other
+        columns."""
 
     def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of `batch` with the columns of the first batch of their topic.
@@ -274,15 +276,17 @@ class OneSchema:
             is_lost = found is None and not column.nullable
             if is_changed or is_lost or (found is not None and found.type != column.type):
                 raise SchemaMismatchError(
-                    f"topic {topic!r}: {_changed(schema, batch.schema)} while the topic was read, and the rows from here on do not have "
-                    f"the columns of those before. hint: call iterate() again, it goes on with these rows"
+                    f"topic {topic!r}: {_changed(schema, batch.schema)} while the topic was read, and the rows from "
+                    "here on do not have the columns of those before. "
+                    "hint: call iterate() again, it goes on with these rows"
                 )
             columns.append(pa.nulls(batch.num_rows, column.type) if found is None else found)
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _newest(known: TopicMetadata | None, schema: pa.Schema) -> pa.Schema:
-    """Return the newest columns that this process knows, if all of `schema`, of a read that began before, are among them."""
+    """Return the newest columns that this process knows, if all of `schema`, of a read that began before, are among
+    them."""
     newest = schema if known is None else schema_of(known.schema, None, COLUMNS)
     return newest if set(map(_identity, schema)) <= set(map(_identity, newest)) else schema
 

@@ -63,7 +63,8 @@ class GroupChanges:
             if isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
                 raise
             raise OutcomeUnknownError(
-                f"{session.who}: {what}: an earlier try may have taken effect, and this one was refused ({error.problem}). "
+                f"{session.who}: {what}: an earlier try may have taken effect, and this one was "
+                f"refused ({error.problem}). "
                 "hint: look at the group before you do it again"
             ) from error
         # One line: before it the call has not returned, and the same call joins it.

@@ -42,8 +42,9 @@ class GroupLog:
             _LOG,
             logging.WARNING,
             "group_taken_over",
-            "%s: took the group over from member %r. If that consumer still runs, its next commit fails, because a group has one "
-            "member. hint: give each consumer a group.id of its own",
+            "%s: took the group over from member %r. If that consumer still runs, its next commit fails, because "
+            "a group has one member. "
+            "hint: give each consumer a group.id of its own",
             self._who,
             before,
             group_id=self._group,

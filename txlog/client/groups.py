@@ -45,7 +45,10 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadata:
-    """A consumer's membership, for `send_offsets_to_transaction`. It fences older instances of the consumer (KIP-447)."""
+    """A consumer's membership, for `send_offsets_to_transaction`.
+
+    It fences older instances of the consumer (KIP-447).
+    """
 
     group_id: str
     generation_id: int = -1
@@ -130,8 +133,8 @@ def group_offsets(
     check_group(metadata.group_id)
     if metadata.auto_commit:
         raise IllegalStateError(
-            f"{who}: the consumer of group {metadata.group_id!r} commits its offsets by itself (enable.auto.commit), which would "
-            "tear them from this transaction; open it with enable_auto_commit=False"
+            f"{who}: the consumer of group {metadata.group_id!r} commits its offsets by itself (enable.auto.commit), "
+            "which would tear them from this transaction; open it with enable_auto_commit=False"
         )
     if metadata.generation_id > 0 and not metadata.member_id:
         raise InvalidRequestError(

@@ -1,7 +1,7 @@
 """How does a consumer share the partitions of its topics with the other members of its group (W51 to W57)?
 
-The consumer looks at the group when it polls. A thread of its own writes heartbeats, because a program may work longer on
-the rows of one poll than its session lasts.
+The consumer looks at the group when it polls. A thread of its own writes heartbeats, because a program may work longer
+on the rows of one poll than its session lasts.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Reader(Protocol):
 class SharedMembership:
     """Membership in at most one group at a time, whose members share the partitions.
 
-    The consumer's calls and the heartbeat thread use it. `_lock` guards what both change. An interrupt may end a call at any
-    line. So `_reads` alone says what this member reads, and `mend` lets the consumer follow it.
+    The consumer's calls and the heartbeat thread use it. `_lock` guards what both change. An interrupt may end a call
+    at any line. So `_reads` alone says what this member reads, and `mend` lets the consumer follow it.
     """
 
     def __init__(self, session: Session, config: ConsumerConfig, group: str, reader: Reader, watch: Watch) -> None:
@@ -399,8 +399,9 @@ class SharedMembership:
             self._listener.on_lost(lost)
         elif not self._is_replaced:
             raise CommitFailedError(
-                f"{self._session.who}: lost {count_text(len(lost), 'partition')}, because {why}. Rows since the last commit are read "
-                "again. hint: the next poll() joins the group again; with on_lost, subscribe() calls that instead"
+                f"{self._session.who}: lost {count_text(len(lost), 'partition')}, because {why}. Rows since the "
+                "last commit are read again. "
+                "hint: the next poll() joins the group again; with on_lost, subscribe() calls that instead"
             )
 
     def _tell_news(self) -> None:
@@ -415,8 +416,8 @@ class SharedMembership:
 
     def _replaced(self) -> CommitFailedError:
         return CommitFailedError(
-            f"{self._session.who}: another consumer has its group.instance.id {self._config.group_instance_id!r}. hint: close this "
-            "consumer, or give each consumer its own group.instance.id"
+            f"{self._session.who}: another consumer has its group.instance.id {self._config.group_instance_id!r}. "
+            "hint: close this consumer, or give each consumer its own group.instance.id"
         )
 
     def _hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -445,7 +446,8 @@ class SharedMembership:
         return bool(self._gone)
 
     def _time_ms(self) -> int:
-        """Return the time at which a record would judge sessions now: it is never below that of the last record (W11)."""
+        """Return the time at which a record would judge sessions now: it is never below that of the last record
+        (W11)."""
         partitions = self._session.runtime.constants.consumer_offsets_partitions
         view = self._session.views.get(offsets_partition(self._group, partitions))
         return max(self._session.clock.now_ms(), view.state.last_timestamp if view is not None else -1)

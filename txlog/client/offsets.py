@@ -106,7 +106,10 @@ def spec_of(spec: str | int | OffsetSpec) -> OffsetSpec:
 
 
 def parse_timestamps(text: str, option: str) -> OffsetSpec:
-    """Parse `{"topic": {"0": 1700000000000}}` as a spec. Raises InvalidConfigurationError with the name of the option."""
+    """Parse `{"topic": {"0": 1700000000000}}` as a spec.
+
+    Raises InvalidConfigurationError with the name of the option.
+    """
     return OffsetSpec(
         kind="timestamps", option=option, timestamps=_parse_numbers(text, option, 0, "milliseconds since 1970")
     )
@@ -228,8 +231,8 @@ def first_positions(
     rest = [tp for tp in partitions if tp not in added]
     if rest and policy == "none":
         raise NoOffsetForPartitionError(
-            f"{session.who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; seek, commit an offset, "
-            "or set auto.offset.reset to earliest or latest"
+            f"{session.who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; "
+            "seek, commit an offset, or set auto.offset.reset to earliest or latest"
         )
     new = [tp for tp in partitions if tp in added]
     return {**edges(session, new, "earliest", isolation), **edges(session, rest, policy, isolation)}
@@ -294,7 +297,8 @@ def offsets_for_times(
 
 
 def milliseconds(time: int | datetime.datetime, what: str) -> int:
-    """Return a time as milliseconds since 1970. A datetime needs a time zone; it is rounded up, as append times are whole.
+    """Return a time as milliseconds since 1970. A datetime needs a time zone; it is rounded up, as append times are
+    whole.
 
     Raises InvalidRequestError, beginning with `what`.
     """
@@ -337,7 +341,8 @@ def raise_committed(
 
     The condition is checked where the record is appended. Raises UnstableOffsetCommitError or
     ConcurrentTransactionsError while an undecided transaction holds other offsets, CommitFailedError if others
-    committed first MAX_RAISES times in a row, or if the group has members and the job may not be `beside_members` (W57).
+    committed first MAX_RAISES times in a row, or if the group has members and the job may not be `beside_members`
+    (W57).
     """
     check_group(group)
     for attempt in range(MAX_RAISES):
@@ -378,7 +383,8 @@ def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = 
         removed = " Retention (retention.ms and retention.bytes of the topic) or a deletion removed the rows below."
         advice += "; retention.hold.groups keeps rows that a consumer group has not read"
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}.{removed} hint: choose an offset in that range{advice}"
+        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}.{removed} "
+        f"hint: choose an offset in that range{advice}"
     )
 
 
@@ -390,7 +396,8 @@ def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
     if lacking:
         also = f", but names {', '.join(map(str, foreign[:5]))}, which is not read" if foreign else ""
         raise InvalidConfigurationError(
-            f"{spec.option} must name every partition that is read, and lacks {', '.join(map(str, lacking[:5]))}{also}{hint}"
+            f"{spec.option} must name every partition that is read, and lacks "
+            f"{', '.join(map(str, lacking[:5]))}{also}{hint}"
         )
     if foreign:
         raise InvalidConfigurationError(

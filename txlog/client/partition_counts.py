@@ -18,7 +18,8 @@ class PartitionCounts:
     def __init__(self, session: Session, partitions: Collection[TopicPartition] = ()) -> None:
         self._session = session
         self._first: Mapping[str, int] = Counter(tp.topic for tp in partitions)
-        """The numbers when the consumer subscribed, or that the group knew then. Rows of later partitions are all new."""
+        """The numbers when the consumer subscribed, or that the group knew then. Rows of later partitions are all
+        new."""
         self.now: Mapping[str, int] = self._first
 
     def begin_at(self, row: GroupRow | None) -> None:

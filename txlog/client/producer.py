@@ -143,15 +143,15 @@ class Producer:
         between batches.
 
         Rows wait for others (`linger.ms`), and in a transaction for the commit while they are at most 2 MiB. A thread
-        that asks for their future or flushes sends them at once. If the transaction's version was committed before, rows
-        are dropped, also those that do not fit the topic any more, and the future's result has no offset.
+        that asks for their future or flushes sends them at once. If the transaction's version was committed before,
+        rows are dropped, also those that do not fit the topic any more, and the future's result has no offset.
 
         `on_delivery(error, metadata)` is called once, as a callback of the future: one of the two is None.
 
         If this call raises, no row was sent. Raises:
 
-        * SchemaMismatchError with the column, the expected and the found type; also if a name of the topic means another
-          column now than when this producer first wrote to the topic.
+        * SchemaMismatchError with the column, the expected and the found type; also if a name of the topic means
+          another column now than when this producer first wrote to the topic.
         * UnknownTopicOrPartitionError.
         * IllegalStateError, also while another thread ends the transaction.
         * TxlogTimeoutError if too many rows wait already.
@@ -256,8 +256,8 @@ class Producer:
         """Commit a group's offsets (the next to read) with this transaction, and only with it.
 
         A consumer's `group_metadata()` fences older instances of that consumer. `expected` are the committed offsets
-        that the job started from (None: there was none). The offsets are written now, as pending. With `staged=True` the
-        commit writes them as its first step (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
+        that the job started from (None: there was none). The offsets are written now, as pending. With `staged=True`
+        the commit writes them as its first step (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
 
         Raises:
 
@@ -278,7 +278,8 @@ class Producer:
 
         `version` numbers the transaction. If it is not above the id's last committed version, the transaction is not
         committed and its rows never become visible. Then the result has `skipped`, and a message is logged: at
-        INFO for the last version again, at WARNING for a lower one (PROTOCOL.md, "Transaction versions"). An empty transaction without a version writes nothing.
+        INFO for the last version again, at WARNING for a lower one (PROTOCOL.md, "Transaction versions"). An empty
+        transaction without a version writes nothing.
 
         Raises:
 
@@ -287,7 +288,7 @@ class Producer:
         * InvalidProducerEpochError: a time-out, an operator or a newer instance ended the transaction; abort.
         * UnknownTopicOrPartitionError: a topic of its rows was deleted; abort.
         * TxlogTimeoutError: rows still wait; call this again, or abort.
-        * OutcomeUnknownError: the decision was attempted; call this again, or `abort_transaction`, which finds out what won.
+        * OutcomeUnknownError: the decision was attempted; call this or `abort_transaction`, which finds out what won.
         """
         with self._turn("commit_transaction"):
             return self._transactions.commit(version)
@@ -304,7 +305,7 @@ class Producer:
             self._transactions.abort()
 
     def transaction(self, version: int | TxnVersion | None = None) -> TransactionScope:
-        """Run a `with` block in a transaction: committed at its end, aborted if it raises. `scope.result` has the outcome.
+        """Run a `with` block in a transaction: committed at its end, aborted if it raises. `scope.result` says which.
 
         Raises what `commit_transaction` raises. If the commit ends in an OutcomeUnknownError, call
         `commit_transaction()` on this producer: it joins the commit made here.
@@ -430,15 +431,16 @@ class Producer:
         """Wait until no call of another thread has the turn, and mend an interrupted one. Requires the lock."""
         if not self._sender.wait(self._guard.is_free, self._sender.deadline_ms()):
             raise TxlogTimeoutError(
-                f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}. hint: call close() again"
+                f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}. "
+                "hint: call close() again"
             )
         self._mend()  # here, because the turn of `close` itself is not free later
 
     def _refuse_inside(self, call: str) -> None:
         if self._sender.runs_callbacks:
             raise IllegalStateError(
-                f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that runs the callback. "
-                "hint: call it in another thread"
+                f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that "
+                "runs the callback. hint: call it in another thread"
             )
         # Rows may be made while they are read: a send has added none before.
         methods, frame = (Producer.send, Producer.flush), sys._getframe(1).f_back

@@ -45,7 +45,8 @@ _ADVICE: dict[State, str] = {
     "UNINITIALIZED": "call init_transactions() first",
     "READY": "no transaction is open. hint: call begin_transaction() first",
     "IN_TRANSACTION": "a transaction is open. hint: commit or abort it first",
-    "COMMITTING": "the outcome of a commit is still unknown. hint: call commit_transaction() again, or abort_transaction(), which tells what won",
+    "COMMITTING": "the outcome of a commit is still unknown. "
+    "hint: call commit_transaction() again, or abort_transaction(), which tells what won",
     "ABORTING": "an abort has not finished. hint: call abort_transaction() again",
     "CLOSED": "the producer is closed; make a new one",
 }

@@ -86,8 +86,8 @@ class ReadTask:
     This is not possible for a part of a cleaned run that was cut by rows.
     """
     last_end: int | None = None
-    """Where the whole read of the partition ends, if the reader reads nothing behind it, as a table does. None: it goes on
-    there, as a consumer does."""
+    """Where the whole read of the partition ends, if the reader reads nothing behind it, as a table does. None: it goes
+    on there, as a consumer does."""
 
     @property
     def rows(self) -> int:
@@ -154,8 +154,8 @@ def tasks(
 ) -> tuple[ReadTask, ...]:
     """Return a task for each plan, with the topic's newest schema that the plans need.
 
-    `fields` are the columns that the caller knows; None: the newest. Names in `columns` are theirs, also if they have other
-    names since.
+    `fields` are the columns that the caller knows; None: the newest. Names in `columns` are theirs, also if they have
+    other names since.
 
     Empty plans give tasks without pieces. With a `cut`, raises InvalidRequestError if a plan is not of this cut. Raises
     SchemaMismatchError for an unknown column.
@@ -227,8 +227,8 @@ def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
 def topic_for(runtime: Runtime, plan: ReadPlan) -> TopicMetadata:
     """Return the topic's metadata, at least as new as the schema of every piece.
 
-    Raises as `topic_of_rows`, and UnknownTopicOrPartitionError if the plan is of a deleted topic of this name. The check
-    costs one GET if the oldest rows have other columns than the topic has now, once in a process.
+    Raises as `topic_of_rows`, and UnknownTopicOrPartitionError if the plan is of a deleted topic of this name. The
+    check costs one GET if the oldest rows have other columns than the topic has now, once in a process.
     """
     versions = [piece.schema_id for piece in plan.pieces]
     topic = topic_of_rows(runtime, plan.topic_partition, max(versions, default=0))
@@ -355,8 +355,9 @@ def _check_compacted(task: ReadTask, plan: ReadPlan) -> None:
         compacted = read.index.compacted
         if name.base_offset < task.end and compacted is not msgspec.UNSET and compacted.end_offset > task.last_end:
             raise InvalidRequestError(
-                f"{task.topic_partition}: while offsets below {task.last_end} were read, a compaction removed rows of them that have newer "
-                f"rows below {compacted.end_offset}, and the files of before were deleted after delete.grace.ms. hint: read again"
+                f"{task.topic_partition}: while offsets below {task.last_end} were read, a compaction removed rows of "
+                f"them that have newer rows below {compacted.end_offset}, and the files of before were deleted after "
+                "delete.grace.ms. hint: read again"
             )
 
 

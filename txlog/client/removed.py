@@ -29,7 +29,8 @@ class Removed:
     offsets: int
     """How many of these offsets may have held rows that the reader would have got."""
     by_deletion: bool
-    """Whether a deletion of the topic set this log start. Then all rows of the topic that exists now are still there."""
+    """Whether a deletion of the topic set this log start. Then all rows of the topic that exists now are still
+    there."""
 
 
 def removed_offsets(session: Session, view: PartitionView, start: int, isolation: IsolationLevel) -> Removed:
@@ -100,8 +101,8 @@ def _end_of_rows(tp: TopicPartition, read: ReadIndex, end: int, isolation: Isola
 def _begins_at_deletion(view: PartitionView, read: ReadIndex) -> bool:
     """Return whether the record before the log start is that of a deletion, or may be.
 
-    A cleaned run no longer shows it. Retention usually moves the log start to the end of a run, and a reader that begins
-    at the log start loses nothing.
+    A cleaned run no longer shows it. Retention usually moves the log start to the end of a run, and a reader that
+    begins at the log start loses nothing.
     """
     base = view.state.log_start_offset - 1
     if not view.state.deleted_version or read.index.base_offset > base:

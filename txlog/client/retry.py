@@ -157,7 +157,8 @@ class RetryPolicy:
     def _in_doubt(self, what: str, error: TxlogError) -> OutcomeUnknownError:
         """Return the error of a call whose last try was refused, but whose first try may have taken effect."""
         return OutcomeUnknownError(
-            f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was refused ({error.problem}). "
+            f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was "
+            f"refused ({error.problem}). "
             "hint: look at what is there before you do it again"
         )
 

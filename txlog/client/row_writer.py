@@ -45,7 +45,8 @@ class RowWriter:
     """Write rows inline or to a file. Thread-safe."""
 
     def __init__(self, runtime: Runtime, call: Layer, names: ColumnNames | None = None) -> None:
-        """`names` are what the writer's columns meant until now; None for rows that already have the topic's columns."""
+        """`names` are what the writer's columns meant until now; None for rows that already have the topic's
+        columns."""
         self._runtime = runtime
         self._call = call
         self._names = names
@@ -71,8 +72,8 @@ class RowWriter:
     def rows(self, topic: TopicMetadata, data: object) -> Rows:
         """Return rows that a program gives with the columns of this version of the topic.
 
-        Raises SchemaMismatchError, also for a column whose name has meant another one before, and for rows that were read
-        from this topic before such a change.
+        Raises SchemaMismatchError, also for a column whose name has meant another one before, and for rows that were
+        read from this topic before such a change.
         """
         if self._names is not None:
             self._names.check_rows(topic, data)
@@ -133,8 +134,8 @@ def check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]
     keyless = np.logical_and.reduce(nulls)
     if bool(keyless.any()):
         raise SchemaMismatchError(
-            f"topic {topic.topic!r} is compacted: row {int(np.argmax(keyless))} has no key ({', '.join(key_columns)} is null), "
-            f"{count_text(int(keyless.sum()), 'row')} in all; expected a key in every row"
+            f"topic {topic.topic!r} is compacted: row {int(np.argmax(keyless))} has no key ({', '.join(key_columns)} "
+            f"is null), {count_text(int(keyless.sum()), 'row')} in all; expected a key in every row"
         )
 
 

@@ -39,8 +39,8 @@ JOINED_BATCHES = 512
 
 SMALL_FILE_BYTES = 256 * 2**10
 FILES_AT_ONCE = 8
-"""So many neighbouring files are read at once, if each has at most SMALL_FILE_BYTES and SMALL_ROWS. A small file can hold
-many rows that repeat a value, which are large in memory."""
+"""So many neighbouring files are read at once, if each has at most SMALL_FILE_BYTES and SMALL_ROWS. A small file can
+hold many rows that repeat a value, which are large in memory."""
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
@@ -65,9 +65,9 @@ def read_pieces(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
 
-    `written` has the columns of each version that the pieces name (R14, R21). It may be empty for a topic whose columns were
-    only added: then `fields` are at least as new as those of every piece. Raises SchemaMismatchError if rows can have values
-    that `fields` cannot hold.
+    `written` has the columns of each version that the pieces name (R14, R21). It may be empty for a topic whose columns
+    were only added: then `fields` are at least as new as those of every piece. Raises SchemaMismatchError if rows can
+    have values that `fields` cannot hold.
 
     With `digests` every byte of the files is read and compared with its digest in the log. With `run`, a driver's,
     several small files are read at once. Row groups without a row that `keep` keeps are skipped; the
@@ -143,9 +143,11 @@ def _read_file(
         )
     except MissingObjectError as error:
         raise MissingObjectError(
-            f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing ({error.problem}). A "
-            "read that takes longer than delete.grace.ms must begin again. Otherwise another program than txlog deleted it. hint: run `txlog "
-            "fsck`, which lists the missing objects; restore the file from a copy, or start to read after these offsets"
+            f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing "
+            f"({error.problem}). A read that takes longer than delete.grace.ms must begin again. Otherwise another "
+            "program than txlog deleted it. "
+            "hint: run `txlog fsck`, which lists the missing objects; restore the file from a copy, or start to "
+            "read after these offsets"
         ) from error
 
 

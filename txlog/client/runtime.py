@@ -160,7 +160,10 @@ class Runtime:
             self.patiently("reading txlog.json", lambda: stores.check_store(ctx))
 
     def require_store(self) -> StoreDescriptor:
-        """Return the store's descriptor. Raises NotAStoreError while the location is empty: only a topic makes a store."""
+        """Return the store's descriptor.
+
+        Raises NotAStoreError while the location is empty: only a topic makes a store.
+        """
         if (descriptor := self.descriptor) is None:
             raise NotAStoreError(
                 f"{self.where} is empty, there is no store yet; check the URL, or create a topic first"
@@ -199,7 +202,8 @@ class Runtime:
             else:
                 if self.descriptor is None:
                     raise UnknownTopicOrPartitionError(
-                        f"topic {name!r} does not exist: {self.where} is empty, there is no store yet. Check the URL, or create the topic"
+                        f"topic {name!r} does not exist: {self.where} is empty, there is no store yet. Check the "
+                        "URL, or create the topic"
                     )
                 metadata = self._look_up(f"looking up topic {name!r}", lambda: topic_protocol.describe_topic(name))
         except UnknownTopicOrPartitionError:
@@ -225,7 +229,8 @@ class Runtime:
                     version = self.patiently(what, partial(topic_protocol.earlier_version, topic.topic, number))
                 if version.topic_id != topic.topic_id:
                     raise UnknownTopicOrPartitionError(
-                        f"topic {topic.topic!r} was deleted and created again (version {topic.number}): these rows are of the deleted topic"
+                        f"topic {topic.topic!r} was deleted and created again (version {topic.number}): these rows "
+                        "are of the deleted topic"
                     )
                 held = written_schema(version)
                 with self._lock:
@@ -247,7 +252,8 @@ class Runtime:
             try:
                 roll = self.settings.roll_policy(metadata)
             except InvalidConfigurationError:
-                # A reader needs no setting (PROTOCOL.md, R4). A writer reads the settings again and gets the error then.
+                # A reader needs no setting (PROTOCOL.md, R4). A writer reads the settings again and gets the error
+                # then.
                 roll = RollPolicy()
         with self._lock:
             # New mappings, because contexts of other threads hold the old ones.
@@ -287,7 +293,10 @@ class Runtime:
         return self.run(topic_protocol.is_recreated(topic))
 
     def partition(self, topic: str, partition: int, max_age_ms: int | None = None) -> TopicPartition:
-        """Return the partition. Raises UnknownTopicOrPartitionError with the valid range if the topic does not have it."""
+        """Return the partition.
+
+        Raises UnknownTopicOrPartitionError with the valid range if the topic does not have it.
+        """
         return check_partition(self.topic(topic, max_age_ms), partition)
 
     def partitions(self, topic: str, max_age_ms: int | None = None) -> tuple[TopicPartition, ...]:
@@ -371,17 +380,22 @@ def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:
     """Return partition `partition` of `topic`. Raises UnknownTopicOrPartitionError with the valid range."""
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < topic.partitions:
         raise UnknownTopicOrPartitionError(
-            f"topic {topic.topic!r} has no partition {partition!r}: it has {topic.partitions}, numbered 0 to {topic.partitions - 1}"
+            f"topic {topic.topic!r} has no partition {partition!r}: it has {topic.partitions}, numbered 0 "
+            f"to {topic.partitions - 1}"
         )
     return TopicPartition(topic.topic, partition)
 
 
 def check_columns(topic: TopicMetadata, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `columns` if the topic has them all. Raises SchemaMismatchError with the name of the most similar column."""
+    """Return `columns` if the topic has them all.
+
+    Raises SchemaMismatchError with the name of the most similar column.
+    """
     known = [field.name for field in topic.schema]
     for column in columns:
         if column not in known:
             raise SchemaMismatchError(
-                f"topic {topic.topic!r} has no column {column!r}.{nearest(column, known)} Its columns are {', '.join(known)}"
+                f"topic {topic.topic!r} has no column {column!r}.{nearest(column, known)} Its "
+                f"columns are {', '.join(known)}"
             )
     return columns

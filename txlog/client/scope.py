@@ -24,7 +24,8 @@ class Transactional(Protocol):
 class TransactionScope:
     """The value of `with producer.transaction() as txn`; `result` is set after the block.
 
-    A generator would not do: Python ends an interrupted one at any later time, and would abort another transaction then.
+    A generator would not do: Python ends an interrupted one at any later time, and would abort another transaction
+    then.
     """
 
     def __init__(self, producer: Transactional, state: ProducerState, version: int | TxnVersion | None) -> None:
@@ -61,7 +62,10 @@ class TransactionScope:
 
 
 class TransactionCall:
-    """One transaction call. If an interrupt ends it, `TransactionManager.call` still names it: the next call mends that."""
+    """One transaction call.
+
+    If an interrupt ends it, `TransactionManager.call` still names it: the next call mends that.
+    """
 
     def __init__(self, turn: AbstractContextManager[None], transactions: TransactionManager, call: Call) -> None:
         self._turn = turn

@@ -54,7 +54,10 @@ _Way: TypeAlias = Literal["eager", "staged", "deferred"]
 
 
 class Sender:
-    """The thread and its work. `lock` guards everything here and the producer's state; `condition` uses the same lock."""
+    """The thread and its work.
+
+    `lock` guards everything here and the producer's state; `condition` uses the same lock.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,8 @@ class Sender:
         self._way_of_many: _Way = "staged" if config.staged else "eager"
         """What becomes of rows that cannot wait for the commit."""
         self._way: _Way = "eager"
-        """What becomes of the rows of the open transaction: they are appended, written to files, or wait for the commit."""
+        """What becomes of the rows of the open transaction: they are appended, written to files, or wait for the
+        commit."""
         self._settling: tuple[threading.Thread, FrameType] | None = None
         """The thread that completes futures, and its function. An interrupt may end that without a reset."""
         self._committing = False

@@ -1,8 +1,8 @@
 """How does a client call the protocol: with which views, how many retries, and until when?
 
-A session holds one client's views in an immutable mapping, which is replaced by the result of a call. A held view may be
-stale, but it is never wrong. So a call that fails leaves what it has read until then, and its repetition does not start
-over. Calls that may be repeated are retried with back-off until the call's time is up.
+A session holds one client's views in an immutable mapping, which is replaced by the result of a call. A held view may
+be stale, but it is never wrong. So a call that fails leaves what it has read until then, and its repetition does not
+start over. Calls that may be repeated are retried with back-off until the call's time is up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which members of a group has this process found silent for their session (W53)?
 
-A clock that is wrong, of this process or of another one, must not end the session of a member that lives. So this process
-waits on its own monotonic clock, from the look that showed it the member's last heartbeat. Kafka's coordinator does the same.
+A clock that is wrong, of this process or of another one, must not end the session of a member that lives. So this
+process waits on its own monotonic clock, from the look that showed it the member's last heartbeat. Kafka's coordinator
+does the same.
 """
 
 from __future__ import annotations

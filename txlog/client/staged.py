@@ -76,8 +76,8 @@ class StagedTransaction:
         called with the id's record first. If it raises, everything stays as it was and no instance is fenced.
 
         `last` is what the last `commit` of the id in this process returned. If no other process has changed the record
-        since, there is nothing to finish and no instance to fence. Then that instance goes on, without an init. Give each
-        `last` only once, so that an instance has only one transaction at a time.
+        since, there is nothing to finish and no instance to fence. Then that instance goes on, without an init. Give
+        each `last` only once, so that an instance has only one transaction at a time.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
         InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,
@@ -185,8 +185,8 @@ class StagedTransaction:
         """
         with self._guard.take("commit"):
             result = self._commit((tuple(parts), tuple(offsets), version), compression)
-        # One line: before it the call has not returned, and the next call returns this result. After it, this is the next
-        # transaction.
+        # One line: before it the call has not returned, and the next call returns this result. After it, this is the
+        # next transaction.
         self._asked = self._coordinator.ended = None; return result  # fmt: skip # noqa: E702
 
     def _commit(self, asked: _Asked, compression: str | None) -> EndResult:
@@ -194,8 +194,9 @@ class StagedTransaction:
         is_lost = ended is not None and ended.txn.last_outcome != "commit" and not ended.skipped
         if is_lost or self._asked not in (None, asked):
             raise IllegalStateError(
-                f"transactional.id {self.transactional_id!r}: an interrupt or an unknown outcome has ended an earlier call for this transaction, and "
-                "this commit() is another one. hint: repeat that call, or call abort(), which tells whether the transaction is committed"
+                f"transactional.id {self.transactional_id!r}: an interrupt or an unknown outcome has ended an earlier "
+                "call for this transaction, and this commit() is another one. "
+                "hint: repeat that call, or call abort(), which tells whether the transaction is committed"
             )
         if ended is not None:  # a second decision would publish the same rows again
             self._attempted = False
@@ -212,7 +213,8 @@ class StagedTransaction:
         wanted = txn_version(version)
         if wanted is not None and self.drawn:
             raise InvalidRequestError(
-                f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
+                f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one "
+                f"({self.transactional_id}) is forgotten after the commit"
             )
         job = f"transactional.id {self.transactional_id!r}"
         given = [sent.of_job(job, beside_members=self._beside_members) for sent in offsets if sent.offsets]

@@ -7,8 +7,8 @@ partition. A file is written when the task ends, or earlier when too many rows a
 Nothing here appends: the files belong to no log until the transaction that lists them commits. A task that died leaves
 files that no record ever names (PROTOCOL.md, "Staged").
 
-A commit record has its rows in one place: in files, or inline. So `settle_inline` joins the inline rows of several tasks
-or frames for one partition. The order of parts is kept.
+A commit record has its rows in one place: in files, or inline. So `settle_inline` joins the inline rows of several
+tasks or frames for one partition. The order of parts is kept.
 
 Another writer, such as Spark's own, fills the transaction's folder
 `<topic>/staged/<producer id>-<epoch>-<unique>/_partition=<n>/`. No file is moved or copied. `read_staged_folder` lists
@@ -54,8 +54,8 @@ _FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 class StagedFiles:
     """Collect rows for one transaction and write them. Not thread-safe; each task has its own.
 
-    An interrupted `add` has added nothing, and an interrupted `finish` goes on when it is called again. A file that such a
-    call has written may stay in the store. No record names it.
+    An interrupted `add` has added nothing, and an interrupted `finish` goes on when it is called again. A file that
+    such a call has written may stay in the store. No record names it.
     """
 
     def __init__(
@@ -92,8 +92,9 @@ class StagedFiles:
             # Rows are joined by place, so a column of another version could take the place of an older one.
             if buffer.topic.schema_id != topic.schema_id:
                 raise SchemaMismatchError(
-                    f"{topic.topic}-{partition}: rows for version {topic.schema_id} of the topic's columns cannot follow rows for version "
-                    f"{buffer.topic.schema_id}: the columns changed while the rows were written. Nothing was published. hint: write again"
+                    f"{topic.topic}-{partition}: rows for version {topic.schema_id} of the topic's columns cannot "
+                    f"follow rows for version {buffer.topic.schema_id}: the columns changed while the rows were "
+                    "written. Nothing was published. hint: write again"
                 )
             buffers[topic.topic, partition] = replace(
                 buffer, tables=(*buffer.tables, part), bytes=buffer.bytes + part.nbytes
@@ -158,7 +159,10 @@ class _Buffer:
 
 
 def _split(table: pa.Table, partitions: int | NDArray[np.int32]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of each partition, in their order. They are copies, so that writing a partition frees its memory."""
+    """Yield the rows of each partition, in their order.
+
+    They are copies, so that writing a partition frees its memory.
+    """
     if table.num_rows == 0:
         return
     if isinstance(partitions, int):
@@ -262,7 +266,8 @@ class _Settler:
 
 
 def read_staged_folder(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
-    """Return the rows below `folder` (`names.staged_folder`) by partition, files in the order of the numbers in their names.
+    """Return the rows below `folder` (`names.staged_folder`) by partition, files in the order of the numbers in their
+    names.
 
     The result is empty if the folder is empty. From here on the rows survive a power cut. Raises:
 
@@ -301,7 +306,8 @@ def _listed(runtime: Runtime, topic: TopicMetadata, folder: str) -> list[tuple[i
         partition = int(match[1])
         if partition >= topic.partitions:
             raise UnknownTopicOrPartitionError(
-                f"{topic.topic}/{folder}{inner}: topic {topic.topic!r} has {count_text(topic.partitions, 'partition')}, numbered 0 to {topic.partitions - 1}"
+                f"{topic.topic}/{folder}{inner}: topic {topic.topic!r} has "
+                f"{count_text(topic.partitions, 'partition')}, numbered 0 to {topic.partitions - 1}"
             )
         # A store lists -c1000 before -c101, but the writer has filled these files in the order of their numbers.
         for name in sorted(runtime.store.list(f"{topic.topic}/{folder}{inner}"), key=_by_number):
@@ -309,8 +315,8 @@ def _listed(runtime: Runtime, topic: TopicMetadata, folder: str) -> list[tuple[i
             if parse_rows_path(path) is not None:
                 found.append((partition, path))
             elif not name.startswith(_HIDDEN) or name.endswith("/"):
-                # A committer works in a hidden folder (`_temporary/`, `__magic/`), here if Spark wrote to one partition's
-                # folder. If it is still there, rows may be in it.
+                # A committer works in a hidden folder (`_temporary/`, `__magic/`), here if Spark wrote to one
+                # partition's folder. If it is still there, rows may be in it.
                 raise _strange(f"{topic.topic}/{path}", "files <name>.parquet")
     return found
 
@@ -322,6 +328,6 @@ def _by_number(name: str) -> list[tuple[int, str]]:
 
 def _strange(path: str, expected: str) -> CorruptLogError:
     return CorruptLogError(
-        f"{path}: a job that has ended leaves only {expected} here; does another one write to the same folder, or does Spark's "
-        "committer keep rows elsewhere? Nothing was published"
+        f"{path}: a job that has ended leaves only {expected} here; does another one write to the same folder, or "
+        "does Spark's committer keep rows elsewhere? Nothing was published"
     )

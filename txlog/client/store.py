@@ -239,14 +239,14 @@ class Store:
     ) -> TopicDescription:
         """Change settings, add partitions (never fewer), append nullable columns (a pyarrow.Schema of them).
 
-        The arguments from `rename_columns` on change columns by their ids, in a call without settings and partitions. This
-        needs a store with the feature `schema-evolution`. Older rows are not rewritten. A field in a struct is named like
-        `address.city`, and the children of lists and maps are `element` and `value`. Columns are named as they are before
-        the call, except in `add_fields` and `column_order`.
+        The arguments from `rename_columns` on change columns by their ids, in a call without settings and partitions.
+        This needs a store with the feature `schema-evolution`. Older rows are not rewritten. A field in a struct is
+        named like `address.city`, and the children of lists and maps are `element` and `value`. Columns are named as
+        they are before the call, except in `add_fields` and `column_order`.
 
         * `rename_columns` maps names to new ones. Two columns can swap their names.
-        * `set_types` maps columns to wider types: `{"qty": "int64"}`. A wider integer moves the keys of programs that name
-          the column in `send(key=...)`.
+        * `set_types` maps columns to wider types: `{"qty": "int64"}`. A wider integer moves the keys of programs that
+          name the column in `send(key=...)`.
         * `add_fields` maps structs to a pyarrow.Schema of their new fields.
         * `column_defaults` maps new columns to the value that older rows have; otherwise it is null.
         * `column_order` names the columns that come first, in that order.
@@ -281,7 +281,8 @@ class Store:
         if wanted.need_ids:
             if config or remove_config or partitions is not None:
                 raise InvalidRequestError(
-                    f"topic {name!r}: one call changes columns by id, another one settings and partitions; make two calls"
+                    f"topic {name!r}: one call changes columns by id, another one settings and "
+                    "partitions; make two calls"
                 )
             runtime.ensure_writable()
             return self._remember(alter_columns(runtime, name, wanted, allow_key_movement=allow_key_movement))
@@ -465,8 +466,8 @@ def _check_serves(found: TopicMetadata, asked: Sequence[SchemaField], former: Ca
         return
     raise SchemaMismatchError(
         f"topic {found.topic!r} exists already, with another schema: {what}. Its columns are "
-        f"{', '.join(f'{field.name} {describe_type(field)}' for field in found.schema)}. hint: ask for these, add columns with "
-        "alter_topic, or choose another name"
+        f"{', '.join(f'{field.name} {describe_type(field)}' for field in found.schema)}. "
+        "hint: ask for these, add columns with alter_topic, or choose another name"
     )
 
 

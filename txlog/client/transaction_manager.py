@@ -47,8 +47,8 @@ _LOG = logging.getLogger(__name__)
 SETTLE_MS = 5000
 """How long `close` tries to end a transaction whose commit has an unknown outcome."""
 _COMMIT_AGAIN = (
-    "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and before this "
-    "producer is closed"
+    "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and "
+    "before this producer is closed"
 )
 
 
@@ -93,8 +93,9 @@ class TransactionManager:
         elif self.call == "send_offsets_to_transaction" and state.state == "IN_TRANSACTION":
             state.fail(
                 TransactionAbortableError(
-                    f"{self._who}: an interrupt ended send_offsets_to_transaction() before it had finished, so the transaction may have these "
-                    "offsets or not. hint: call abort_transaction(), and repeat the transaction"
+                    f"{self._who}: an interrupt ended send_offsets_to_transaction() before it had finished, so the "
+                    "transaction may have these offsets or not. "
+                    "hint: call abort_transaction(), and repeat the transaction"
                 )
             )
         elif self.call == "abort_transaction" and state.state == "READY":
@@ -289,7 +290,8 @@ class TransactionManager:
         with self._lock:
             if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
                 raise TxlogTimeoutError(
-                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}. hint: call abort_transaction() again"
+                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}. "
+                    "hint: call abort_transaction() again"
                 )
             self.check_fatal()
             self._sender.drop_waiting(reason)  # a batch that waits for a retry
@@ -313,7 +315,8 @@ class TransactionManager:
         self._end(None if committed else reason)
         if committed:
             raise IllegalStateError(
-                f"{self._who}: the transaction cannot be aborted: it is committed, and all of its rows and offsets are visible"
+                f"{self._who}: the transaction cannot be aborted: it is committed, and all of its "
+                "rows and offsets are visible"
             )
 
     def end_open(self) -> None:
@@ -344,9 +347,11 @@ class TransactionManager:
             raise
         except TxlogError as error:
             raise OutcomeUnknownError(
-                f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error.problem}). If it was not, "
-                f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
-                f"`txlog transactions describe {self._config.transactional_id}`; the next init_transactions ends an undecided one"
+                f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided "
+                f"({error.problem}). If it was not, readers wait until it times out (transaction.timeout.ms = "
+                f"{self._config.transaction_timeout_ms}). "
+                f"hint: see `txlog transactions describe {self._config.transactional_id}`; the next "
+                "init_transactions ends an undecided one"
             ) from error
         closed = f"{self._who}: the rows are not visible, because it was closed before their commit was decided"
         self._end(None if committed else TransactionAbortedError(closed))
@@ -354,8 +359,8 @@ class TransactionManager:
     def _is_committed_instead(self, limit_ms: int | None = None) -> bool:
         """Abort at the coordinator, and return whether the transaction is committed all the same.
 
-        A Ctrl-C may have reached an earlier call after its end had succeeded. The coordinator is then in the next epoch,
-        and another end would be that of the next transaction.
+        A Ctrl-C may have reached an earlier call after its end had succeeded. The coordinator is then in the next
+        epoch, and another end would be that of the next transaction.
         """
         ended = self._coordinator.ended
         if ended is None:
@@ -373,8 +378,8 @@ class TransactionManager:
             return None
         unsent = f" ({count_text(rows, 'row')} of it had yet to be written)" if rows else ""
         left = (
-            f". It is left to time out (transaction.timeout.ms = {self._config.transaction_timeout_ms}), and holds readers back until "
-            "it is ended; close() would have aborted it at once"
+            f". It is left to time out (transaction.timeout.ms = {self._config.transaction_timeout_ms}), and holds "
+            "readers back until it is ended; close() would have aborted it at once"
         )
         return (
             f", and its transaction was not committed: nothing of it will be visible{unsent}{left if attempted else ''}"
@@ -405,7 +410,8 @@ class TransactionManager:
         """Return the error of a call that waits for such rows."""
         if self._sender.undecided is None:
             return TransactionAbortedError(
-                f"{self._who}: the transaction is being aborted, so the rows will not be visible. hint: call abort_transaction() again"
+                f"{self._who}: the transaction is being aborted, so the rows will not be visible. "
+                "hint: call abort_transaction() again"
             )
         return OutcomeUnknownError(
             f"{self._who}: the outcome of its commit is unknown, so it is not known whether the rows are in the log. "
@@ -451,8 +457,9 @@ class TransactionManager:
     def _set_version(self, version: TxnVersion | None) -> None:
         if self.repeats and version != self._version:
             raise InvalidRequestError(
-                f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows were dropped; it cannot be "
-                f"committed as {version}. hint: abort, and begin one with that version"
+                f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows "
+                f"were dropped; it cannot be committed as {version}. "
+                "hint: abort, and begin one with that version"
             )
         self._version = version
 

@@ -88,6 +88,7 @@ def awaited_text(awaited: Mapping[str, Collection[TopicPartition]]) -> str:
     )
     others = f" (and for {count_text(len(awaited) - 1, 'other member')})" if len(awaited) > 1 else ""
     return (
-        f"waits for member {name!r}{others}, which {why}. It ends when that member polls again, or when its session is over "
-        "(session.timeout.ms). hint: a consumer that is killed and started again with the same group.instance.id does not wait"
+        f"waits for member {name!r}{others}, which {why}. It ends when that member polls again, or when its session "
+        "is over (session.timeout.ms). "
+        "hint: a consumer that is killed and started again with the same group.instance.id does not wait"
     )

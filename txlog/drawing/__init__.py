@@ -1,4 +1,5 @@
 """How does a store look? Drawings and pages, made from plain values.
 
-Nothing here knows a store, a file or the network. The drawings need matplotlib (the extra `page`); everything else does not.
+Nothing here knows a store, a file or the network. The drawings need matplotlib (the extra `page`); everything else does
+not.
 """

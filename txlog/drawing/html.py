@@ -56,12 +56,14 @@ _STYLE = (
 @media (prefers-color-scheme: dark) {{.txlog {{{_variables(1)}}}}}
 """
     + """
-.txlog {background:var(--tx-ground);color:var(--tx-text);font:15px/1.5 system-ui,sans-serif;padding:1px 1rem;overflow-wrap:anywhere}
+.txlog {background:var(--tx-ground);color:var(--tx-text);font:15px/1.5 system-ui,sans-serif;padding:1px 1rem;
+  overflow-wrap:anywhere}
 .txlog h1 {font-size:1.5rem;margin:1rem 0 0;line-height:1.25}
 .txlog h2 {font-size:1.15rem;margin:2rem 0 .3rem}
 .txlog h3 {font-size:1rem;margin:1.2rem 0 .2rem}
 .txlog p {margin:.2rem 0 .6rem;color:var(--tx-quiet)}
-.txlog .warning {color:var(--tx-text);border-left:4px solid var(--tx-failed);padding:.3rem .7rem;background:var(--tx-panel)}
+.txlog .warning {color:var(--tx-text);border-left:4px solid var(--tx-failed);padding:.3rem .7rem;
+  background:var(--tx-panel)}
 .txlog dl {display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem;margin:1rem 0}
 .txlog dl div {background:var(--tx-panel);border-radius:6px;padding:.5rem .7rem}
 .txlog dt {color:var(--tx-quiet);font-size:.8rem}
@@ -75,8 +77,8 @@ _STYLE = (
 .txlog summary {cursor:pointer;color:var(--tx-quiet);font-size:.85rem}
 .txlog .scroll table {width:max-content}
 .txlog table {border-collapse:collapse;font-size:.85rem;margin:.3rem 0;color:inherit}
-.txlog th,.txlog td {text-align:left;padding:.2rem .7rem .2rem 0;border-bottom:1px solid var(--tx-grid);vertical-align:top;
-  max-width:26rem;min-width:2.5rem;overflow-wrap:anywhere;background:none}
+.txlog th,.txlog td {text-align:left;padding:.2rem .7rem .2rem 0;border-bottom:1px solid var(--tx-grid);
+  vertical-align:top;max-width:26rem;min-width:2.5rem;overflow-wrap:anywhere;background:none}
 .txlog th {color:var(--tx-quiet);font-weight:500;white-space:nowrap}
 .txlog td {unicode-bidi:isolate}
 .txlog td.n,.txlog th.n {text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}

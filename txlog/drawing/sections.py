@@ -206,7 +206,10 @@ def transactions_section(transactions: Sequence[Transaction], note: str = "", *,
     for name, number in lanes.items():
         mine = sorted((each for each in placed if each[0] == name), key=lambda each: each[1])
         for (_, start, end, txn, what), (row, of) in zip(mine, _rows_of(mine), strict=True):
-            title = f"{txn.name}: {txn.state}, {what}, began {time_text(txn.start_ms)}, {duration_text(max(txn.end_ms - txn.start_ms, 0))}"
+            title = (
+                f"{txn.name}: {txn.state}, {what}, began {time_text(txn.start_ms)}, "
+                f"{duration_text(max(txn.end_ms - txn.start_ms, 0))}"
+            )
             low, high = 0.08 + 0.84 * row / of, 0.08 + 0.84 * (row + 0.9) / of
             boxes.append(Box(lane=number, start=start, end=end, kind=txn.kind, title=title, low=low, high=high))
     drawing = Lanes(alt="Transactions over time", axis="time", labels=list(lanes), boxes=boxes)
@@ -243,7 +246,8 @@ def groups_section(positions: Sequence[GroupPosition]) -> Section:
                 start=0,
                 end=each.lag or 0,
                 kind="lag",
-                title=f"{each.group}, {each.topic}-{each.partition}: committed {each.committed}, LSO {each.last_stable_offset}",
+                title=f"{each.group}, {each.topic}-{each.partition}: committed {each.committed}, LSO "
+                f"{each.last_stable_offset}",
                 low=0.2,
                 high=0.8,
                 text=f"{each.lag:,}",
@@ -372,7 +376,10 @@ def _span_title(span: Span) -> str:
     where = range_text(span.start, span.end - 1).capitalize()
     if span.title:
         return f"{where}: {span.title}"
-    return f"{where}: {', '.join(f'{count:,} {KINDS[kind]}' for kind, count in span.counts.items() if count) or KINDS[span.kind]}"
+    return (
+        f"{where}: "
+        f"{', '.join(f'{count:,} {KINDS[kind]}' for kind, count in span.counts.items() if count) or KINDS[span.kind]}"
+    )
 
 
 def _summed(spans: Sequence[Span]) -> str | None:

@@ -35,7 +35,10 @@ class Spans:
         self._parts: dict[int, Counter[str]] | None = None
 
     def add(self, start: int, end: int, kind: str, title: str = "") -> None:
-        """Add a range that ends at or before the start of the range before it. Offsets below the first one are cut off."""
+        """Add a range that ends at or before the start of the range before it.
+
+        Offsets below the first one are cut off.
+        """
         start = max(start, self._start)
         if start >= end:
             return

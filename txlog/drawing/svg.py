@@ -1,8 +1,8 @@
 """How does matplotlib draw a figure that belongs to an HTML page?
 
-The result is an `<svg>` element. Its colours are CSS variables, so the page chooses light or dark. matplotlib never sees
-a text of the store: it draws numbered placeholders, and they are replaced afterwards. So no text is read as mathematics,
-no font must have its characters, and the XML library escapes it.
+The result is an `<svg>` element. Its colours are CSS variables, so the page chooses light or dark. matplotlib never
+sees a text of the store: it draws numbered placeholders, and they are replaced afterwards. So no text is read as
+mathematics, no font must have its characters, and the XML library escapes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _LAST_MS = 250_000_000_000_000
 _TIMES = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S.%f"]
 _ROUND_TIMES = ["", "%Y", "%b", "%b %d", "%H:%M", "%H:%M:%S"]
 _DATES = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
-"""For ticks of years, months, days, hours, minutes and seconds: the label, the label of the first one, and the date beside the axis."""
+"""For ticks of years, months, days, hours, minutes and seconds: the label, the label of the first one, and the date
+beside the axis."""
 _THINNEST = 1 / 500
 """The least width of a box, as a part of the axis."""
 _LOCK = threading.Lock()

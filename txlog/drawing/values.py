@@ -144,5 +144,6 @@ class Page:
 
 
 def visible(text: str) -> str:
-    """Return `text` with characters that cannot be seen, or that change the order of others, as escapes like `\\u202e`."""
+    """Return `text` with characters that cannot be seen, or that change the order of others, as escapes like
+    `\\u202e`."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)

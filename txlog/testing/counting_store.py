@@ -52,7 +52,10 @@ class Requests:
 
 
 class Cost:
-    """The cost of a `with store.counting()` block: live inside the block, final after it. Has the fields of Requests."""
+    """The cost of a `with store.counting()` block: live inside the block, final after it.
+
+    Has the fields of Requests.
+    """
 
     def __init__(self, store: CountingStore) -> None:
         self._store = store

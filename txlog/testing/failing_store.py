@@ -71,7 +71,8 @@ class Fault:
             number, pattern = "1", rest
         if len(words) < 2 or words[0] not in get_args(Action) or words[1] not in get_args(Moment):
             raise InvalidRequestError(
-                f"{text!r} is not a fault: expected '<{'|'.join(get_args(Action))}> <before|after> [<number>] [<pattern>]'"
+                f"{text!r} is not a fault: expected '<{'|'.join(get_args(Action))}> "
+                "<before|after> [<number>] [<pattern>]'"
             )
         return Fault(action=cast(Action, words[0]), moment=cast(Moment, words[1]), match=pattern, number=int(number))
 

@@ -39,8 +39,8 @@ class Expression:
         # The batches that are filtered have only some of the columns, in another order.
         if "FieldPath(" in _TEXTS.sub("", str(expression)):
             raise SchemaMismatchError(
-                f"where = {str(expression)[:300]}: the expression names a column of topic {topic!r} by its number. hint: name it, as in "
-                f"pyarrow.compute.field({fields[0].name!r})"
+                f"where = {str(expression)[:300]}: the expression names a column of topic {topic!r} by its number. "
+                f"hint: name it, as in pyarrow.compute.field({fields[0].name!r})"
             )
         schema = schema_of(fields, None, tuple(OWN_COLUMNS))
         empty = schema.empty_table()
@@ -48,8 +48,8 @@ class Expression:
             empty.filter(expression)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise SchemaMismatchError(
-                f"where = {str(expression)[:300]}: this is not a condition on the columns of topic {topic!r}: {_reason(error)}. The columns are "
-                f"{', '.join(schema.names)}"
+                f"where = {str(expression)[:300]}: this is not a condition on the columns of topic {topic!r}: "
+                f"{_reason(error)}. The columns are {', '.join(schema.names)}"
             ) from None
         self._expression = expression
         # An expression does not list its columns. It cannot be evaluated without one of them.

@@ -1,8 +1,8 @@
 """Into how many tasks is a read divided, and which pieces does each task read?
 
-A task of Spark's Python source costs 40 to 50 ms even if it reads little, and reads about 30 MB/s. So small pieces share
-a task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task reads a run
-of consecutive pieces, perhaps from several partitions.
+A task of Spark's Python source costs 40 to 50 ms even if it reads little, and reads about 30 MB/s. So small pieces
+share a task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task reads
+a run of consecutive pieces, perhaps from several partitions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def pack_tasks(
 
 
 def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
-    """Split `pieces` into runs of about equal cost, none empty; at least `min_partitions` runs if there are enough rows."""
+    """Split `pieces` into runs of about equal cost, none empty; at least `min_partitions` runs if there are enough
+    rows."""
     if not pieces:
         return []
     total = sum(map(cost, pieces))
@@ -89,7 +90,8 @@ def cut_at_row_groups(piece: Piece, target: int) -> Iterator[Piece]:
 
 
 def _cut_evenly(units: Sequence[Piece], wanted: int) -> list[Piece]:
-    """Cut the pieces with the most rows, even inside row groups, until there are `wanted` pieces (or no piece has two rows)."""
+    """Cut the pieces with the most rows, even inside row groups, until there are `wanted` pieces (or no piece has two
+    rows)."""
     parts = [1] * len(units)
     rows = [piece_rows([unit]) for unit in units]
     for _ in range(wanted - len(units)):

@@ -55,7 +55,8 @@ def past_cut(session: Session, topics: Sequence[str], as_of: datetime.datetime) 
     cut = take_cut(session, topics)
     # Uncommitted rows count, too: a transaction with a later row is not whole.
     found = offsets_for_times(session, dict.fromkeys(cut.ends, after_ms), "read_uncommitted")
-    # Afterwards: a tombstone that was there at this look lies at or after the ends, so a later compaction is noticed (R19).
+    # Afterwards: a tombstone that was there at this look lies at or after the ends, so a later compaction is noticed
+    # (R19).
     for topic in topics:
         _check_tombstones(session, topic, after_ms)
     ends = {tp: cut.ends[tp] if hit is None else hit[0] for tp, hit in found.items()}
@@ -67,7 +68,8 @@ def past_cut(session: Session, topics: Sequence[str], as_of: datetime.datetime) 
 
 
 def _check_tombstones(session: Session, topic: str, after_ms: int) -> None:
-    """Raise InvalidRequestError if a compaction may have removed a tombstone of that time with the rows before it (C2a).
+    """Raise InvalidRequestError if a compaction may have removed a tombstone of that time with the rows before it
+    (C2a).
 
     Nothing of them is left that would show it.
     """
@@ -77,8 +79,9 @@ def _check_tombstones(session: Session, topic: str, after_ms: int) -> None:
     limit_ms = config.delete_retention_ms
     if session.clock.now_ms() - after_ms >= limit_ms:
         raise InvalidRequestError(
-            f"as_of: compaction removes tombstones of topic {topic!r}, and the rows before them, after delete.retention.ms = {limit_ms} ms. hint: "
-            "choose a later time"
+            f"as_of: compaction removes tombstones of topic {topic!r}, and the rows before them, after "
+            f"delete.retention.ms = {limit_ms} ms. "
+            "hint: choose a later time"
         )
 
 

@@ -1,8 +1,9 @@
 """Which rows does a condition on columns keep, and which files cannot contain such a row?
 
 A bound predicate is a tree of plain values, made by `where.bind` for one topic's columns, and picklable. It has three
-readers that must agree: `may_match` on statistics, `keep` on Arrow batches, and the filter that Spark gets. The semantics are Spark's: a comparison with null is neither true nor false, and only rows for
-which the whole condition is true are kept. NaN equals nothing, but is greater than every number; `-0.0` equals `0.0`.
+readers that must agree: `may_match` on statistics, `keep` on Arrow batches, and the filter that Spark gets. The
+semantics are Spark's: a comparison with null is neither true nor false, and only rows for which the whole condition is
+true are kept. NaN equals nothing, but is greater than every number; `-0.0` equals `0.0`.
 
 Statistics can only exclude files. They are outer bounds of a whole file (strings are cut at 32 bytes). A column with
 NaN or infinity has no bounds. If a column has no bounds, the file is read.
@@ -37,8 +38,8 @@ _ARROW = {"=": "equal", "!=": "not_equal", "<": "less", ">": "greater", "<=": "l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """`field <operator> value`. The type of the value follows the column. It is an integer for whole numbers, days for dates,
-    microseconds for timestamps, a float for both sizes of floats, a Decimal of the column's scale."""
+    """`field <operator> value`. The type of the value follows the column. It is an integer for whole numbers, days for
+    dates, microseconds for timestamps, a float for both sizes of floats, a Decimal of the column's scale."""
 
     field: SchemaField
     operator: Operator

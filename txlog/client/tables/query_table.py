@@ -42,8 +42,9 @@ class QueryTable(ds.InMemoryDataset):
             expected = pa.schema([self.schema.field(name) for name in names])
             if not reader.schema.equals(expected):
                 raise SchemaMismatchError(
-                    f"topic {self._table.name!r}: its columns have changed during the query: expected {expected.names}, found "
-                    f"{reader.schema.names}, with other types. hint: run the query again"
+                    f"topic {self._table.name!r}: its columns have changed during the query: expected "
+                    f"{expected.names}, found {reader.schema.names}, with other types. "
+                    "hint: run the query again"
                 )
         except Exception as error:
             self.error = self.error or error

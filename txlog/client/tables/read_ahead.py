@@ -63,7 +63,8 @@ class WholeRead:
     def __next__(self) -> pa.RecordBatch:
         if self._broken:
             raise IllegalStateError(
-                f"topic {self._name!r}: an error or an interrupt has ended this read, so rows would be missing. hint: scan again"
+                f"topic {self._name!r}: an error or an interrupt has ended this read, so rows would be "
+                "missing. hint: scan again"
             )
         self._broken = True
         batch = next(self._batches, None)

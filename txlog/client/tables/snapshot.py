@@ -1,4 +1,5 @@
-"""How does a program read several topics at one point, without a partial transaction? `Store.snapshot("orders", "audit")`.
+"""How does a program read several topics at one point, without a partial transaction?
+`Store.snapshot("orders", "audit")`.
 
 It is the cut that `TxLog.snapshot` of Spark takes (PROTOCOL.md, "Reading"). It contains each transaction in all of its
 topics or in none, and every commit that returned before the snapshot began.
@@ -20,7 +21,10 @@ from txlog.text import nearest
 
 
 class Snapshot:
-    """One cut over several topics. All its tables show the same point; it is valid for `delete.grace.ms`. Thread-safe."""
+    """One cut over several topics.
+
+    All its tables show the same point; it is valid for `delete.grace.ms`. Thread-safe.
+    """
 
     def __init__(self, runtime: Runtime, topics: Sequence[str], as_of: datetime.datetime | None = None) -> None:
         """Raises InvalidRequestError without topics, UnknownTopicOrPartitionError."""
@@ -49,8 +53,8 @@ class Snapshot:
         """Return one topic of the snapshot. Raises UnknownTopicOrPartitionError for a topic that is not in it."""
         if name not in self.topics:
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} is not in this snapshot of {', '.join(self.topics)}.{nearest(name, self.topics)} hint: take one snapshot of all topics "
-                "that belong together"
+                f"topic {name!r} is not in this snapshot of {', '.join(self.topics)}.{nearest(name, self.topics)} "
+                "hint: take one snapshot of all topics that belong together"
             )
         return TopicTable(self._runtime, name, self._cut)
 

@@ -115,7 +115,10 @@ class Changes:
 
 
 class TopicTable:
-    """One topic as a table. It holds no rows: each call reads the present rows, or those of its snapshot. Thread-safe."""
+    """One topic as a table.
+
+    It holds no rows: each call reads the present rows, or those of its snapshot. Thread-safe.
+    """
 
     def __init__(self, runtime: Runtime, name: str, cut: Cut | None = None) -> None:
         """Raises UnknownTopicOrPartitionError with the name of the most similar topic."""
@@ -138,7 +141,10 @@ class TopicTable:
         return reader.__arrow_c_stream__(requested_schema)
 
     def topic(self) -> TopicMetadata:
-        """Return the topic's present metadata. Raises UnknownTopicOrPartitionError if a snapshot is of an earlier topic."""
+        """Return the topic's present metadata.
+
+        Raises UnknownTopicOrPartitionError if a snapshot is of an earlier topic.
+        """
         topic = self._runtime.topic(self.name, 0)
         if self._cut is not None:
             self._cut.cut.check_topic(topic)
@@ -229,8 +235,8 @@ class TopicTable:
 
         The key is `key.columns` of the topic, or `key` in a topic with Kafka's columns. Compaction has the same rule,
         so the result is the same before and after it. Rows without a key are all in the result. A key that has rows in
-        several partitions has a row for each of them. The columns of now tell a tombstone, also among rows from before a
-        column was dropped, or added with a default. `where` chooses among the newest rows. The other arguments are
+        several partitions has a row for each of them. The columns of now tell a tombstone, also among rows from before
+        a column was dropped, or added with a default. `where` chooses among the newest rows. The other arguments are
         those of `scan`.
 
         Each partition is read twice, and its distinct keys take 24 bytes each in memory. Raises InvalidRequestError for
@@ -240,7 +246,8 @@ class TopicTable:
         keys = key_columns_of(self._runtime.settings, topic)
         if not keys:
             raise InvalidRequestError(
-                f"topic {self.name!r} has no key, so no row of it is newer than another one. hint: set key.columns of the topic"
+                f"topic {self.name!r} has no key, so no row of it is newer than another one. "
+                "hint: set key.columns of the topic"
             )
         values = value_columns(topic.schema, keys)
         plan = self._plan(
@@ -272,13 +279,13 @@ class TopicTable:
             offsets = changes.offsets
 
         `since` is what `start` of `scan` is; usually the `offsets` of the last call, also as JSON gives them back.
-        A partition that was added since is read from its beginning. Raises OffsetOutOfRangeError if retention has removed rows since then,
-        InvalidRequestError for a table of a snapshot, and what `scan` raises.
+        A partition that was added since is read from its beginning. Raises OffsetOutOfRangeError if retention has
+        removed rows since then, InvalidRequestError for a table of a snapshot, and what `scan` raises.
         """
         if self._cut is not None:
             raise InvalidRequestError(
-                f"topic {self.name!r}: a snapshot hides rows below its end, which a later read from there would miss. hint: "
-                "store.table(...).changes(...)"
+                f"topic {self.name!r}: a snapshot hides rows below its end, which a later read from there would miss. "
+                "hint: store.table(...).changes(...)"
             )
         plan = self._plan(columns, where, since, "latest", isolation_level, None)
         # The next call reads on at the ends, and finds the newer rows there.
@@ -299,7 +306,8 @@ class TopicTable:
         further: Sequence[str] = (),
         topic: TopicMetadata | None = None,
     ) -> Plan:
-        """Plan a read of the columns of the result, those of the condition, and `further` ones; names are those of `topic`."""
+        """Plan a read of the columns of the result, those of the condition, and `further` ones; names are those of
+        `topic`."""
         topic = topic or self.topic()
         schema = columns_of(self._runtime, topic, columns)
         condition = _condition(topic, where)
@@ -339,8 +347,8 @@ class TopicTable:
                 )
             if isolation_level not in (None, "read_committed"):
                 raise InvalidRequestError(
-                    f"topic {self.name!r}: isolation_level = {isolation_level!r} is not possible here: a snapshot, and a read as of a time, "
-                    "show whole transactions. hint: leave it out"
+                    f"topic {self.name!r}: isolation_level = {isolation_level!r} is not possible here: a snapshot, "
+                    "and a read as of a time, show whole transactions. hint: leave it out"
                 )
             cut = self._cut or Cut.take(read_session(self._runtime), [self.name], as_of)
             cut.check_age()
@@ -424,7 +432,8 @@ def _condition(topic: TopicMetadata, where: Where | None) -> Condition | None:
     if isinstance(where, pc.Expression):
         return Expression(where, topic.schema, topic.topic)
     raise InvalidRequestError(
-        f"where = {where!r}: expected a text such as \"amount > 5\", or a pyarrow expression such as pyarrow.compute.field('amount') > 5"
+        f'where = {where!r}: expected a text such as "amount > 5", or a pyarrow expression such as '
+        "pyarrow.compute.field('amount') > 5"
     )
 
 

@@ -1,9 +1,10 @@
-"""How is a condition `where` understood that is a text? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
-columns.
+"""How is a condition `where` understood that is a text? `amount > 100 AND country = 'FR'` becomes a predicate on a
+topic's columns.
 
 sqlglot parses the text as Spark's SQL. Then txlog accepts only conditions that statistics can answer and that mean the
-same everywhere. These are comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR, NOT.
-Everything else is refused with a hint to filter the rows after the read. A condition must never be applied only in part.
+same everywhere. These are comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR,
+NOT. Everything else is refused with a hint to filter the rows after the read. A condition must never be applied only in
+part.
 
 Names are not case-sensitive, as in Spark, and `_topic`, `_partition`, `_offset`, `_timestamp` are columns too. A
 literal takes the column's type, or is refused. Whole numbers and decimals are compared exactly, floats as doubles.
@@ -93,7 +94,8 @@ def _parse(text: str) -> exp.Expr:
         raise InvalidRequestError(f"where: {len(text)} characters are too many; at most {MAX_LENGTH} are parsed")
     if _ESCAPES.search(text):
         raise InvalidRequestError(
-            f"where = {_shown(text)}: a backslash may only stand before a quote or another backslash. hint: write the character itself"
+            f"where = {_shown(text)}: a backslash may only stand before a quote or another backslash. "
+            "hint: write the character itself"
         )
     try:
         found = sqlglot.parse(text, dialect="spark")
@@ -172,8 +174,8 @@ class _Binder:
         field = self._field(found)
         if field.type != "bool":
             raise SchemaMismatchError(
-                f"where = {_shown(self._text)}: column {field.name!r} of topic {self._topic!r} is {describe(field)}, but a boolean is "
-                "needed here"
+                f"where = {_shown(self._text)}: column {field.name!r} of topic {self._topic!r} is {describe(field)}, "
+                "but a boolean is needed here"
             )
         return field
 
@@ -192,8 +194,8 @@ class _Binder:
         if field is None:
             known = [each.name for each in self._fields.values()]
             raise SchemaMismatchError(
-                f"where = {_shown(self._text)}: topic {self._topic!r} has no column {name!r}.{nearest(name, known)} The columns are "
-                f"{', '.join(known)}"
+                f"where = {_shown(self._text)}: topic {self._topic!r} has no column {name!r}.{nearest(name, known)} "
+                f"The columns are {', '.join(known)}"
             )
         return field
 
@@ -267,14 +269,15 @@ class _Binder:
     def _unfit(self, field: SchemaField, literal: _Literal) -> SchemaMismatchError:
         shown = f"{literal:f}" if isinstance(literal, Decimal) else repr(literal)
         return SchemaMismatchError(
-            f"where = {_shown(self._text)}: column {field.name!r} of topic {self._topic!r} is {describe(field)}, and {shown} cannot be compared "
-            f"with that. {_expected(field)}"
+            f"where = {_shown(self._text)}: column {field.name!r} of topic {self._topic!r} is {describe(field)}, and "
+            f"{shown} cannot be compared with that. {_expected(field)}"
         )
 
     def _refusal(self, found: exp.Expr, why: str) -> InvalidRequestError:
         return InvalidRequestError(
-            f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. hint: compare a column with a literal that your program has computed, "
-            "or use IN, BETWEEN, IS NULL, AND, OR, NOT; for anything else filter the rows after the read"
+            f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. "
+            "hint: compare a column with a literal that your program has computed, or use IN, BETWEEN, IS NULL, AND, "
+            "OR, NOT; for anything else filter the rows after the read"
         )
 
 
