@@ -122,9 +122,9 @@ test-rivals: $(OLDEST_STAMP) ## Kill the sinks of Delta and of Spark's files as 
 	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
 	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
-test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch and count lost rows: the sink three times, append_stream once
+test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch and count lost rows: the sink three times, natively once
 	$(BIN)/python -m tests.kill --sink txlog $(ARGS)
-	$(BIN)/python -m tests.kill --sink txlog-append --rounds 1 $(ARGS)
+	$(BIN)/python -m tests.kill --sink txlog-native --rounds 1 $(ARGS)
 
 simulate: $(STAMP) ## Explore every scenario of the protocol, plant every mutant, then run WORLDS=300 random worlds; one process per core
 	$(BIN)/python -m lab.explore $(ARGS)

@@ -52,9 +52,10 @@ def make_archive() -> None:
                 opened.create_topic(topic, pa.schema([("id", pa.int64()), ("text", pa.string())]))
         rows = spark.range(100).selectExpr("id", "CAST(id AS STRING) AS text")
         rows.write.format("txlog").mode("append").option("topic", "rows").save(store)
-        table = pyspark_txlog.TxLog(spark, store).table("rows")
-        table.append(rows, transactional_id="classes", version=0)
-        table.to_df().orderBy("id").collect()
+        log = pyspark_txlog.TxLog(spark, store)
+        with log.transaction("classes", version=0) as txn:
+            txn.write(rows, "rows")
+        log.to_dfs("rows")["rows"].orderBy("id").collect()
         stream = (
             spark.readStream.format("txlog")
             .option("subscribe", "rows")

@@ -125,8 +125,9 @@ def native_write(spark: SparkSession, url: str, folder: Path, rows: DataFrame | 
         with log.transaction("native", version=1) as txn:
             txn.write(chosen, "native", road=road)
             txn.write(frame(spark), "audit", road="driver")
-        repeated = log.table("native").append(chosen, transactional_id="native", version=1, road=road)
-    return "skipped" if repeated.skipped else "written again"
+        with log.transaction("native", version=1) as txn:
+            txn.write(chosen, "native", road=road)
+    return "skipped" if txn.result is not None and txn.result.skipped else "written again"
 
 
 def snapshot(spark: SparkSession, url: str, folder: Path) -> object:
@@ -140,22 +141,13 @@ def views(spark: SparkSession, url: str, folder: Path) -> object:
     return ids(spark.sql("SELECT order_id FROM v_orders"))
 
 
-def append_stream(spark: SparkSession, url: str, folder: Path) -> object:
-    """Return the error message of the call."""
-    with TxLog(spark, url) as log:
-        try:
-            log.table("native").append_stream(
-                orders(spark, url), transactional_id="appender", checkpoint_location=str(folder / "other-checkpoint")
-            )
-        except TxlogError as error:
-            return f"{type(error).__name__}: {error}"
-    return "it works"
-
-
 def foreach_batch(spark: SparkSession, url: str, folder: Path) -> object:
     def append(batch: DataFrame, number: int) -> None:
-        with TxLog(batch.sparkSession, url) as log:
-            log.table("batches").append(batch, transactional_id="batches", version=number, scope="batches")
+        with (
+            TxLog(batch.sparkSession, url) as log,
+            log.transaction("batches", version=number, scope="batches") as txn,
+        ):
+            txn.write(batch, "batches")
 
     writer = orders(spark, url).writeStream.foreachBatch(append).trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "batches-checkpoint")).start().awaitTermination()
@@ -166,7 +158,8 @@ def native_write_by_executors(spark: SparkSession, url: str, folder: Path) -> ob
     """Return the error message of the call."""
     with TxLog(spark, url) as log:
         try:
-            log.table("native").append(frame(spark), small_rows=1)
+            with log.transaction() as txn:
+                txn.write(frame(spark), "native", small_rows=1)
         except TxlogError as error:
             return f"{type(error).__name__}: {error}"
     return "it works"
@@ -243,7 +236,6 @@ STEPS: Mapping[str, Callable[[SparkSession, str, Path], Any]] = {
         native_write,
         snapshot,
         views,
-        append_stream,
         foreach_batch,
         native_write_by_executors,
         ordered_writes,

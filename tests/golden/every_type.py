@@ -88,11 +88,11 @@ def main() -> None:
     spark = pyspark_txlog.session("golden", master="local[1]")
     with tempfile.TemporaryDirectory() as folder, txlog.open(folder) as store:
         store.create_topic("types", TYPES)
-        with TxLog(spark, folder) as log:
+        with TxLog(spark, folder) as log, log.transaction() as txn:
             rows = [row(number) for number in range(100, 104)]
             plain = [{**each, "attrs": None if each["attrs"] is None else dict(each["attrs"])} for each in rows]
             frame = spark.createDataFrame(plain, schema=to_spark(store.topic("types").fields)).coalesce(1)
-            log.table("types").append(frame, road="executors")
+            txn.write(frame, "types", road="executors")
         (written,) = Path(folder).glob("types/staged/*/*/*.parquet")
         SPARK_FILE.write_bytes(written.read_bytes())
     spark.stop()

@@ -44,7 +44,7 @@ def main(spec_path: str) -> None:
             "spark.speculation.minTaskRuntime": "0ms",
         }
     spark = session("txlog killed stream", master=spec["master"], config=config)
-    # `txlog` is the Python sink; `txlog-append` writes natively.
+    # `txlog` is the Python sink; `txlog-native` installs again.
     uninstall()
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     (folder / PIDS).write_text(json.dumps({"driver": os.getpid(), "jvm": int(jvm)}))

@@ -103,7 +103,7 @@ _COMMIT = (
     COMPLETE,
 )
 
-APPEND_STREAM = tuple(replace(point, victims=("driver",)) for point in _COMMIT)
-"""`append_stream` works in the driver's own program, so each of its kills hits the driver."""
+NATIVE = tuple(replace(point, victims=("driver",)) for point in _COMMIT)
+"""After `install()` a commit works in the driver's own program, so each of its kills hits the driver."""
 
 TXLOG = (BEFORE_FENCING, BEGUN, BEFORE_FILE, AFTER_FILE, TASK_DONE, *_COMMIT, RETURNED)

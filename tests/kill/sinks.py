@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from unittest import mock
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 import txlog
 from lab.invariants import check_store
-from pyspark_txlog import TxLog, TxlogDataSource
+from pyspark_txlog import TxlogDataSource, install
 from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
 from tests.kill.points import Point
@@ -80,47 +80,31 @@ class TxlogSink:
         check_store(open_object_store(str(place)))
 
 
-class AppendStreamSink(TxlogSink):
-    """The same topic, through `append_stream` over foreachBatch."""
+class NativeSink(TxlogSink):
+    """The same topic, after `install()`."""
 
-    name = "txlog-append"
-    points = points.APPEND_STREAM
+    name = "txlog-native"
+    points = points.NATIVE
+
+    def __init__(self) -> None:
+        self._patched = ExitStack()
 
     def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
-        return cast("DataStreamWriter", _AppendStream(stream, place, strikes))
+        install()
+        # Until this program ends, because the query opens its store in a thread of its own.
+        self._patched.close()
+        self._patched.enter_context(_striking(str(strikes), "commit"))
+        writer = stream.writeStream.format("txlog").option("topic", "out").option("path", str(place))
+        return writer.option("transactional.id", "killed")
 
-
-class _AppendStream:
-    """The part of a writer's interface that the harness uses."""
-
-    def __init__(self, stream: DataFrame, place: Path, strikes: Path) -> None:
-        os.environ[STEP] = "commit"
-        striking: Any = StrikingStore(open_object_store(str(place)), Striker(str(strikes)))
-        self._table = TxLog(stream.sparkSession, place, object_store=striking).table("out")
-        self._stream = stream
-        self._trigger: dict[str, Any] = {}
-        self._options: dict[str, str] = {}
-
-    def trigger(self, **trigger: Any) -> _AppendStream:
-        self._trigger = trigger
-        return self
-
-    def option(self, name: str, value: str) -> _AppendStream:
-        self._options[name] = value
-        return self
-
-    def start(self) -> StreamingQuery:
-        return self._table.append_stream(
-            self._stream,
-            transactional_id=self._options.get("transactional.id", "killed"),
-            checkpoint_location=self._options["checkpointLocation"],
-            trigger=self._trigger,
-        )
+    def read(self, spark: SparkSession, place: Path) -> DataFrame:
+        self._patched.close()
+        return super().read(spark, place)
 
 
 SINKS: Mapping[str, Callable[[], Sink]] = {
     "txlog": TxlogSink,
-    "txlog-append": AppendStreamSink,
+    "txlog-native": NativeSink,
     "delta": DeltaSink,
     "parquet": ParquetSink,
 }

@@ -35,10 +35,10 @@ def test_every_kind_of_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.storm
-def test_append_stream_carries_its_offsets_through_kills(tmp_path: Path) -> None:
+def test_a_native_stream_carries_its_offsets_through_kills(tmp_path: Path) -> None:
     """Kill the driver after the decision, which contains rows and offsets. The next life finishes it."""
     strikes = [Strike(point=points.DECIDED, victim="driver")]
-    report = kill_stream("txlog-append", strikes, tmp_path)
+    report = kill_stream("txlog-native", strikes, tmp_path)
     assert (report.lost, report.doubled, report.missed) == (0, 0, []), report.table()
     planned = max(int(path.name) for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name.isdigit())
     (source,) = committed_source_offsets(str(tmp_path / "sink"), "killed").values()

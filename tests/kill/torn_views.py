@@ -123,7 +123,7 @@ def txlog_topics(spark: SparkSession, place: str, *, snapshot: bool) -> Iterator
         def look() -> Sequence[DataFrame]:
             if snapshot:
                 return list(log.snapshot(*TABLES).to_dfs().values())
-            return [log.table(topic).to_df() for topic in TABLES]
+            return [log.to_dfs(topic)[topic] for topic in TABLES]
 
         yield write, look
 

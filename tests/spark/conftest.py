@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_txlog
 import txlog
-from pyspark_txlog import messages
+from pyspark_txlog import TopicTable, messages
 from txlog import logs
 from txlog.client.store import Store
+from txlog.engine import EndResult
 
 ORDERS = pa.schema(
     [
@@ -167,3 +168,24 @@ def dotted(options: dict[str, Any]) -> dict[str, Any]:
 def rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     """Return the frame's rows as sorted tuples."""
     return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+
+def append(
+    table: TopicTable,
+    frame: DataFrame,
+    *,
+    transactional_id: str | None = None,
+    version: int | None = None,
+    scope: str | None = None,
+    **how: Any,
+) -> EndResult:
+    """Append the frame as one transaction of a TxLog; `how` are arguments of `Transaction.write`."""
+    with table.log.transaction(transactional_id, version, scope=scope) as txn:
+        txn.write(frame, table.name, **how)
+    assert txn.result is not None
+    return txn.result
+
+
+def to_df(table: TopicTable, **options: Any) -> DataFrame:
+    """Return the topic's rows by a native scan of a TxLog, with the options of `TxLog.to_dfs`."""
+    return table.log.to_dfs(table.name, **options)[table.name]

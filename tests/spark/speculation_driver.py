@@ -1,7 +1,7 @@
 """A Spark job on two workers: its first task hangs at its end until Spark has run a second attempt beside the first.
 
 `python speculation_driver.py <url> <folder> <master> <road>`: each attempt that has returned all its rows creates a file
-in the folder. The road is that of `TopicTable.append`, or `native` or `python` for `format("txlog")`.
+in the folder. The road is `executors` for `Transaction.write`, or `native` or `python` for `format("txlog")`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main(url: str, folder: str, master: str, road: str) -> None:
     frame = spark.range(0, ROWS, 1, 4).selectExpr("id AS order_id")
     slow = frame.mapInArrow(slow_at_the_end, frame.schema)
     if road == "executors":
-        with TxLog(spark, url) as log:
-            log.table("orders").append(slow, transactional_id="nightly", road=road)
+        with TxLog(spark, url) as log, log.transaction("nightly") as txn:
+            txn.write(slow, "orders", road="executors")
         return
     if road == "python":
         uninstall()

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.jobs import command_line
-from tests.spark.conftest import Log
+from tests.spark.conftest import Log, to_df
 from tests.spark.faulty import failing_driver
 from tests.spark.test_merge_job import told
 from tests.spark.test_spark_ui import jobs, last_job
@@ -80,8 +80,8 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     table = TxLog(spark, keyed.url).table("orders")
     start = '{"orders": {"0": 7, "1": 7}}'
     later = [row for row in after if row[2] >= 7]
-    assert ordered(table.to_df(columns=COLUMNS)) == after
-    assert ordered(table.to_df(columns=COLUMNS, starting_offsets=start)) == later
+    assert ordered(to_df(table, columns=COLUMNS)) == after
+    assert ordered(to_df(table, columns=COLUMNS, starting_offsets=start)) == later
     streamed = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", start)
     streamed = streamed.option("columns", COLUMNS).option("maxOffsetsPerTrigger", 40).load(keyed.url)
     query = streamed.writeStream.format("memory").queryName("compacted").trigger(availableNow=True).start()

@@ -34,7 +34,7 @@ from tests.evolution.log import (
 from tests.golden.make_evolved import FORMAT_FOLDER
 from tests.golden.test_evolved import LATEST
 from tests.golden.test_evolved import ORDERS as GOLDEN
-from tests.spark.conftest import Log
+from tests.spark.conftest import Log, append, to_df
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.evolution import AddColumn, AllowNulls, DropColumn, RenameColumn, SetType
@@ -96,21 +96,21 @@ def test_a_native_scan_of_a_random_world_finds_columns_by_id(evolving: Log, seed
     expected = model.seen_by(fields)
     with TxLog(evolving.spark, evolving.url) as native:
         table = native.table("orders")
-        frame = table.to_df(columns=["*", "_offset"])
+        frame = to_df(table, columns=["*", "_offset"])
         assert frame.columns == [*(field.name for field in fields), "_offset"]
         assert rows(frame) == expected
-        assert table.to_df().count() == len(expected)
+        assert to_df(table).count() == len(expected)
         # What `load()` does after `install()`: the schema says also which columns are not nullable.
         exact = load(evolving.spark, {"path": evolving.url, "subscribe": "orders", "columns": "*,_offset"}, None)
         assert rows(exact) == expected
         assert [column.nullable for column in exact.schema] == [*(field.nullable for field in fields), False]
         half = len(expected) // 2
         offsets = sorted(row["_offset"] for row in frame.select("_offset").collect())
-        part = table.to_df(columns=["*", "_offset"], where=f"_offset >= {offsets[half]}")
+        part = to_df(table, columns=["*", "_offset"], where=f"_offset >= {offsets[half]}")
         assert rows(part) == expected[half:]
         for field in fields:
             condition = f"`{field.name}` IS NULL"
-            missing = table.to_df(where=condition, columns=["*", "_offset"])
+            missing = to_df(table, where=condition, columns=["*", "_offset"])
             assert rows(missing) == [row for row in expected if row[field.name] is None]
             if field.type.startswith("int"):
                 large = frame.where(f"`{field.name}` > 20")
@@ -177,7 +177,7 @@ def test_fields_inside_of_lists_and_maps_and_every_default(log: Log) -> None:
         producer.send("orders", [row], partition=0).result()
     expected = store.table("orders").to_arrow(columns=["*"]).to_pylist()
     with TxLog(log.spark, log.url) as native:
-        frame = native.table("orders").to_df(columns=["*", "_offset"])
+        frame = to_df(native.table("orders"), columns=["*", "_offset"])
         # Spark returns a map as a dict, binary values as bytearray, and NaN is not equal to itself.
         found = frame.orderBy("_offset").drop("_offset").toArrow().to_pylist()
     assert repr(found) == repr(expected)
@@ -192,7 +192,7 @@ def test_pushed_filters_on_a_column_that_became_wider_keep_every_row(evolving: L
         producer.send("orders", made, partition=0).result()
     change(store, SetType(("at", "x"), "float64"))
     with TxLog(evolving.spark, evolving.url) as native:
-        frame = native.table("orders").to_df()
+        frame = to_df(native.table("orders"))
         assert frame.where("at.x = 0.0").count() == 200
         assert frame.where("at.x > -1e300").count() == 200
 
@@ -206,7 +206,7 @@ def test_a_dropped_column_cannot_hide_a_newer_one(evolving: Log) -> None:
     with store.producer() as producer:
         producer.send("orders", [{"id": 2, "name": {"x": 1.0, "y": 2}}], partition=0).result()
     with TxLog(evolving.spark, evolving.url) as native:
-        assert rows(native.table("orders").to_df(columns=["*", "_offset"])) == [
+        assert rows(to_df(native.table("orders"), columns=["*", "_offset"])) == [
             {"id": 1, "name": None},
             {"id": 2, "name": {"x": 1.0, "y": 2}},
         ]
@@ -218,7 +218,7 @@ def test_a_planned_frame_keeps_its_columns_or_says_restart(evolving: Log) -> Non
         producer.send("orders", [{"id": 1, "name": "n", "price": 2}], partition=0).result()
     known = {"orders": topic_of(store)}
     with TxLog(spark, evolving.url) as native:
-        before = native.table("orders").to_df(columns="id,name")
+        before = to_df(native.table("orders"), columns="id,name")
         snapshot = native.snapshot("orders")
         change(store, RenameColumn(("name",), "tmp"), RenameColumn(("tags",), "name"), RenameColumn(("tmp",), "tags"))
         assert rows(before) == [{"id": 1, "name": "n"}]
@@ -261,15 +261,15 @@ def test_a_native_scan_shows_each_change(log: Log, stored: str) -> None:
                 merge_partition(log.store.runtime, read, TopicPartition(topic, 0), LARGE)
             old, new = expected(case)
             wanted = [old] * before + [new] * after
-            frame = native.table(topic).to_df(columns=["*", "_offset"])
+            frame = to_df(native.table(topic), columns=["*", "_offset"])
             found = frame.orderBy("_offset").drop("_offset").toArrow().to_pylist()
             assert found == wanted, name
             assert frame.columns[: len(case.first)] == list(case.first), name
             last = list(old)[-1]
-            one = native.table(topic).to_df(columns=[last, "_offset"]).orderBy("_offset").toArrow().to_pylist()
+            one = to_df(native.table(topic), columns=[last, "_offset"]).orderBy("_offset").toArrow().to_pylist()
             assert [row[last] for row in one] == [row[last] for row in wanted], name
             if case.where:
-                assert native.table(topic).to_df(where=case.where).count() == before, name
+                assert to_df(native.table(topic), where=case.where).count() == before, name
                 assert frame.where(case.where).count() == before, name
 
 
@@ -278,7 +278,7 @@ def put(log: Log, native: TxLog, topic: str, row: dict[str, Any], stored: str) -
         fields = log.store.runtime.topic(topic, 0).schema
         given = {name: dict(value) if name == "m" and value else value for name, value in row.items()}
         schema = StructType([field for field in to_spark(fields) if field.name in row])
-        native.table(topic).append(log.spark.createDataFrame([given], schema), road="executors")
+        append(native.table(topic), log.spark.createDataFrame([given], schema), road="executors")
         return
     with log.store.producer() as producer:
         producer.send(topic, [row], partition=0).result()
@@ -290,7 +290,7 @@ def test_spark_reads_the_golden_store_of_changed_columns(spark: SparkSession, tm
     frames = [spark.read.format("txlog").option("subscribe", "orders").load(url)]
     frames.append(load(spark, {"path": url, "subscribe": "orders"}, None))
     with TxLog(spark, url) as native:
-        frames.append(native.table("orders").to_df())
+        frames.append(to_df(native.table("orders")))
         frames.append(native.snapshot("orders").to_df("orders"))
         by_id = sorted(GOLDEN, key=lambda row: -1 if row["id"] is None else row["id"])
         for frame in frames:

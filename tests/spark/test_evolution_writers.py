@@ -20,7 +20,7 @@ import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.datasource import TxlogDataSource
 from pyspark_txlog.schemas import to_spark
-from tests.spark.conftest import Log
+from tests.spark.conftest import Log, append, to_df
 from txlog.client.store import Store
 from txlog.errors import SchemaMismatchError
 
@@ -33,7 +33,7 @@ RESTART = (
 )
 
 
-@pytest.fixture(params=["python", "native", "append_stream", "named topics"])
+@pytest.fixture(params=["python", "native", "named topics"])
 def started(
     request: pytest.FixtureRequest, log: Log, tmp_path: Path
 ) -> Iterator[Callable[[DataFrame], StreamingQuery]]:
@@ -42,24 +42,20 @@ def started(
     queries = []
 
     def start(frame: DataFrame) -> StreamingQuery:
-        if way == "append_stream":
-            query = native.table("orders").append_stream(frame, transactional_id="q", checkpoint_location=check)
-        else:
-            if way == "named topics":
-                frame = frame.selectExpr("*", "'orders' AS topic")
-            writer = frame.writeStream.format("txlog").option("checkpointLocation", check)
-            writer = writer if way == "named topics" else writer.option("topic", "orders")
-            query = writer.option("storage.fsync", "false").start(log.url)
+        if way == "named topics":
+            frame = frame.selectExpr("*", "'orders' AS topic")
+        writer = frame.writeStream.format("txlog").option("checkpointLocation", check)
+        writer = writer if way == "named topics" else writer.option("topic", "orders")
+        query = writer.option("storage.fsync", "false").start(log.url)
         queries.append(query)
         return query
 
-    with TxLog(log.spark, log.url, {"fsync": False}) as native:
-        if way == "native":
-            pyspark_txlog.install()
-        yield start
-        for query in queries:
-            query.stop()
-        pyspark_txlog.uninstall()
+    if way == "native":
+        pyspark_txlog.install()
+    yield start
+    for query in queries:
+        query.stop()
+    pyspark_txlog.uninstall()
 
 
 class Input:
@@ -193,7 +189,7 @@ def test_the_python_source_reads_each_version_in_batches_and_streams(log: Log, t
     query.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
     assert [row.asDict() for row in log.spark.table("evolved").orderBy("id").collect()] == wanted
     with TxLog(log.spark, log.url) as native:
-        assert [row.asDict() for row in native.table("orders").to_df().orderBy("id").collect()] == wanted
+        assert [row.asDict() for row in to_df(native.table("orders")).orderBy("id").collect()] == wanted
 
 
 def test_append_adds_columns_if_it_is_told_so(log: Log) -> None:
@@ -202,16 +198,16 @@ def test_append_adds_columns_if_it_is_told_so(log: Log) -> None:
     with TxLog(log.spark, log.url, {"fsync": False}) as native:
         table = native.table("orders")
         with pytest.raises(SchemaMismatchError, match="the topic has no column 'extra'"):
-            table.append(frame)
+            append(table, frame)
         with pytest.raises(SchemaMismatchError, match="column 'a': expected string, found int"):
-            table.append(frame.selectExpr("1 AS a", "extra"), merge_schema=True)
+            append(table, frame.selectExpr("1 AS a", "extra"), merge_schema=True)
         assert table.schema.names == ["id", "a", "b"]
-        table.append(frame, merge_schema=True)
-        table.append(frame.selectExpr("id", "extra"), merge_schema=True, road="executors")
+        append(table, frame, merge_schema=True)
+        append(table, frame.selectExpr("id", "extra"), merge_schema=True, road="executors")
         with native.transaction("t") as txn:
             txn.write(frame.selectExpr("extra", "'x' AS more"), "orders", merge_schema=True)
         assert table.schema.names == ["id", "a", "b", "extra", "more"]
-        found = sorted(tuple(row) for row in table.to_df().fillna("", ["a", "b", "more"]).fillna(0).collect())
+        found = sorted(tuple(row) for row in to_df(table).fillna("", ["a", "b", "more"]).fillna(0).collect())
         assert found == [(0, "", "", 5, "x"), (1, "", "", 5, ""), (1, "A", "", 5, "")]
 
 
@@ -274,10 +270,10 @@ def test_fields_inside_of_columns_become_nullable(log: Log, installed: bool, inl
     assert frame.where("s.x IS NULL").count() == 1
     assert frame.where("exists(l, each -> each IS NULL OR each.x IS NULL)").count() == 1
     with TxLog(log.spark, log.url) as native:
-        assert native.table("orders").to_df().orderBy("id").toArrow().to_pylist() == wanted
+        assert to_df(native.table("orders")).orderBy("id").toArrow().to_pylist() == wanted
         # Spark's own writer: a null that was refused before.
-        native.table("orders").append(frame.selectExpr("id + 10 AS id", "s", "l", "m"), road="executors")
-        assert native.table("orders").to_df().where("s.x IS NULL AND id > 10").count() == 1
+        append(native.table("orders"), frame.selectExpr("id + 10 AS id", "s", "l", "m"), road="executors")
+        assert to_df(native.table("orders")).where("s.x IS NULL AND id > 10").count() == 1
     assert [row["s"] for row in store.table("orders").to_arrow(columns=["s"]).to_pylist()] == [
         {"x": 1, "z": "Y"},
         {"x": None, "z": None},

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 import pyspark_txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.native.write import Road
-from tests.spark.conftest import Log
+from tests.spark.conftest import Log, append, to_df
 from txlog.core.schema import describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.python_source]
@@ -118,7 +118,7 @@ def test_each_road_of_txlog_refuses_such_a_value(log: Log, road: Road) -> None:
     log.create(schema=SMALL)
     with TxLog(log.spark, log.url) as native:
         table = native.table("orders")
-        table.append(small(log, "i", "i * 63"), road=road)
+        append(table, small(log, "i", "i * 63"), road=road)
         with pytest.raises(Exception, match=r"column 'n' is int8 \(-128 to 127\), and a value is 128(?!, in)"):
-            table.append(small(log, "i", "i * 64"), road=road)
-        assert sorted((row.id, row.n) for row in table.to_df().collect()) == [(0, 0), (1, 63), (2, 126)]
+            append(table, small(log, "i", "i * 64"), road=road)
+        assert sorted((row.id, row.n) for row in to_df(table).collect()) == [(0, 0), (1, 63), (2, 126)]

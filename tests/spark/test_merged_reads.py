@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from pyspark_txlog import TxLog
-from tests.spark.conftest import ORDERS, Log
+from tests.spark.conftest import ORDERS, Log, to_df
 from tests.spark.streaming import Query
 from txlog.client.reading import read_session
 from txlog.core.cleaning import FileLayout, MergePolicy
@@ -102,12 +102,12 @@ def test_all_roads(log: Log) -> None:
         )
     with TxLog(log.spark, log.url, {"fsync": False}) as native:
         table = native.table("orders")
-        roads["native"] = lambda: collected(table.to_df(columns=COLUMNS))
+        roads["native"] = lambda: collected(to_df(table, columns=COLUMNS))
         roads["native offsets"] = lambda: collected(
-            table.to_df(columns=COLUMNS, starting_offsets={"orders": starts}, ending_offsets={"orders": stops})
+            to_df(table, columns=COLUMNS, starting_offsets={"orders": starts}, ending_offsets={"orders": stops})
         )
         roads["native where"] = lambda: collected(
-            table.to_df(columns=COLUMNS).where("carrier = 'c3' AND order_id < 200000")
+            to_df(table, columns=COLUMNS).where("carrier = 'c3' AND order_id < 200000")
         )
         before = {name: read() for name, read in roads.items()}
         for number, moment in enumerate(moments):
@@ -139,7 +139,7 @@ def test_spark_skips_row_groups_by_their_bloom_filters(log: Log) -> None:
         def scanned(tp: TopicPartition, number: int) -> tuple[int, int]:
             """Return how many rows Spark's scans of one partition returned, and how many of them match."""
             starts = {str(each.partition): 0 if each == tp else len(numbers) for each in (plain, filtered)}
-            frame = native.table("codes").to_df(starting_offsets={"codes": starts}).where(f"code = '{number:020}'")
+            frame = to_df(native.table("codes"), starting_offsets={"codes": starts}).where(f"code = '{number:020}'")
             found = len(frame.collect())
             leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
             scans = [leaves.apply(at).metrics() for at in range(leaves.size())]

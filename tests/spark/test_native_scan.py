@@ -1,4 +1,4 @@
-"""`to_df` in a real Spark returns the rows of `format("txlog")`. Spark's own Parquet reader reads only the files that matter."""
+"""A native scan in a real Spark returns the rows of the Python source, and reads only the files that matter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyspark_txlog.option_table import WHERE
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import parse_read_options
 from pyspark_txlog.source.subscription import subscribed_topics
-from tests.spark.conftest import ORDERS, Console, Log
+from tests.spark.conftest import ORDERS, Console, Log, to_df
 from tests.spark.test_datasource import EMPTY, EVERY_TYPE, FULL, ZERO
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
 from txlog.core.names import TopicPartition
@@ -174,11 +174,13 @@ def test_both_roads_give_the_same_rows(
         reader = reader.option(name, json.dumps(value))
     expected = collected(reader.option("columns", ",".join(columns)).load(url))
     with TxLog(spark, url) as log:
-        found = log.table("t").to_df(columns=columns, isolation_level=isolation, where=where, **bounds)
+        found = to_df(log.table("t"), columns=columns, isolation_level=isolation, where=where, **bounds)
         assert found.columns == [*history.store.topic("t").schema.names, *PLACE]
         assert collected(found) == expected
         assert found.count() == len(expected)
-        pruned = log.table("t").to_df(columns=["_offset", "order_id"], isolation_level=isolation, where=where, **bounds)
+        pruned = to_df(
+            log.table("t"), columns=["_offset", "order_id"], isolation_level=isolation, where=where, **bounds
+        )
         assert collected(pruned) == sorted(((row[-2], row[0]) for row in expected), key=repr)
     history.store.close()
 
@@ -196,14 +198,14 @@ def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, nati
         for zone in ("UTC", "America/New_York"):
             log.spark.conf.set("spark.sql.session.timeZone", zone)
             for topic in ("types", "inline"):
-                assert collected(native.table(topic).to_df()) == collected(log.read(topic))
-                assert collected(native.table(topic).to_df(columns="row,_timestamp")) == collected(
+                assert collected(to_df(native.table(topic))) == collected(log.read(topic))
+                assert collected(to_df(native.table(topic), columns="row,_timestamp")) == collected(
                     log.read(topic, columns="row,_timestamp")
                 )
     finally:
         log.spark.conf.set("spark.sql.session.timeZone", before)
-    assert "LocalTableScan" in plan_of(native.table("inline").to_df())
-    assert "FileScan" in plan_of(native.table("types").to_df())
+    assert "LocalTableScan" in plan_of(to_df(native.table("inline")))
+    assert "FileScan" in plan_of(to_df(native.table("types")))
 
 
 def test_inline_rows_are_one_task_more(log: Log, native: TxLog) -> None:
@@ -212,11 +214,11 @@ def test_inline_rows_are_one_task_more(log: Log, native: TxLog) -> None:
     with log.store.producer() as producer:
         for partition in range(2):
             producer.send("orders", orders(partition * 10, 10), partition=partition)
-    frame = native.table("orders").to_df(columns=["order_id"])
+    frame = to_df(native.table("orders"), columns=["order_id"])
     assert frame.rdd.getNumPartitions() == 1
     assert sorted(row.order_id for row in frame.collect()) == list(range(20))
     log.write(log.frame(20, 10, tasks=1))
-    assert native.table("orders").to_df().rdd.getNumPartitions() == 2
+    assert to_df(native.table("orders")).rdd.getNumPartitions() == 2
     assert log.ids() == list(range(30))
 
 
@@ -235,10 +237,10 @@ def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, nativ
     piece, _ = task.pieces
     assert isinstance(piece, FilePiece)
     assert piece.offset_column
-    everything = collected(native.table("orders").to_df(columns="order_id,_offset,_timestamp"))
+    everything = collected(to_df(native.table("orders"), columns="order_id,_offset,_timestamp"))
     by_column = RowRange(first_row=0, rows=30, base_offset=BY_COLUMN, timestamp=BY_COLUMN)
     scan = native_scan._TopicScan(log.spark, native.runtime, f"file://{log.url}/orders")
-    schema = native.table("orders").to_df(columns="order_id,_offset,_timestamp").schema
+    schema = to_df(native.table("orders"), columns="order_id,_offset,_timestamp").schema
     for start, end in ((0, 30), (7, 22), (0, 1)):
         cleaned = replace(piece, ranges=(by_column,), start=start, end=end)
         found = scan.frame(schema, [replace(task, pieces=(cleaned,))])
@@ -253,12 +255,12 @@ def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, nativ
 def test_spark_prunes_columns_and_pushes_filters_down(log: Log, native: TxLog) -> None:
     log.create(partitions=2)
     log.write(log.frame(0, 20_000))
-    frame = native.table("orders").to_df(columns=["*", *PLACE])
+    frame = to_df(native.table("orders"), columns=["*", *PLACE])
     plan = plan_of(frame.where("amount > 9000").select("order_id"))
     assert "GreaterThan(amount,9000.0)" in plan
     assert "carrier" not in plan.partition("ReadSchema")[2]
     assert frame.where("amount > 9000").count() == log.read().where("amount > 9000").count() > 0
-    assert "ReadSchema: struct<>" in plan_of(native.table("orders").to_df().groupBy().count())
+    assert "ReadSchema: struct<>" in plan_of(to_df(native.table("orders")).groupBy().count())
 
 
 @pytest.mark.smoke
@@ -274,9 +276,9 @@ def test_aborted_files_are_never_listed(log: Log, native: TxLog) -> None:
             producer.abort_transaction() if number % 2 else producer.commit_transaction()
             (gone if number % 2 else kept).extend(set(log.files()) - before)
     below = Path(log.url) / "orders"
-    committed = native.table("orders").to_df()
+    committed = to_df(native.table("orders"))
     assert files_of(committed) == sorted(str(path.relative_to(below)) for path in kept)
-    assert len(files_of(native.table("orders").to_df(isolation_level="read_uncommitted"))) == 4
+    assert len(files_of(to_df(native.table("orders"), isolation_level="read_uncommitted"))) == 4
     for path in gone:
         path.unlink()
     assert committed.count() == 20
@@ -287,7 +289,7 @@ def test_where_skips_files_on_both_roads(log: Log, native: TxLog) -> None:
     for number in range(5):
         log.write(log.frame(number * 100, 100, tasks=1))
     where = "order_id BETWEEN 150 AND 160 OR (carrier = 'c1' AND order_id > 490)"
-    frame = native.table("orders").to_df(where=where, columns=["order_id"])
+    frame = to_df(native.table("orders"), where=where, columns=["order_id"])
     assert len(files_of(frame)) == 2
     # The skipped objects are not needed: the scan opens only the two files.
     opened = {Path(path).name for path in files_of(frame)}
@@ -301,11 +303,11 @@ def test_where_skips_files_on_both_roads(log: Log, native: TxLog) -> None:
     assert by_schema.columns == ["amount"]
     assert sorted(row.amount for row in by_schema.collect()) == [number / 2 for number in expected]
     assert log.read(where="order_id > 1000").collect() == []
-    assert native.table("orders").to_df(where="order_id > 1000").collect() == []
+    assert to_df(native.table("orders"), where="order_id > 1000").collect() == []
     with pytest.raises(Exception, match=r"where = .*topic 'orders' has no column 'order'. Did you mean 'order_id'"):
         log.read(where="order > 1")
     with pytest.raises(SchemaMismatchError, match="Did you mean 'order_id'"):
-        native.table("orders").to_df(where="order > 1")
+        to_df(native.table("orders"), where="order > 1")
 
 
 def test_both_roads_and_sparks_own_filter_agree_on_where(log: Log, native: TxLog) -> None:
@@ -337,7 +339,7 @@ def test_both_roads_and_sparks_own_filter_agree_on_where(log: Log, native: TxLog
     roads: dict[str, Callable[[str], DataFrame]] = {
         "filter": everything.where,
         "format": lambda where: log.read("types", where=where),
-        "to_df": lambda where: table.to_df(where=where),
+        "to_df": lambda where: to_df(table, where=where),
     }
     found = {
         road: sorted(
@@ -362,7 +364,7 @@ def test_floats_that_push_down_would_leave_out(log: Log, native: TxLog) -> None:
         )
     table, expected = native.table("orders"), {"amount > 100": [3], "amount = 0": list(range(10, 20))}
     for where, ids in expected.items():
-        for frame in (log.read(where=where), table.to_df(where=where), table.to_df().where(where)):
+        for frame in (log.read(where=where), to_df(table, where=where), to_df(table).where(where)):
             assert sorted(row.order_id for row in frame.collect()) == ids
     # With these settings Spark lets parquet-mr compare each row, and parquet-mr does not treat -0.0 as 0.0 either.
     by_row = {
@@ -370,7 +372,7 @@ def test_floats_that_push_down_would_leave_out(log: Log, native: TxLog) -> None:
         "spark.sql.parquet.recordLevelFilter.enabled": "true",
     }
     with session_settings(log.spark, by_row):
-        assert sorted(row.order_id for row in table.to_df().where("amount = 0").collect()) == list(range(10, 20))
+        assert sorted(row.order_id for row in to_df(table).where("amount = 0").collect()) == list(range(10, 20))
     groups = native_scan._grouped(planned(native), table.topic().schema)
     # The bounds of files without a NaN are used as usual.
     assert sorted((group[0].odd, len(group)) for group in groups) == [(False, 2), (True, 1)]
@@ -401,7 +403,7 @@ def test_offsets_and_times(log: Log, native: TxLog) -> None:
     table = native.table("orders")
 
     def ids(**options: Any) -> list[int]:
-        return sorted(row.order_id for row in table.to_df(columns="order_id", **options).collect())
+        return sorted(row.order_id for row in to_df(table, columns="order_id", **options).collect())
 
     tp = TopicPartition("orders", 0)
     assert ids(starting_offsets={tp: 4}, ending_offsets={"orders": {0: 12}}) == list(range(4, 12))
@@ -418,10 +420,10 @@ def test_offsets_and_times(log: Log, native: TxLog) -> None:
 def test_a_frame_does_not_grow(log: Log, native: TxLog) -> None:
     log.create()
     log.write(log.frame(0, 10))
-    frame = native.table("orders").to_df()
+    frame = to_df(native.table("orders"))
     log.write(log.frame(10, 10))
     assert frame.count() == 10
-    assert native.table("orders").to_df().count() == 20
+    assert to_df(native.table("orders")).count() == 20
     native.close()
     assert frame.count() == 10
 
@@ -451,7 +453,7 @@ def test_many_files_start_no_listing_job(log: Log, native: TxLog) -> None:
     try:
         log.spark.conf.set(native_scan.LISTING_THRESHOLD, "32")
         log.spark.sparkContext.setJobGroup("native", "native")
-        frame = native.table("orders").to_df(columns="order_id,_offset")
+        frame = to_df(native.table("orders"), columns="order_id,_offset")
         assert not log.spark.sparkContext.statusTracker().getJobIdsForGroup("native")
         assert log.spark.conf.get(native_scan.LISTING_THRESHOLD) == "32"
     finally:
@@ -475,7 +477,7 @@ def test_folders_with_odd_names(spark: SparkSession, console: Console, tmp_path:
             )
             producer.flush()
     with TxLog(spark, url) as native:
-        found = native.table("rows").to_df(columns=["*", *PLACE], where="`a.b ``c``` = 'x'")
+        found = to_df(native.table("rows"), columns=["*", *PLACE], where="`a.b ``c``` = 'x'")
         assert collected(found) == collected(log.read("rows", columns=json.dumps(["*", *PLACE])))
     log.store.close()
 
@@ -503,8 +505,8 @@ def test_a_flipped_bit_in_a_page_is_an_error_whatever_the_session_says(log: Log,
             damaged[position] ^= 1
             path.write_bytes(bytes(damaged))
             with pytest.raises(Exception, match=r"(?s)could not verify page integrity|CRC|checksum"):
-                native.table("orders").to_df().collect()
-        frame = native.table("orders").to_df()
+                to_df(native.table("orders")).collect()
+        frame = to_df(native.table("orders"))
         path.unlink()
         with pytest.raises(Exception, match=path.name):
             frame.collect()
@@ -543,7 +545,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(log: Log, native: TxL
     log.create(partitions=2)
     with native.transaction("adopts") as txn:
         txn.write(log.frame(0, 20_000, tasks=1), "orders", key="order_id", road="executors")
-    frame = native.table("orders").to_df(columns=["*", *PLACE])
+    frame = to_df(native.table("orders"), columns=["*", *PLACE])
     names = [Path(path).name for path in files_of(frame)]
     assert len(set(names)) < len(names)
     assert frame.exceptAll(log.read(columns=",".join(["*", *PLACE]))).isEmpty()
@@ -557,20 +559,20 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
         UnknownOptionError,
         match=r"option 'isolation' is unknown: a native scan has subscribe_pattern, .*isolation_level",
     ):
-        table.to_df(isolation="read_committed")
+        to_df(table, isolation="read_committed")
     with pytest.raises(
         InvalidRequestError,
         match=r"'minPartitions' is not supported by a native scan. hint: Spark splits this scan itself",
     ):
-        table.to_df(min_partitions=3)
+        to_df(table, min_partitions=3)
     with pytest.raises(
         InvalidRequestError, match=r"option 'isolation\.level' is given twice, once as 'ISOLATIONLEVEL'"
     ):
-        table.to_df(isolation_level="read_committed", ISOLATIONLEVEL="read_uncommitted")
+        to_df(table, isolation_level="read_committed", ISOLATIONLEVEL="read_uncommitted")
     with pytest.raises(InvalidRequestError, match="option 'subscribe' is not supported by a native scan"):
         native.to_dfs(subscribe="orders")
     with pytest.raises(SchemaMismatchError, match="has no column 'x'"):
-        table.to_df(columns=["x"])
+        to_df(table, columns=["x"])
     assert parse_read_options({"path": log.url, "subscribe": "orders", "WHERE": "a = 1"})[WHERE] == "a = 1"
 
 
@@ -581,7 +583,7 @@ def test_a_session_that_reads_parquet_without_row_numbers_is_told_so(log: Log, n
     log.spark.conf.set(native_scan.V1_SOURCES, "avro, csv")
     try:
         with pytest.raises(InvalidRequestError, match=r"topic 'orders': .*'avro, csv'.* add .parquet. to the list"):
-            native.table("orders").to_df()
+            to_df(native.table("orders"))
     finally:
         log.spark.conf.set(native_scan.V1_SOURCES, before)
-    assert native.table("orders").to_df().count() == 10
+    assert to_df(native.table("orders")).count() == 10

@@ -21,7 +21,7 @@ from pyspark_txlog import TxLog
 from pyspark_txlog.native import write
 from pyspark_txlog.native.task_files import move_to_partitions
 from pyspark_txlog.native.write import Road
-from tests.spark.conftest import ORDERS, Log, rows
+from tests.spark.conftest import ORDERS, Log, append, rows, to_df
 from tests.spark.scalars import SCALARS
 from tests.spark.verbs import vacuum_topics
 from txlog.errors import (
@@ -102,7 +102,7 @@ def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, how
     # The Parquet settings of the user's session do not apply to the log's files.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     try:
-        native.table("types").append(frame, **how)
+        append(native.table("types"), frame, **how)
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
@@ -126,13 +126,13 @@ def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, 
         "IF(id > 0, named_struct('text', string(id), 'number', int(id)), NULL) AS one",
         "array(named_struct('number', id, 'text', 'x'), IF(id > 1, NULL, named_struct('number', id, 'text', 'y'))) AS many",
     )
-    native.table("pairs").append(frame, **how)
+    append(native.table("pairs"), frame, **how)
     expected = [
         (0, None, [(0, "x"), (0, "y")]),
         (1, (1, "1"), [(1, "x"), (1, "y")]),
         (2, (2, "2"), [(2, "x"), None]),
     ]
-    for found in (log.read("pairs"), native.table("pairs").to_df()):
+    for found in (log.read("pairs"), to_df(native.table("pairs"))):
         assert [tuple(row) for row in found.orderBy("row").collect()] == expected
     assert_sound(log)
 
@@ -144,7 +144,7 @@ def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, nati
     frame = spark.range(200).selectExpr(
         "CAST(id AS INT) AS order_id", "IF(id % 3 = 0, NULL, concat('c', id % 7)) AS carrier", "id * 0.5D AS amount"
     )
-    native.table("orders").append(frame, **how)
+    append(native.table("orders"), frame, **how)
     with log.store.producer() as producer:
         producer.send("orders", frame.toArrow())
     places = (
@@ -180,23 +180,23 @@ def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log
     )
     for frame, column, words in wrongs:
         with pytest.raises(SchemaMismatchError, match=f"topic 'types': column '{column}.*{words}"):
-            native.table("types").append(frame, road="executors")
+            append(native.table("types"), frame, road="executors")
     misled = base.selectExpr("row", "row * 5 AS partition")
     with pytest.raises(
         UnknownTopicOrPartitionError, match=r"'types' has no such partition .*: it has 2, numbered 0 to 1"
     ):
-        native.table("types").append(misled, road="executors")
+        append(native.table("types"), misled, road="executors")
     log.create("latest", ORDERS, cleanup_policy="compact", key_columns="carrier")
     keyless = spark.range(3).selectExpr("id AS order_id", "IF(id = 1, NULL, 'c') AS carrier")
     with pytest.raises(SchemaMismatchError, match=r"compacted: a row has no key \(carrier is null\)"):
-        native.table("latest").append(keyless, road="executors")
+        append(native.table("latest"), keyless, road="executors")
     assert log.ends("types") == log.ends("latest") == [(0, 0), (0, 0)]
     # The write does not even begin: the frame's schema does not fit the topic.
     for wrong in (base.withColumn("strange", F.lit(1)), base.selectExpr("CAST(row AS STRING) AS row")):
         with pytest.raises(SchemaMismatchError, match="topic 'types'"):
-            native.table("types").append(wrong, road="executors")
+            append(native.table("types"), wrong, road="executors")
     with pytest.raises(InvalidRequestError, match="road='native': expected one of auto, driver, executors"):
-        native.table("types").append(base, road="native")
+        append(native.table("types"), base, road="native")
     assert_sound(log)
 
 
@@ -206,7 +206,7 @@ def test_columns_that_a_frame_lacks_are_null_and_a_partition_column_routes(
     log.create(partitions=3)
     frame = spark.range(9).selectExpr("id AS order_id", "CAST(id % 3 AS BYTE) AS partition")
     for road in ROADS:
-        native.table("orders").append(frame, road=road)
+        append(native.table("orders"), frame, road=road)
     found = rows(
         log.read(columns="_partition,order_id,amount,carrier"), ["_partition", "order_id", "amount", "carrier"]
     )
@@ -218,9 +218,9 @@ def test_a_column_that_was_added_meanwhile(spark: SparkSession, log: Log, native
     """The log then contains files of both schemas, and a file with a constant column keeps its schema id."""
     log.create()
     table = native.table("orders")
-    table.append(spark.range(2).selectExpr("id AS order_id"), road="executors")
+    append(table, spark.range(2).selectExpr("id AS order_id"), road="executors")
     log.store.alter_topic("orders", add_columns=pa.schema([pa.field("paid", pa.bool_())]))
-    table.append(spark.range(2, 4).selectExpr("id AS order_id", "true AS paid", "'c' AS carrier"), road="executors")
+    append(table, spark.range(2, 4).selectExpr("id AS order_id", "true AS paid", "'c' AS carrier"), road="executors")
     columns = ["order_id", "amount", "carrier", "paid"]
     assert rows(log.read(), columns) == [
         (0, None, None, None),
@@ -234,19 +234,19 @@ def test_a_column_that_was_added_meanwhile(spark: SparkSession, log: Log, native
 def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSession, log: Log, native: TxLog) -> None:
     log.create()
     table = native.table("orders")
-    table.append(log.frame(0, 100), small_rows=100)
+    append(table, log.frame(0, 100), small_rows=100)
     assert not (Path(log.url) / "orders" / "staged").exists()
     # The first write is smaller than inline.max.bytes, the second one is larger.
     assert log.files() == []
-    table.append(log.frame(100, 5000))
+    append(table, log.frame(100, 5000))
     assert len(log.files()) == 1
     # Both of its tasks have more rows than the driver takes, and write a file.
-    table.append(log.frame(5100, 202), small_rows=100)
+    append(table, log.frame(5100, 202), small_rows=100)
     assert len(log.files()) == 3
     assert not (Path(log.url) / "orders" / "staged").exists()
-    table.append(log.frame(0, 0))
+    append(table, log.frame(0, 0))
     assert log.ids() == list(range(5302))
-    assert rows(table.to_df(), ["order_id"]) == [(number,) for number in range(5302)]
+    assert rows(to_df(table), ["order_id"]) == [(number,) for number in range(5302)]
     assert_sound(log)
 
 
@@ -270,11 +270,11 @@ def test_no_job_looks_for_what_sparks_plan_knows(spark: SparkSession, log: Log, 
     try:
         cached.count()
         narrow = cached.select("order_id")
-        assert jobs_of(spark, lambda: table.append(log.frame(0, 100), small_rows=100)) == 1
+        assert jobs_of(spark, lambda: append(table, log.frame(0, 100), small_rows=100)) == 1
         assert log.files() == []
-        assert jobs_of(spark, lambda: table.append(narrow, small_rows=200)) == 1
+        assert jobs_of(spark, lambda: append(table, narrow, small_rows=200)) == 1
         assert not (Path(log.url) / "orders" / "staged").exists()
-        assert jobs_of(spark, lambda: table.append(narrow, small_rows=199)) == 1
+        assert jobs_of(spark, lambda: append(table, narrow, small_rows=199)) == 1
         assert (Path(log.url) / "orders" / "staged").exists()
     finally:
         cached.unpersist()
@@ -288,14 +288,14 @@ def test_no_job_looks_how_many_rows_large_files_have(
     table, files = native.table("orders"), str(tmp_path / "files")
     log.frame(0, 100).write.parquet(files)
     scan = spark.read.parquet(files).select("order_id", "carrier")
-    table.append(scan, small_rows=10)
+    append(table, scan, small_rows=10)
     assert log.ids() == list(range(100))
     monkeypatch.setattr(write, "LARGE_BYTES", 1000)
-    assert jobs_of(spark, lambda: table.append(scan, small_rows=1000)) == 1
+    assert jobs_of(spark, lambda: append(table, scan, small_rows=1000)) == 1
     staged = Path(log.url) / "orders" / "staged"
     assert len(list(staged.iterdir())) == 1
     # A filter may leave few rows.
-    assert jobs_of(spark, lambda: table.append(scan.where("order_id < 3"))) == 1
+    assert jobs_of(spark, lambda: append(table, scan.where("order_id < 3"))) == 1
     assert len(list(staged.iterdir())) == 1
     assert log.ids() == sorted([*range(100)] * 2 + [*range(3)])
 
@@ -323,10 +323,10 @@ def test_sparks_files_have_the_ids_of_constant_renamed_and_nested_columns(
         f"array({made}) AS many",
         f"map('a', {made}) AS named",
     )
-    table.append(frame, road="executors")
+    append(table, frame, road="executors")
     # Spark's optimizer sees through the projection, the union and the cache of a frame.
-    table.append(frame.union(frame.select(*frame.columns)), road="executors")
-    table.append(table.to_df().where("order_id < 3"), road="executors")
+    append(table, frame.union(frame.select(*frame.columns)), road="executors")
+    append(table, to_df(table).where("order_id < 3"), road="executors")
     expected = [
         (
             field.name,
@@ -362,8 +362,13 @@ def test_micro_batches_of_one_task_go_to_one_partition_after_the_other(
     """All rows of one task stay together, and in their order."""
     log.create(partitions=3)
     for number in range(4):
-        native.table("orders").append(
-            log.frame(number * 10, 10, tasks=1), transactional_id="query", version=number, scope="its id", **how
+        append(
+            native.table("orders"),
+            log.frame(number * 10, 10, tasks=1),
+            transactional_id="query",
+            version=number,
+            scope="its id",
+            **how,
         )
     found = log.read(columns="_partition,_offset,order_id").orderBy("_partition", "_offset").collect()
     by_partition = {number: [row.order_id for row in found if row._partition == number] for number in range(3)}
@@ -382,7 +387,7 @@ def test_all_files_of_a_task_go_to_the_partition_of_its_number(
     frame = log.frame(0, 50, tasks=5).where("order_id < 20 OR order_id >= 30")
     spark.conf.set("spark.sql.files.maxRecordsPerFile", "6")
     try:
-        native.table("orders").append(frame, transactional_id="query", version=1, scope="its id", road="executors")
+        append(native.table("orders"), frame, transactional_id="query", version=1, scope="its id", road="executors")
     finally:
         spark.conf.unset("spark.sql.files.maxRecordsPerFile")
     found = log.read(columns="_partition,_offset,order_id").orderBy("_partition", "_offset").collect()
@@ -396,7 +401,7 @@ def test_all_files_of_a_task_go_to_the_partition_of_its_number(
 def test_frames_of_one_task_do_not_all_go_to_the_first_partition(log: Log, native: TxLog, road: Road) -> None:
     log.create(partitions=64)
     for number in range(5):
-        native.table("orders").append(log.frame(number, 1, tasks=1), road=road)
+        append(native.table("orders"), log.frame(number, 1, tasks=1), road=road)
     # They all draw the same partition once in 16 million runs.
     assert len([end for _, end in log.ends() if end]) > 1
     assert log.ids() == list(range(5))
@@ -404,11 +409,11 @@ def test_frames_of_one_task_do_not_all_go_to_the_first_partition(log: Log, nativ
 
 def test_a_key_needs_no_hash_if_there_is_one_partition(log: Log, native: TxLog) -> None:
     log.create(partitions=1, key_columns="order_id")
-    native.table("orders").append(log.frame(0, 20, tasks=3), road="executors")
+    append(native.table("orders"), log.frame(0, 20, tasks=3), road="executors")
     assert log.ids() == list(range(20))
     misled = log.frame(0, 3).selectExpr("order_id", "1 AS partition")
     with pytest.raises(UnknownTopicOrPartitionError, match="it has 1"):
-        native.table("orders").append(misled, road="executors")
+        append(native.table("orders"), misled, road="executors")
     assert log.ids() == list(range(20))
     assert_sound(log)
 
@@ -425,11 +430,11 @@ def test_a_driver_that_fails_between_job_and_moves_publishes_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(write, "move_to_partitions", fails)
         with pytest.raises(OSError, match="the driver dies"):
-            table.append(log.frame(0, 100, tasks=4), transactional_id="nightly", version=1, road="executors")
+            append(table, log.frame(0, 100, tasks=4), transactional_id="nightly", version=1, road="executors")
     left = list((Path(log.url) / "orders" / "staged").glob("*/_partition=*/part-*.parquet"))
     assert len(left) == 4
     assert log.ends() == [(0, 0), (0, 0)]
-    table.append(log.frame(0, 100, tasks=4), transactional_id="nightly", version=1, road="executors")
+    append(table, log.frame(0, 100, tasks=4), transactional_id="nightly", version=1, road="executors")
     assert log.ids() == list(range(100))
     assert_sound(log)
     vacuum_topics(spark, log.store, ["orders"])
@@ -473,7 +478,7 @@ def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:
         table = native.table("orders")
         for number in range(3):
             with store.counting() as cost:
-                table.append(log.frame(number * 10, 10), transactional_id="small")
+                append(table, log.frame(number * 10, 10), transactional_id="small")
         assert (cost.write_file, cost.put_if_absent) == (0, 3)
     assert log.ids() == list(range(30))
 
@@ -500,7 +505,7 @@ def test_frames_of_one_transaction_share_a_partition_whatever_their_size(
 
 def test_a_flipped_bit_in_sparks_own_file_is_seen(spark: SparkSession, log: Log, native: TxLog) -> None:
     log.create(partitions=1)
-    native.table("orders").append(log.frame(0, 1000, tasks=1), road="executors")
+    append(native.table("orders"), log.frame(0, 1000, tasks=1), road="executors")
     (file,) = (Path(log.url) / "orders" / "staged").glob("*/_partition=0/*.parquet")
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1
@@ -529,7 +534,7 @@ def test_tasks_that_fail_are_run_again_and_leave_one_file_each(
             raise RuntimeError("this attempt dies")
 
     frame = log.frame(0, 1000, tasks=4)
-    native.table("orders").append(frame.mapInArrow(fail_first, frame.schema), road="executors")
+    append(native.table("orders"), frame.mapInArrow(fail_first, frame.schema), road="executors")
     assert len(list(marks.iterdir())) == 8
     assert log.ids() == list(range(1000))
     assert_sound(log)
@@ -544,9 +549,9 @@ def test_a_job_that_fails_publishes_nothing_and_its_folder_is_nobodys(
         "amount", F.when(F.col("order_id") == 77, F.raise_error(F.lit("the job dies"))).otherwise(F.col("amount"))
     )
     with pytest.raises(Exception, match="the job dies"):
-        table.append(dies, transactional_id="nightly", version=1, road="executors")
+        append(table, dies, transactional_id="nightly", version=1, road="executors")
     assert log.ends() == [(0, 0), (0, 0)]
-    result = table.append(log.frame(0, 100), transactional_id="nightly", version=1, road="executors")
+    result = append(table, log.frame(0, 100), transactional_id="nightly", version=1, road="executors")
     assert not result.skipped
     assert log.ids() == list(range(100))
     assert_sound(log)

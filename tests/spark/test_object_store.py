@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 import txlog
 from pyspark_txlog import TxLog
 from tests.servers.start import Server, start
-from tests.spark.conftest import ORDERS
+from tests.spark.conftest import ORDERS, append, to_df
 from txlog.errors import UnsupportedStoreError
 
 pytestmark = pytest.mark.spark
@@ -37,12 +37,12 @@ def test_spark_without_hadoops_driver(spark: SparkSession, server: Server, opene
     with txlog.open(opened.url, storage_options=server.storage_options) as store:
         store.create_topic("orders", ORDERS, partitions=2)
     table = opened.table("orders")
-    table.append(frame(spark, 0, 10))
+    append(table, frame(spark, 0, 10))
     for native in (
-        table.to_df,
+        lambda: to_df(table),
         lambda: opened.to_dfs("orders"),
         lambda: opened.create_views("orders"),
-        lambda: table.append(frame(spark, 10, 10), road="executors"),
+        lambda: append(table, frame(spark, 10, 10), road="executors"),
     ):
         with pytest.raises(UnsupportedStoreError) as caught:
             native()

@@ -19,7 +19,7 @@ from lab.invariants import check_store
 from pyspark_txlog import TxLog, install
 from pyspark_txlog.native import one_job, write
 from pyspark_txlog.native.one_job import MAX_BYTES, share_of
-from tests.spark.conftest import Console, Log
+from tests.spark.conftest import Console, Log, append
 from tests.spark.test_stream_sink import start
 from txlog.errors import SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.open import open_object_store
@@ -73,7 +73,7 @@ def test_the_shares_of_all_tasks_stay_below_the_bound(limit: int, tasks: int) ->
 
 @pytest.mark.parametrize("count", [SMALL, SMALL + 1, 3 * SMALL, 0])
 def test_the_plan_of_a_write_runs_once(spark: SparkSession, log: Log, native: TxLog, count: int) -> None:
-    """save(), and the TxLog's own append and transaction. Spark's own counts show a second run."""
+    """save(), and transactions of a TxLog with one frame and with two. Spark's own counts show a second run."""
     log.create(partitions=1)
     log.create("second", partitions=1)
 
@@ -90,7 +90,7 @@ def test_the_plan_of_a_write_runs_once(spark: SparkSession, log: Log, native: Tx
             txn.write(log.frame(0, count), "second", small_rows=SMALL)
 
     checked(log.write)
-    checked(lambda frame: native.table("orders").append(frame, small_rows=SMALL))
+    checked(lambda frame: append(native.table("orders"), frame, small_rows=SMALL))
     checked(two)
     assert log.ids() == sorted([*range(count)] * 3)
     assert log.ids("second") == [*range(count)]
@@ -102,32 +102,21 @@ def test_a_chosen_road_runs_the_plan_once(spark: SparkSession, log: Log, native:
     log.create()
     counted, seen = spark.sparkContext.accumulator(0), Observation()
     frame = counting(log.frame(0, 30, tasks=3), counted).observe(seen, F.count(F.lit(1)).alias("n"))
-    native.table("orders").append(frame, road=road)
+    append(native.table("orders"), frame, road=road)
     assert (counted.value, seen.get) == (30, {"n": 30})
 
 
 @pytest.mark.parametrize("count", [SMALL, 3 * SMALL])
-def test_a_micro_batch_counts_its_rows_once(log: Log, native: TxLog, tmp_path: Path, count: int) -> None:
+def test_a_micro_batch_counts_its_rows_once(log: Log, tmp_path: Path, count: int) -> None:
     log.create()
-    log.create("copies")
     log.frame(0, count, tasks=3).write.parquet(str(tmp_path / "files"))
     counted = log.spark.sparkContext.accumulator(0)
     stream = log.spark.readStream.schema(log.frame(0, 0).schema).parquet(str(tmp_path / "files"))
-    queries = [start(log, counting(stream, counted), tmp_path / "start")]
-    queries.append(
-        native.table("copies").append_stream(
-            counting(stream, counted),
-            transactional_id="copies",
-            checkpoint_location=str(tmp_path / "append_stream"),
-            small_rows=SMALL,
-            trigger={"availableNow": True},
-        )
-    )
-    for query in queries:
-        query.awaitTermination()
-        assert sum(progress.numInputRows for progress in query.recentProgress) == count
-    assert counted.value == 2 * count
-    assert log.ids() == log.ids("copies") == [*range(count)]
+    query = start(log, counting(stream, counted), tmp_path / "start")
+    query.awaitTermination()
+    assert sum(progress.numInputRows for progress in query.recentProgress) == count
+    assert counted.value == count
+    assert log.ids() == [*range(count)]
     assert_sound(log)
 
 
@@ -160,7 +149,7 @@ def test_rows_too_wide_for_the_driver_are_stored_by_the_tasks(
                 cached.toArrow()
             for frame in (scanned, scanned.limit(SMALL), cached):
                 log.write(frame)
-            native.table("orders").append(scanned)
+            append(native.table("orders"), scanned)
             start(log, stream, tmp_path / "checkpoint").awaitTermination()
     finally:
         cached.unpersist()
@@ -183,7 +172,7 @@ def test_rows_that_the_topic_cannot_take(spark: SparkSession, log: Log, native: 
         for small_rows in (SMALL, 10):
             tried.value = 0
             with pytest.raises(kind) as caught:
-                native.table("orders").append(frame, small_rows=small_rows)
+                append(native.table("orders"), frame, small_rows=small_rows)
             said.add(str(caught.value))
             assert tried.value == 90
         assert len(said) == 1, said
@@ -203,10 +192,10 @@ def test_the_order_of_the_tasks_is_kept(spark: SparkSession, log: Log, native: T
         )
     )
     expected = [*range(5), *range(100, 120), *range(200, 205), *range(300, 320), *range(500, 505)]
-    native.table("orders").append(frame, small_rows=10)
+    append(native.table("orders"), frame, small_rows=10)
     assert ids_in_order(log) == expected
     # In a micro-batch, rows without a key go to the partitions of their tasks and of its number.
-    native.table("three").append(frame, small_rows=10, transactional_id="query", version=2, scope="its id")
+    append(native.table("three"), frame, small_rows=10, transactional_id="query", version=2, scope="its id")
     by_task = [[number for number in expected if number // 100 % 3 == task] for task in range(3)]
     assert ids_in_order(log, "three") == [*by_task[1], *by_task[2], *by_task[0]]
     assert_sound(log)
@@ -225,7 +214,7 @@ def test_attempts_that_fail_leave_no_rows(spark: SparkSession, log: Log, native:
             raise RuntimeError("this attempt dies")
 
     frame = log.frame(0, 1000, tasks=4)
-    native.table("orders").append(frame.mapInArrow(fail_first, frame.schema), small_rows=10)
+    append(native.table("orders"), frame.mapInArrow(fail_first, frame.schema), small_rows=10)
 
     def fail_last(writer: one_job.TaskWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # By its files: the attempt fails after it has written them.
@@ -236,13 +225,13 @@ def test_attempts_that_fail_leave_no_rows(spark: SparkSession, log: Log, native:
             raise RuntimeError("this attempt dies with files")
 
     monkeypatch.setattr(one_job, "run_task", fail_last)
-    native.table("orders").append(log.frame(1000, 400, tasks=4), small_rows=10)
+    append(native.table("orders"), log.frame(1000, 400, tasks=4), small_rows=10)
     assert log.ids() == [*range(1400)]
     assert len(log.files()) == 12, "the first attempts' files are there, and no record names them"
     assert_sound(log)
 
 
-def test_a_stop_inside_a_micro_batch_is_no_error(log: Log, native: TxLog, tmp_path: Path, console: Console) -> None:
+def test_a_stop_inside_a_micro_batch_is_no_error(log: Log, tmp_path: Path, console: Console) -> None:
     """Spark looks for the interrupt in the text of Python's error, with an expression that recurses for each character."""
     log.create()
     log.frame(0, 10, tasks=1).write.parquet(str(tmp_path / "files"))
@@ -255,20 +244,12 @@ def test_a_stop_inside_a_micro_batch_is_no_error(log: Log, native: TxLog, tmp_pa
 
     stream = log.spark.readStream.schema(log.frame(0, 0).schema).parquet(str(tmp_path / "files"))
     held = stream.mapInArrow(hold, stream.schema)
-    starts = (
-        lambda: start(log, held, tmp_path / "start"),
-        lambda: native.table("orders").append_stream(
-            held, transactional_id="q", checkpoint_location=str(tmp_path / "append_stream")
-        ),
-    )
-    for begin in starts:
-        query = begin()
-        while not began.exists():
-            assert query.isActive, query.exception()
-            time.sleep(0.02)
-        query.stop()
-        assert query.exception() is None
-        began.unlink()
+    query = start(log, held, tmp_path / "start")
+    while not began.exists():
+        assert query.isActive, query.exception()
+        time.sleep(0.02)
+    query.stop()
+    assert query.exception() is None
     time.sleep(1)
     assert "StackOverflowError" not in console.text()
     assert log.ids() == []

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.spark_ui import DESCRIPTION, STAGE_DETAILS, STAGE_NAME
-from tests.spark.conftest import Log
+from tests.spark.conftest import Log, append
 
 pytestmark = pytest.mark.spark
 NAMES = (DESCRIPTION, STAGE_NAME, STAGE_DETAILS)
@@ -60,9 +60,9 @@ def properties(spark: SparkSession) -> list[str | None]:
 def test_native_writes_are_named(spark: SparkSession, log: Log, native: TxLog) -> None:
     before = properties(spark)
     seen = last_job(spark)
-    native.table("orders").append(log.frame(0, 10), transactional_id="nightly")
-    native.table("orders").append(log.frame(10, 90).select("order_id"), transactional_id="nightly")
-    native.table("orders").append(log.frame(100, 90), transactional_id="nightly", road="executors")
+    append(native.table("orders"), log.frame(0, 10), transactional_id="nightly")
+    append(native.table("orders"), log.frame(10, 90).select("order_id"), transactional_id="nightly")
+    append(native.table("orders"), log.frame(100, 90), transactional_id="nightly", road="executors")
     made = jobs(spark, seen)
     what = "txlog: rows of 'orders' for transactional.id 'nightly'"
     assert {said for said, _ in made} == {
@@ -81,10 +81,10 @@ def test_a_name_of_the_users_stays_and_is_put_back(spark: SparkSession, log: Log
     try:
         before = properties(spark)
         seen = last_job(spark)
-        native.table("orders").append(log.frame(0, 10), road="executors")
+        append(native.table("orders"), log.frame(0, 10), road="executors")
         bad = log.frame(0, 10).selectExpr("order_id", "raise_error('the job dies') AS carrier")
         with pytest.raises(Exception, match="the job dies"):
-            native.table("orders").append(bad, road="executors")
+            append(native.table("orders"), bad, road="executors")
         assert properties(spark) == before
         made = jobs(spark, seen)
     finally:

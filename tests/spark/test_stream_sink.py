@@ -19,9 +19,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from lab.invariants import check_store
-from pyspark_txlog import committed_source_offsets
+from pyspark_txlog import committed_source_offsets, install, uninstall
+from pyspark_txlog.native import write
 from pyspark_txlog.sink.checkpoint import default_transactional_id
 from tests.spark.conftest import Console, Log, dotted
+from txlog.client.coordinator import Coordinator
+from txlog.client.session import Session
+from txlog.client.staged import StagedTransaction
 from txlog.core.names import TopicPartition
 from txlog.storage.open import open_object_store
 
@@ -257,6 +261,60 @@ def test_another_run_fences_this_one_with_one_clear_error(
     assert "could not be aborted" not in console.text()
     run(log, frame, checkpoint, transactional_id="cleaner")
     assert log.ids() == expected
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "python"])
+def test_small_micro_batches_rotate_over_the_partitions(
+    log: Log, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, is_native: bool
+) -> None:
+    """After `install()` the query inits its id once: nothing has changed the record since the last commit."""
+    fill(log)
+    log.create("spread", partitions=3)
+    inits: list[str] = []
+
+    def init(session: Session, name: str, **options: Any) -> Coordinator:
+        inits.append(name)
+        return begun(session, name, **options)
+
+    begun = Coordinator.init
+    monkeypatch.setattr(Coordinator, "init", init)
+    (install if is_native else uninstall)()
+    frame = orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40)
+    if not is_native:
+        # The driver writes a small micro-batch to one partition, whatever its tasks are. The Python sink has tasks.
+        frame = frame.coalesce(1)
+    run(log, frame, checkpoint, topic="spread", transactional_id="spreader")
+    found = log.read("spread", columns="_partition,order_id").groupBy("_partition").count().collect()
+    assert {row._partition: row["count"] for row in found} == {0: 40, 1: 40, 2: 20}
+    # Spark's own processes run the sink in Python.
+    assert inits == ["spreader"] * is_native
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_repeated_micro_batch_may_choose_other_partitions(
+    log: Log, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """Its rows are in the partitions of the try that committed, once."""
+
+    def commit(transaction: StagedTransaction, *args: Any, **options: Any) -> Any:
+        if is_committed:
+            committing(transaction, *args, **options)
+        raise RuntimeError("the program dies")
+
+    committing = StagedTransaction.commit
+    install()
+    fill(log)
+    log.store.alter_topic("clean", partitions=3)
+    frame = orders(log, startingOffsets="earliest")
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedTransaction, "commit", commit)
+        patch.setattr(write, "_known_road", lambda frame, small_rows: "executors")
+        assert "the program dies" in failure(log, frame.repartition(3), checkpoint, topic="clean")
+    assert log.ids("clean") == (list(range(100)) if is_committed else [])
+    run(log, frame, checkpoint, topic="clean")
+    found = log.read("clean", columns="_partition,order_id").collect()
+    assert sorted(row.order_id for row in found) == list(range(100))
+    assert {row._partition for row in found} == ({0, 1, 2} if is_committed else {0})
 
 
 # -- offsets of the sources -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from lab.invariants import check_store
 from pyspark_txlog import TxLog
 from pyspark_txlog.native.write import Road
-from tests.spark.conftest import Console, Log
+from tests.spark.conftest import Console, Log, append
 from txlog.client.offsets import committed_offsets
 from txlog.client.reading import read_session
 from txlog.core.names import TopicPartition
@@ -123,16 +123,16 @@ def test_a_repeated_version_computes_nothing(log: Log, three: TxLog, console: Co
     # A skipped transaction still reports a wrong schema.
     with pytest.raises(SchemaMismatchError), three.transaction("nightly", 7) as txn:
         txn.write(frame.withColumn("strange", F.lit(1)), "orders")
-    three.table("orders").append(log.frame(6, 1), transactional_id="nightly", version=8)
+    append(three.table("orders"), log.frame(6, 1), transactional_id="nightly", version=8)
     assert log.ids() == list(range(7))
 
 
 def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) -> None:
     clean, audit = TOPICS[:2]
     for _ in range(2):
-        three.table(clean).append(log.frame(0, 5), transactional_id="nightly", version=1)
+        append(three.table(clean), log.frame(0, 5), transactional_id="nightly", version=1)
     with pytest.raises(InvalidRequestError, match=rf"was committed for {clean}, so the rows for {audit} would be"):
-        three.table(audit).append(log.frame(0, 5), transactional_id="nightly", version=1)
+        append(three.table(audit), log.frame(0, 5), transactional_id="nightly", version=1)
     # Another instance detects it, too.
     with (
         TxLog(log.spark, log.url) as other,
@@ -144,7 +144,7 @@ def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) ->
     with three.transaction("nightly", version=2):
         pass
     with pytest.raises(InvalidRequestError, match="it was committed for no topic, so the rows for"):
-        three.table(clean).append(log.frame(5, 5), transactional_id="nightly", version=2)
+        append(three.table(clean), log.frame(5, 5), transactional_id="nightly", version=2)
 
 
 def test_a_write_that_is_done_after_the_end_of_its_transaction_is_an_error(
@@ -175,11 +175,11 @@ def test_a_write_that_is_done_after_the_end_of_its_transaction_is_an_error(
 def test_versions_of_another_scope_are_refused_before_anything_runs(log: Log, three: TxLog) -> None:
     write_three(three, log, version=7)
     with pytest.raises(TxnVersionScopeError, match=r"'nightly' holds txn.version 7 of scope ''"):
-        three.table("orders").append(log.frame(6, 1), transactional_id="nightly", version=8, scope="a query")
+        append(three.table("orders"), log.frame(6, 1), transactional_id="nightly", version=8, scope="a query")
     with pytest.raises(InvalidRequestError, match="name one"):
-        three.table("orders").append(log.frame(6, 1), version=8)
+        append(three.table("orders"), log.frame(6, 1), version=8)
     with pytest.raises(InvalidRequestError, match="without a version"):
-        three.table("orders").append(log.frame(6, 1), transactional_id="nightly", scope="a query")
+        append(three.table("orders"), log.frame(6, 1), transactional_id="nightly", scope="a query")
     assert_whole(log, three, 6)
 
 
@@ -229,7 +229,7 @@ def test_a_write_that_failed_cannot_be_forgotten(log: Log, three: TxLog) -> None
     with pytest.raises(IllegalStateError, match="after the end"):
         txn.write(log.frame(0, 6), "orders")
     with three.transaction("nightly"), pytest.raises(IllegalStateError, match="open already"):
-        three.table("orders").append(log.frame(0, 6), transactional_id="nightly")
+        append(three.table("orders"), log.frame(0, 6), transactional_id="nightly")
 
 
 def test_writes_of_several_threads(log: Log, three: TxLog) -> None:
@@ -399,28 +399,6 @@ def test_foreach_batch_to_three_topics_exactly_once(log: Log, three: TxLog, sour
     check_store(open_object_store(log.url))
 
 
-@pytest.mark.parametrize("road", ["auto", "executors"])
-def test_append_stream(log: Log, three: TxLog, source: Source, road: Road, capfd: Any) -> None:
-    def run(opened: TxLog = three) -> None:
-        query = opened.table("orders").append_stream(
-            source.frame(),
-            transactional_id="clean",
-            checkpoint_location=source.checkpoint,
-            road=road,
-            trigger={"availableNow": True},
-        )
-        assert query.awaitTermination(120)
-
-    run()
-    source.forget_last_commit()
-    source.add(5)
-    run()
-    assert "version 1 is not above 1" in capfd.readouterr().err
-    assert log.ids() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(InvalidRequestError, match="streaming DataFrame"):
-        three.table("orders").append_stream(log.frame(0, 1), transactional_id="x", checkpoint_location="y")
-
-
 def test_take_over(spark: SparkSession, log: Log, three: TxLog) -> None:
     """It fences others and finishes what they left, unless its check refuses; a second call changes nothing (W42)."""
     with TxLog(spark, log.url, {"fsync": False}) as other:
@@ -476,17 +454,3 @@ def test_take_over_takes_back_what_another_program_took(spark: SparkSession, log
         # Also from a TxLog that had the id before, and has not noticed its loss. A second call changes nothing.
         epochs = [each.take_over("clean").producer_epoch for each in (three, other, three, three)]
         assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2, epochs[0] + 2]
-
-
-def test_two_runs_of_one_stream_fence_each_other(spark: SparkSession, log: Log, three: TxLog, source: Source) -> None:
-    source.add(5)
-    query = three.table("orders").append_stream(
-        source.frame(), transactional_id="clean", checkpoint_location=source.checkpoint
-    )
-    query.processAllAvailable()
-    with TxLog(spark, log.url, {"fsync": False}) as later:
-        later.take_over("clean")
-        source.add(6)
-        with pytest.raises(StreamingQueryException, match=r"a newer instance of this transactional.id took over"):
-            query.processAllAvailable()
-    assert log.ids() == [0, 1, 2, 3, 4, 5]

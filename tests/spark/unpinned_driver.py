@@ -20,7 +20,9 @@ def main(url: str, folder: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     spark.range(5).selectExpr("id AS order_id").write.json(f"{folder}/in")
     log = TxLog(spark, url)
-    table = log.table("orders")
+
+    def rows() -> int:
+        return log.to_dfs("orders")["orders"].count()
 
     def files() -> DataFrame:
         return spark.readStream.schema("order_id long").json(f"{folder}/in")
@@ -29,34 +31,27 @@ def main(url: str, folder: str) -> None:
         writer = files().writeStream.format("txlog").option("topic", "orders").option("transactional.id", name)
         return writer.options(**options, checkpointLocation=f"{folder}/{name}").trigger(availableNow=True).start(url)
 
-    def appended(name: str, **options: Any) -> Any:
-        once = {"availableNow": True}
-        return table.append_stream(
-            files(), transactional_id=name, checkpoint_location=f"{folder}/{name}", trigger=once, **options
-        )
-
-    def in_foreach_batch(name: str, **scope: str) -> Any:
+    def in_foreach_batch(name: str, scope: str | None = None) -> Any:
         def each(batch: DataFrame, number: int) -> None:
-            table.append(batch, transactional_id=name, version=number, **scope)  # type: ignore[arg-type]
+            with log.transaction(name, number, scope=scope) as txn:
+                txn.write(batch, "orders")
 
         writer = files().writeStream.foreachBatch(each).option("checkpointLocation", f"{folder}/{name}")
         return writer.trigger(availableNow=True).start()
 
     def tell(name: str, start: Callable[[], Any]) -> None:
-        before = table.to_df().count()
+        before = rows()
         error = ""
         try:
             start().awaitTermination()
         except Exception as found:
             error = str(found)
-        print(json.dumps({"step": name, "rows": table.to_df().count() - before, "error": error}), flush=True)
+        print(json.dumps({"step": name, "rows": rows() - before, "error": error}), flush=True)
 
     for road, switch in (("python", uninstall), ("native", install)):
         switch()
         tell(road, lambda road=road: stream(road))  # type: ignore[misc]
         tell(f"{road}, no offsets", lambda road=road: stream(f"{road}-2", commitSourceOffsets="false"))  # type: ignore[misc]
-    tell("append_stream", lambda: appended("appended"))
-    tell("append_stream, no offsets", lambda: appended("appended-2", commit_source_offsets=False))
     tell("foreachBatch", lambda: in_foreach_batch("each"))
     tell("foreachBatch, scope", lambda: in_foreach_batch("each-2", scope="its id"))
     log.close()
