@@ -50,7 +50,7 @@ def _section(one: Option[Any]) -> list[str]:
             f"- **Spark's Kafka source or sink:** {'the same option' if one.kafka == SAME else escape(one.kafka)}."
         )
     if one.native:
-        lines.append(f"- **`TopicTable.to_df`:** {escape(one.native)}.")
+        lines.append(f"- **`TxLog.to_dfs`:** {escape(one.native)}.")
     return [*lines, ""]
 
 

@@ -176,7 +176,7 @@ SUBSCRIBE = Option(
     values.TOPICS,
     doc="The topics to read. Exactly one of `subscribe`, `subscribePattern`, `assign` must be given.",
     kafka="the same; if a topic does not exist, the query fails at once",
-    native="name topics by .table(name) or .to_dfs(name, ...)",
+    native="name topics by .to_dfs(name, ...)",
 )
 SUBSCRIBE_PATTERN = Option(
     "subscribePattern",

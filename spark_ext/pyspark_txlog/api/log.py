@@ -158,10 +158,19 @@ class TxLog:
 
     @plain_errors
     def to_dfs(self, *topics: str, **options: object) -> dict[str, DataFrame]:
-        """Return several topics, planned together, by name; each as `TopicTable.to_df` returns one.
+        """Return the rows of several topics, planned together, by topic, through Spark's own Parquet reader.
+
+            orders = log.to_dfs("orders", columns=["order_id", "_offset"], where="amount > 100")["orders"]
+
+        Rows and options are those of `format("txlog")`. Options are keyword arguments here:
+        `isolation_level="read_uncommitted"`, `starting_offsets={"orders": {"0": 5}}`; see `scan_options`.
 
         The topics are the named ones, those of `subscribe_pattern` or `assign`, or all. Offsets and times apply to all
-        of their partitions. Raises what `to_df` raises, UnknownTopicOrPartitionError.
+        of their partitions. The plan is fixed now: a frame does not grow, and is valid as long as its files are kept.
+        All its columns are nullable.
+
+        Raises OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError, UnsupportedStoreError,
+        UnknownTopicOrPartitionError.
         """
         names = list(topics)
         if not names and not {name.replace("_", "").lower() for name in options} & {"subscribepattern", "assign"}:

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
-from pyspark_txlog.sink.micro_batch import MicroBatch, compute_skipped, hides_query, in_micro_batch, query_id
+from pyspark_txlog.native.write import SMALL_ROWS, Road, check_road, write_frame
+from pyspark_txlog.sink.micro_batch import compute_skipped, hides_query, in_micro_batch, query_id
 from pyspark_txlog.sink.routing import TopicRoute, topic_for
 from txlog.engine import (
     ConsumerGroupMetadata,
@@ -44,7 +44,6 @@ from txlog.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
     StoreChangedError,
-    TxlogError,
 )
 from txlog.logs import log
 
@@ -80,28 +79,6 @@ class Transaction:
     @property
     def transactional_id(self) -> str:
         return self._staged.transactional_id
-
-    def keep_columns(self, names: ColumnNames) -> None:
-        """Let `write` fail if a name means another column than in the query's earlier micro-batches.
-
-        Otherwise only names of the same transaction count.
-        """
-        self._names = names
-
-    def carry_sources(self, batch: MicroBatch) -> None:
-        """Include the end offsets of a micro-batch's sources in the transaction. If it was committed before, check that
-        it is the same micro-batch.
-
-        Raises CommitFailedError (the rows of the sources are already committed), InvalidRequestError (the checkpoint is
-        older than the log).
-        """
-        session, before = self._staged.session, self._staged.txn
-        if self.repeated:
-            batch.check_replay(session, before)
-            return
-        sent = batch.offsets(session, before)
-        with self._lock:
-            self._offsets += sent
 
     def write(
         self,
@@ -234,9 +211,8 @@ class Transactions:
         transactional_id: str | None,
         version: TxnVersion | None,
         settings: Mapping[str, object],
-        check: Check | None = None,
     ) -> Iterator[Transaction]:
-        """Run a transaction around a block; see `TxLog.transaction`. `check` is as in `take_over`."""
+        """Run a transaction around a block; see `TxLog.transaction`."""
         if transactional_id is None:
             if version is not None:
                 raise InvalidRequestError(
@@ -256,8 +232,6 @@ class Transactions:
         try:
 
             def refuse(current: TransactionMetadata | None) -> None:
-                if check is not None:
-                    check(current)
                 check_version(current, version)
 
             # Checked before the init, because a call that is refused anyway must not fence the current owner of the id.
@@ -352,33 +326,6 @@ class Transactions:
                 del self._instances[transactional_id]
 
 
-class How(TypedDict):
-    """The arguments of `Transaction.write`."""
-
-    key: str | Sequence[str] | None
-    road: Road
-    small_rows: int
-    compression_type: str | None
-    merge_schema: bool
-
-
-def check_write(runtime: Runtime, frame: DataFrame, topic: str, how: How) -> None:
-    """Raise what `Transaction.write` would raise for a frame that it has not computed yet.
-
-    Called before an init, so that a refused call fences nobody. Costs no request if the topic is known and the frame
-    fits.
-    """
-    check_road(how["road"], how["small_rows"])
-    check_connect(frame, topic, how["road"])
-    runtime.settings.row_config({"compression.type": how["compression_type"]}, runtime.topic(topic))
-    try:
-        _route(runtime, frame, topic, how["key"], max_age_ms=None)
-    except TxlogError:
-        # The frame may have a column that is newer than the cached topic, or that the write will add.
-        key = (how["key"],) if isinstance(how["key"], str) else how["key"]
-        topic_for(runtime, check_topic_name(topic), frame.schema, key, merge=how["merge_schema"], only_check=True)
-
-
 def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str | None) -> TxnVersion | None:
     """Return the version of a transaction. In `foreachBatch` its scope is the query's id, unless another one is given.
 
@@ -401,19 +348,10 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
 
 
 def _route(
-    runtime: Runtime,
-    frame: DataFrame,
-    topic: str,
-    key: str | Sequence[str] | None,
-    max_age_ms: int | None = 0,
-    *,
-    merge: bool = False,
+    runtime: Runtime, frame: DataFrame, topic: str, key: str | Sequence[str] | None, *, merge: bool
 ) -> TopicRoute:
     keys = (key,) if isinstance(key, str) else key
-    if merge:
-        found = topic_for(runtime, check_topic_name(topic), frame.schema, keys, merge=True)
-    else:
-        found = runtime.topic(check_topic_name(topic), max_age_ms)
+    found = topic_for(runtime, check_topic_name(topic), frame.schema, keys, merge=merge)
     return TopicRoute(runtime, frame.schema, found, keys)
 
 

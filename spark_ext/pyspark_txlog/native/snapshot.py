@@ -61,7 +61,7 @@ class Snapshot:
     def to_df(self, topic: str, columns: str | Sequence[str] | None = None) -> DataFrame:
         """Return the topic's rows in this cut; `columns` as in `format("txlog")`: names, "*", `_offset` and so on.
 
-        The frame is planned now, so each use reads the same rows. It is a native scan like `TopicTable.to_df`; if Spark
+        The frame is planned now, so each use reads the same rows. It is a native scan as in `TxLog.to_dfs`; if Spark
         has no driver for the store, tasks read through txlog's driver. Raises UnknownTopicOrPartitionError for a topic
         that is not in the snapshot, SchemaMismatchError, InvalidRequestError if the snapshot is too old,
         OffsetOutOfRangeError if retention has moved the log start beyond the cut.

@@ -102,15 +102,6 @@ def check_road(road: str, small_rows: int) -> None:
         raise InvalidRequestError(f"small_rows={small_rows!r}: expected a number of rows from 0")
 
 
-def check_connect(frame: DataFrame, topic: str, road: Road) -> None:
-    """Raise InvalidRequestError if Spark's own writer is asked for over Spark Connect."""
-    if road == "executors" and is_over_connect(frame):
-        raise InvalidRequestError(
-            f"topic {topic!r}: over Spark Connect, Spark's own writer loses the column ids that readers need. hint: use "
-            'df.write.format("txlog") for one transaction, or road="driver", which fetches the rows'
-        )
-
-
 def write_frame(
     runtime: Runtime,
     txn: TransactionMetadata,
@@ -164,7 +155,11 @@ def write_frame(
             rows = _fetched(numbered if road == "driver" else numbered.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression, first)
-    check_connect(frame, route.topic.topic, "executors")
+    if is_over_connect(frame):
+        raise InvalidRequestError(
+            f"topic {route.topic.topic!r}: over Spark Connect, Spark's own writer loses the column ids that readers "
+            'need. hint: use df.write.format("txlog") for one transaction, or road="driver", which fetches the rows'
+        )
     with described(session, f"{what}, by Spark's own writer"):
         return _write_there(runtime, txn, frame, route, compression, first)
 

@@ -48,7 +48,7 @@ class Checkpoint:
         except UnsupportedStoreError as error:
             raise UnsupportedStoreError(
                 f"checkpointLocation {location!r} cannot be read by txlog ({error}), but each commit includes the sources' offsets. hint: keep the "
-                "checkpoint in a local folder or an object store, or set commitSourceOffsets=false (append_stream: commit_source_offsets=False)"
+                "checkpoint in a local folder or an object store, or set commitSourceOffsets=false"
             ) from error
 
     @classmethod
@@ -68,10 +68,6 @@ class Checkpoint:
         if not isinstance(found, str) or not found:
             raise InvalidRequestError(f'{self._store.url}/metadata: expected {{"id": …}}, as Spark writes it')
         return found
-
-    def begun_query_id(self) -> str | None:
-        """Return Spark's id of the query, or None if no query has started with this checkpoint. Raises as `query_id`."""
-        return None if self._store.get("metadata") is None else self.query_id()
 
     def planned(self, batch_id: int) -> dict[str, str]:
         """Return the planned end of each source that has one, as its JSON, by the source's number or name.

@@ -1,7 +1,7 @@
 """Which source offsets does a micro-batch commit, and is a batch that is about to be skipped really the committed one?
 
-Used by the sink of `writeStream` (`stream_writer`) and by `TopicTable.append_stream` over `foreachBatch`. A micro-batch
-is a transaction whose version is the batch number. The end offsets of its sources are part of it (`committed_offsets`).
+A micro-batch of `stream_writer` is a transaction whose version is the batch number. The end offsets of its sources are
+part of it (`committed_offsets`).
 """
 
 from __future__ import annotations
@@ -195,11 +195,10 @@ def add_hint(error: CommitFailedError, number: int) -> None:
         )
 
 
-def check_scope(current: TransactionMetadata | None, query_id: str | None) -> None:
+def check_scope(current: TransactionMetadata | None, query_id: str) -> None:
     """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message has the next steps.
 
-    `current` is the id's record, or None. `query_id` is None if Spark has not given the query an id yet, because its
-    checkpoint is new.
+    `current` is the id's record, or None.
     """
     if current is None or current.txn_version < 0 or current.txn_scope == query_id:
         return
@@ -209,13 +208,12 @@ def check_scope(current: TransactionMetadata | None, query_id: str | None) -> No
         if current.txn_scope
         else f"txn.version {current.txn_version}, of a batch write"
     )
-    this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
     error = TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, but this is {this}. hint: use another id; after a lost checkpoint "
-        f"run `txlog transactions expire --transactional-id {name} --force --execute`, and see "
+        f"transactional.id {name!r} holds {theirs}, but this is query {query_id}. hint: use another id; after a lost "
+        f"checkpoint run `txlog transactions expire --transactional-id {name} --force --execute`, and see "
         'the page "After a lost checkpoint"'
     )
-    raise mismatch(_LOG, error, transactional_id=name, query_id=query_id or "")
+    raise mismatch(_LOG, error, transactional_id=name, query_id=query_id)
 
 
 def _older_checkpoint(what: str) -> InvalidRequestError:

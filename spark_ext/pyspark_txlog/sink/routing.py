@@ -76,26 +76,22 @@ def topic_for(
     key: Sequence[str] | None,
     *,
     merge: bool,
-    only_check: bool = False,
 ) -> TopicMetadata:
     """Return the newest version of the topic. With `merge`, first add the columns of `schema` that it lacks.
 
-    `only_check` raises what this would raise, and adds nothing. Nothing is added if another column does not fit. Raises
-    SchemaMismatchError, UnknownTopicOrPartitionError.
+    Nothing is added if another column does not fit. Raises SchemaMismatchError, UnknownTopicOrPartitionError.
     """
     topic = runtime.topic(name, 0)
     # `partition` routes the rows, as `TopicRoute` says. It refuses the columns that the log itself sets.
     known = {*(field.name for field in topic.schema), *schemas.METADATA.names, PARTITION}
     missing = [column for column in schema.fields if column.name not in known]
     if not merge or not missing:
-        if only_check:
-            TopicRoute(runtime, schema, topic, key)
         return topic
     rest = spark.StructType([column for column in schema.fields if column not in missing])
     TopicRoute(runtime, rest, topic, key)
     nullable = spark.StructType([spark.StructField(each.name, each.dataType) for each in missing])
     fields = schemas.to_fields(nullable, f"topic {name!r}: mergeSchema")
-    return topic if only_check else add_columns(runtime, topic, fields)
+    return add_columns(runtime, topic, fields)
 
 
 def check_columns_kept(
