@@ -22,7 +22,7 @@ PARTITIONS = 2
 
 
 class Native(TableFormat):
-    """txlog through `TxLog`, with its requests in this process counted."""
+    """txlog through `TxLog`, with its requests counted; a stream is one of `format("txlog")`, not counted."""
 
     def __init__(self, spark: SparkSession, folder: Path, *, fsync: bool = False) -> None:
         super().__init__(spark, folder, "txlog, native")
@@ -36,13 +36,22 @@ class Native(TableFormat):
             store.create_topic(name, like.limit(0).toArrow().schema, PARTITIONS)
 
     def append(self, frame: DataFrame, name: str) -> None:
-        self._log.table(name).append(frame, transactional_id=name)
+        with self._log.transaction(name) as txn:
+            txn.write(frame, name)
 
     def read(self, name: str) -> DataFrame:
-        return self._log.table(name).to_df()
+        return self._log.to_dfs(name)[name]
 
     def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
-        return self._log.table(name).append_stream(source, transactional_id=name, checkpoint_location=str(checkpoint))
+        writer = source.writeStream.format("txlog").options(**self._write_options(name))
+        return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
+
+    def _write_options(self, name: str) -> dict[str, str]:
+        return {"topic": name, "transactional.id": name, "storage.fsync": self._fsync}
+
+    @property
+    def _fsync(self) -> str:
+        return str(self.options["fsync"]).lower()
 
     def stream_from(self, name: str) -> DataFrame:
         reader = self.spark.readStream.format("txlog").option("subscribe", name)
@@ -71,20 +80,12 @@ class Format(Native):
     def read(self, name: str) -> DataFrame:
         return self.spark.read.format("txlog").option("subscribe", name).load(self._url)
 
-    def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
-        writer = source.writeStream.format("txlog").options(**self._write_options(name))
-        return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
-
     def _write_options(self, name: str) -> dict[str, str]:
         return {"topic": name, "storage.fsync": self._fsync}
 
     def requests(self) -> int:
         # The other store objects of this process, and those of Spark's workers, are not counted.
         return 0
-
-    @property
-    def _fsync(self) -> str:
-        return str(self.options["fsync"]).lower()
 
 
 class FormatWithId(Format):

@@ -1,6 +1,6 @@
 """Row install: `format("txlog")` after `pyspark_txlog.install()`, beside the same work through `TxLog`.
 
-Both use Spark's own Parquet reader and writer. The difference is what `load`, `save` and `start` do around them.
+Both use Spark's own Parquet reader and writer. The difference is what `load` and `save` do around them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 5
 SPECS = (
     Spec(
         row="install",
-        title="load() beside to_df()",
+        title="load() beside to_dfs()",
         contestants=spark_sides("scans", (FORMAT, NATIVE), table="lineitem"),
         goals=_goals("count s", "sum s", "all columns s"),
         rounds=ROUNDS,
@@ -31,7 +31,7 @@ SPECS = (
     ),
     Spec(
         row="install",
-        title="save() of 100 rows beside append()",
+        title="save() of 100 rows beside a transaction",
         contestants=spark_sides("appends", (FORMAT, NATIVE), rows=100, times=40),
         goals=_goals("ms"),
         rounds=ROUNDS,
@@ -42,29 +42,15 @@ SPECS = (
             "begins after 4.6 ms. Its commit takes 6.0 ms more, because it reads the tails of its partitions. The "
             "options in Spark's object take 1.2 ms. Tried: those options in 8 calls into Java, where a look at each "
             "option took about 15 ms in all. Tried: no numbers of tasks for a frame of one task, which took more "
-            "than half of the time above append(). Not tried: one open store for all writes of a process. A store "
+            "than half of the time above a transaction. Not tried: one open store for all writes of a process. A store "
             "that was created again between two writes would then be an error."
         ),
     ),
     Spec(
         row="install",
-        title="save() of lineitem beside append()",
+        title="save() of lineitem beside a transaction",
         contestants=spark_sides("bulk_write", (FORMAT, NATIVE), table="lineitem"),
         goals=_goals("s"),
         rounds=ROUNDS,
-    ),
-    Spec(
-        row="install",
-        title="start(), a micro-batch of 10,000 rows, beside append_stream()",
-        contestants=spark_sides("micro_batches", (FORMAT, NATIVE), rows=10_000, times=20, warm_up=3),
-        goals=_goals("ms"),
-        rounds=ROUNDS,
-        floor=(
-            "start() does the same as append_stream() now. It was 18 ms slower. In 120 micro-batches of each, side "
-            "by side, 14 ms were the numbers of the tasks: 24 calls into Java, and a longer plan for Spark. 1.5 ms "
-            "were a file and a marker for each partition, and less than 1 ms an init and more looks at the store. "
-            "Tried: the numbers with 4 calls, which leaves 6 to 8 ms. So a small micro-batch has no numbers any "
-            "more, and goes to one partition, as with append_stream()."
-        ),
     ),
 )
