@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import CompactDocument, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, argument, option
+from txlog.cli.options import Execute, Partitions, Session, argument, option
 from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 def compact(
     session: Session,
-    topic: Annotated[
-        list[str] | None,
+    names: Annotated[
+        list[str],
         argument("TOPIC", "Topics, or partitions as in orders/0 (default: every topic with cleanup.policy=compact)."),
-    ] = None,
-    topic_option: TopicsOption = None,
+    ],
     partitions: Partitions = None,
     min_cleanable_dirty_ratio: Annotated[
         float | None,
@@ -61,7 +60,6 @@ def compact(
     from txlog.maintenance.history import record
     from txlog.maintenance.partition_loop import gather, look_over, refuse_internal
 
-    names = [*(topic or ()), *(topic_option or ())]
     refuse_internal(names, "compacted")
     runtime = session.store.runtime
     policies = compaction_policies(

@@ -11,7 +11,7 @@ import typer
 
 from txlog.cli.formats import FileFormat, RowOutput, row_output
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, TopicsOption, argument, option, parse_moment, parse_pairs
+from txlog.cli.options import Session, argument, option, parse_moment, parse_pairs
 from txlog.cli.partitions import parse_partitions
 from txlog.clock import Clock
 from txlog.core.names import TopicPartition
@@ -36,8 +36,7 @@ _Why: TypeAlias = Literal["enough", "quiet", "end"]
 
 def consume(
     session: Session,
-    topic: Annotated[list[str] | None, argument("TOPIC", "The topics.")] = None,
-    topic_option: TopicsOption = None,
+    names: Annotated[list[str], argument("TOPIC", "The topics.")],
     from_beginning: Annotated[
         bool, option("--from-beginning", "Start at the log start instead of the end if no offset is committed.")
     ] = False,
@@ -90,7 +89,6 @@ def consume(
     `produce` can read the output in each format. Only committed rows are printed, unless --isolation-level is
     read_uncommitted. If rows wait behind an open transaction, a line on the standard error names the transaction.
     """
-    names = [*(topic or ()), *(topic_option or ())]
     if not names:
         raise InvalidRequestError("which topic? Name it after the command")
     if max_messages is not None and max_messages < 0:

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Session, Topics, TopicsOption, option
+from txlog.cli.options import Session, Topics, option
 from txlog.cli.output import Output, progress_bar
 from txlog.errors import TxlogError
 from txlog.text import bytes_text, count_text
@@ -27,8 +27,7 @@ _STOP = (
 
 def fsck(
     session: Session,
-    topic: Topics = None,
-    topic_option: TopicsOption = None,
+    topics: Topics,
     metadata_only: Annotated[
         bool,
         option(
@@ -50,7 +49,6 @@ def fsck(
     from txlog.maintenance.fsck import check_store
 
     runtime = session.damaged_runtime()
-    topics = [*(topic or ()), *(topic_option or ())]
 
     def check() -> FsckReport:
         workers = session.workers(runtime)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from txlog.cli.documents import GroupDeletionDocument, ResetDocument
 from txlog.cli.errors import raise_first
 from txlog.cli.offsets import parse_spec
-from txlog.cli.options import Execute, Session, argument, command, group, one_of, option
+from txlog.cli.options import Execute, Session, argument, command, group, option
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import parse_partitions
 from txlog.core.names import TopicPartition, is_reserved
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 
 app = group("consumer-groups", "List and describe consumer groups, move their offsets, delete them.")
 
-_Group = Annotated[str | None, argument("GROUP", "The group.id.")]
-_GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
+_Group = Annotated[str, argument("GROUP", "The group.id.")]
 _Force = Annotated[
     bool,
     option(
@@ -52,13 +49,12 @@ def list_groups(session: Session) -> None:
 
 
 @command(app, "describe")
-def describe(session: Session, group_id: _Group = None, group_option: _GroupOption = None) -> None:
+def describe(session: Session, name: _Group) -> None:
     """Show a group's members and what they read, its offsets and its lag.
 
     The lag counts offsets up to the last stable one, markers and aborted rows included. The lag in seconds is how long the
     oldest of them has waited. The lag is not known while a member has committed no offset in a partition.
     """
-    name = one_of(group_id, group_option, "group")
     damaged: list[CorruptLogError] = []
     found = session.admin.describe_group(name, damaged=damaged)
     session.out.show(found, lambda out: _describe(out, found))
@@ -68,8 +64,7 @@ def describe(session: Session, group_id: _Group = None, group_option: _GroupOpti
 @command(app, "reset-offsets")
 def reset_offsets(
     session: Session,
-    group_id: _Group = None,
-    group_option: _GroupOption = None,
+    name: _Group,
     topic: Annotated[
         list[str] | None,
         option(
@@ -95,7 +90,6 @@ def reset_offsets(
     is over, or until --force removes it.
     Offsets outside of the log are moved to the log's nearer end.
     """
-    name = one_of(group_id, group_option, "group")
     given = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
     if sum(given) != 1:
         raise InvalidRequestError(
@@ -125,19 +119,12 @@ def reset_offsets(
 
 
 @command(app, "delete")
-def delete(
-    session: Session,
-    group_id: _Group = None,
-    group_option: _GroupOption = None,
-    force: _Force = False,
-    execute: Execute = False,
-) -> None:
+def delete(session: Session, name: _Group, force: _Force = False, execute: Execute = False) -> None:
     """Delete a group and its offsets. A dry run, unless --execute is given.
 
     A group with a member is refused, unless --force is given. A killed consumer stays a member until its session.timeout.ms
     is over, or until --force removes it.
     """
-    name = one_of(group_id, group_option, "group")
     admin = session.admin
     what = f"group {name!r}: {count_text(len(admin.describe_group(name).offsets), 'offset')}"
     removed, refusal = _try(lambda: admin.delete_group(name, force=force, dry_run=not execute), execute)

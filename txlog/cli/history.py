@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from txlog.cli.options import Session, Topics, TopicsOption, option
+from txlog.cli.options import Session, Topics, option
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError
 from txlog.text import bytes_text, duration_text, time_text
@@ -12,8 +12,7 @@ from txlog.text import bytes_text, duration_text, time_text
 
 def history(
     session: Session,
-    topic: Topics = None,
-    topic_option: TopicsOption = None,
+    topics: Topics,
     job: Annotated[
         list[str] | None, option("--job JOB", "Only merge, compact, retention, vacuum or repair; may be repeated.")
     ] = None,
@@ -29,9 +28,7 @@ def history(
     # A local import, because `--help` does not need it.
     from txlog.maintenance.history import read_history
 
-    rows = read_history(
-        session.store.runtime, topics=[*(topic or ()), *(topic_option or ())], jobs=job or (), limit=limit
-    )
+    rows = read_history(session.store.runtime, topics=topics, jobs=job or (), limit=limit)
 
     def text(out: Output) -> None:
         out.records(
@@ -57,7 +54,7 @@ def history(
                 for row in rows
                 for step in [row.step]
             ),
-            empty="No maintenance job has done anything " + ("there." if topic or topic_option or job else "yet."),
+            empty="No maintenance job has done anything " + ("there." if topics or job else "yet."),
         )
 
     session.out.show(rows, text)

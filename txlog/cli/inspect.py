@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, Topics, TopicsOption, option
+from txlog.cli.options import Session, Topics, option
 from txlog.errors import InvalidRequestError
 from txlog.text import bytes_text
 
@@ -28,8 +28,7 @@ class InspectDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def inspect(
     session: Session,
-    topic: Topics = None,
-    topic_option: TopicsOption = None,
+    topics: Topics,
     html: Annotated[str | None, option("--html FILE", "Write the page to this file.")] = None,
     serve: Annotated[
         bool, option("--serve", "Serve the page at http://127.0.0.1, read again at each visit, until Ctrl-C.")
@@ -55,7 +54,6 @@ def inspect(
     from txlog.inspection.overview import look
 
     check_installed()
-    topics = [*(topic or ()), *(topic_option or ())]
     runtime = session.store.runtime
     for name in topics:
         runtime.topic(name, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import MergeDocument, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, option
+from txlog.cli.options import Execute, Partitions, Session, TopicsOrPartitions, option
 from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, FileLayout, MergePolicy
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def merge(
     session: Session,
-    topic: TopicsOrPartitions = None,
-    topic_option: TopicsOption = None,
+    names: TopicsOrPartitions,
     partitions: Partitions = None,
     target_bytes: Annotated[
         int,
@@ -60,7 +59,6 @@ def merge(
     from txlog.maintenance.merge import check_layout, merge_partitions, plan_partition
     from txlog.maintenance.partition_loop import gather, look_over
 
-    names = [*(topic or ()), *(topic_option or ())]
     wanted = choose_partitions(session.store, names, partitions)
     policy = MergePolicy(target_bytes=target_bytes)
     layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))

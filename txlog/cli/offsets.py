@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, option
+from txlog.cli.options import Partitions, Session, TopicsOrPartitions, option
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
 from txlog.config import DEFAULT_ISOLATION
@@ -17,8 +17,7 @@ _KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "
 
 def get_offsets(
     session: Session,
-    topic: TopicsOrPartitions = None,
-    topic_option: TopicsOption = None,
+    names: TopicsOrPartitions,
     partitions: Partitions = None,
     time: Annotated[
         str | None,
@@ -38,8 +37,7 @@ def get_offsets(
     spec = parse_spec(time, "--time") if time is not None else "latest"
     store = session.store
     damaged: list[CorruptLogError] = []
-    names = [*(topic or ()), *(topic_option or ())] or [each.name for each in store.topics(damaged=damaged)]
-    wanted = split_topics(store, names, partitions)
+    wanted = split_topics(store, names or [each.name for each in store.topics(damaged=damaged)], partitions)
     found = session.admin.list_offsets(list(wanted), spec, isolation_level, damaged=damaged)
     infos = [
         info for tp, info in sorted(found.items()) if (numbers := wanted[tp.topic]) is None or tp.partition in numbers

@@ -1,22 +1,22 @@
 """Which options does every command have, and what does a command receive?
 
 `command` registers a function and gives it the shared options. They are accepted before and after a command's name; the
-one nearest to the end of the line counts. The function receives a `Session`: the store, opened at its first use, and
-the output.
+one nearest to the end of the line counts. A topic, group or transactional.id after the name may also be given as Kafka's
+tools take it, in an option. The function receives a `Session`: the store, opened at its first use, and the output.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin
 
 import typer
+from typer.models import ArgumentInfo
 
 from txlog.cli.errors import reader_is_gone, report, report_interrupt
 from txlog.cli.help import Command, Group
@@ -67,46 +67,34 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-_SHARED: dict[str, Any] = {
-    "store": Annotated[
+_SHARED: dict[str, tuple[Any, ...]] = {
+    "store": (
         str | None,
-        option(
-            "--store URL",
-            f"The store: a path, or a URL such as s3://bucket/log (environment: {STORE_ENV}).",
-            rich_help_panel=PANEL,
-        ),
-    ],
-    "config": Annotated[
-        str | None,
-        option("--config FILE", f"Settings, as in conf/txlog.toml (environment: {CONFIG_ENV}).", rich_help_panel=PANEL),
-    ],
-    "storage_option": Annotated[
+        "--store URL",
+        f"The store: a path, or a URL such as s3://bucket/log (environment: {STORE_ENV}).",
+    ),
+    "config": (str | None, "--config FILE", f"Settings, as in conf/txlog.toml (environment: {CONFIG_ENV})."),
+    "storage_option": (
         list[str] | None,
-        option(
-            "--storage-option KEY=VALUE",
-            "An option of the store's driver: text, true, false or a JSON object; may be repeated.",
-            rich_help_panel=PANEL,
-        ),
-    ],
-    "output": Annotated[
+        "--storage-option KEY=VALUE",
+        "An option of the store's driver: text, true, false or a JSON object; may be repeated.",
+    ),
+    "output": (
         OutputFormat | None,
-        option(
-            "--output text|json",
-            "Tables for people, or JSON for programs. (default: text)",
-            "-o",
-            rich_help_panel=PANEL,
-        ),
-    ],
+        "--output text|json",
+        "Tables for people, or JSON for programs. (default: text)",
+        "-o",
+    ),
 }
+"""The name of each shared option, its type, and the arguments of `option`."""
+_KAFKAS = {"TOPIC": "topic", "GROUP": "group", "ID": "transactional.id"}
+"""Arguments that Kafka's tools take in an option. The option is accepted, too, and help does not show it."""
 
-TopicName = Annotated[str | None, argument("TOPIC", "The topic's name.")]
-TopicNameOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
-Topics = Annotated[list[str] | None, argument("TOPIC", "Only these topics; all if none is named.")]
+TopicName = Annotated[str, argument("TOPIC", "The topic's name.")]
+Topics = Annotated[list[str], argument("TOPIC", "Only these topics; all if none is named.")]
 TopicsOrPartitions = Annotated[
-    list[str] | None, argument("TOPIC", "Only these topics, or partitions as in orders/0; all if none is named.")
+    list[str], argument("TOPIC", "Only these topics, or partitions as in orders/0; all if none is named.")
 ]
-TopicsOption = Annotated[list[str] | None, typer.Option("--topic", hidden=True)]
-"""The same as an option, for users of Kafka's tools."""
 Partitions = Annotated[str | None, option("--partitions 0,1,…", "Only these partitions.", "--partition")]
 
 Execute = Annotated[bool, option("--execute", "Do it. Without this option the command only shows what it would do.")]
@@ -237,7 +225,8 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function, whose first parameter is the `Session`, as a command with the shared options.
 
-    A function with a parameter `output` has formats of its own in place of the shared ones.
+    A function with a parameter `output` has formats of its own in place of the shared ones. An argument of `_KAFKAS` may
+    also be given in Kafka's way. The function gets both lists as one, or the one name that it needs unless it has a default.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -253,7 +242,7 @@ def command(
             session = Session(settings)
             try:
                 with session:
-                    function(session, **given)
+                    function(session, **{p.name: _value(p, given) for p in own})
             except TxlogError as error:
                 raise typer.Exit(report(error, settings.output, repeatable=session.repeatable)) from error
             except Interrupted as error:
@@ -261,12 +250,9 @@ def command(
             except BrokenPipeError as error:
                 raise typer.Exit(reader_is_gone()) from error
 
-        shown = [p for p in _shared_parameters() if not (has_formats and p.name == "output")]
-        _sign(
-            run,
-            _paragraphs(function.__doc__ or ""),
-            [_CONTEXT, *(_keyword_only(p) for p in own), *shown],
-        )
+        accepted = [each for p in own for each in _accepted(p)]
+        shown = [p for p in shared_parameters() if not (has_formats and p.name == "output")]
+        _sign(run, _paragraphs(function.__doc__ or ""), [_CONTEXT, *accepted, *shown])
         app.command(name, cls=Command, rich_help_panel=panel)(run)
         return function
 
@@ -289,28 +275,20 @@ def extended(
 def group(name: str, text: str) -> typer.Typer:
     """Return a group of commands. It accepts the shared options too, but only the commands show them in their help."""
     app = typer.Typer(name=name, help=text, cls=Group, no_args_is_help=True)
-
-    def run(ctx: typer.Context, **given: Any) -> None:
-        ctx.obj = settings_of(ctx).overlaid(**given)
-
-    _sign(run, None, [_CONTEXT, *_shared_parameters(hidden=True)])
-    app.callback()(run)
+    accept(app, shared_parameters(hidden=True))
     return app
 
 
-def root(app: typer.Typer, callback: Callable[..., None]) -> None:
-    """Add to the root command the shared options, their environment variables, and the parameters of `callback`.
+def accept(app: typer.Typer, parameters: list[inspect.Parameter]) -> None:
+    """Let a group of commands accept these options, and keep those that are shared for its commands.
 
     The client reads TXLOG_CONFIG, not this function.
     """
 
     def run(ctx: typer.Context, **given: Any) -> None:
-        shared = {option: given.pop(option) for option in _SHARED}
-        ctx.obj = environment_settings().overlaid(**shared)
-        callback(**given)
+        ctx.obj = settings_of(ctx).overlaid(**{name: given[name] for name in _SHARED})
 
-    own = inspect.signature(callback, eval_str=True).parameters.values()
-    _sign(run, None, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
+    _sign(run, None, [_CONTEXT, *parameters])
     app.callback()(run)
 
 
@@ -347,37 +325,55 @@ def parse_moment(text: str | None, option: str) -> int | None:
     return moment
 
 
-def one_of(argument: str | None, option: str | None, what: str) -> str:
-    """Return a name that was given as an argument or, in Kafka's way, as an option. Raises InvalidRequestError."""
-    if argument is not None and option is not None and argument != option:
-        raise InvalidRequestError(f"two {what}s are named, {argument!r} and {option!r}; name one")
-    name = argument if argument is not None else option
-    if name is None:
+_CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+
+def keyword(name: str, annotation: Any) -> inspect.Parameter:
+    """Return a parameter whose value is None unless it is given."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def shared_parameters(*, hidden: bool = False) -> list[inspect.Parameter]:
+    """Return the shared options. `hidden`: no help shows them."""
+    return [
+        keyword(name, Annotated[kind, option(*spelled, hidden=hidden, rich_help_panel=PANEL)])
+        for name, (kind, *spelled) in _SHARED.items()
+    ]
+
+
+def _accepted(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameters that a command line has for one of a function."""
+    if (what := _in_kafka(parameter)) is None:
+        return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    kind, _ = get_args(parameter.annotation)
+    kafkas = typer.Option(f"--{what.replace('.', '-')}", hidden=True)
+    return [keyword(parameter.name, parameter.annotation), keyword(_other(parameter), Annotated[kind, kafkas])]
+
+
+def _value(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
+    """Return the value of a function's parameter. Raises InvalidRequestError for no name, or for two."""
+    value = given[parameter.name]
+    if (what := _in_kafka(parameter)) is None:
+        return value
+    other = given[_other(parameter)]
+    if get_origin(get_args(parameter.annotation)[0]) is list:
+        return [*(value or ()), *(other or ())]
+    if value is not None and other is not None and value != other:
+        raise InvalidRequestError(f"two {what}s are named, {value!r} and {other!r}; name one")
+    name = value if value is not None else other
+    if name is None and parameter.default is parameter.empty:
         raise InvalidRequestError(f"which {what}? Name it after the command")
     return name
 
 
-_CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+def _in_kafka(parameter: inspect.Parameter) -> str | None:
+    """Return what an argument names, if Kafka's tools take it in an option."""
+    _, shown = get_args(parameter.annotation)
+    return _KAFKAS.get(shown.metavar or "") if isinstance(shown, ArgumentInfo) else None
 
 
-def _shared_parameters(*, hidden: bool = False) -> list[inspect.Parameter]:
-    return [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_hidden(annotation) if hidden else annotation
-        )
-        for name, annotation in _SHARED.items()
-    ]
-
-
-def _hidden(annotation: Any) -> Any:
-    kind, option = get_args(annotation)
-    option = copy.copy(option)
-    option.hidden = True
-    return Annotated[kind, option]
-
-
-def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+def _other(parameter: inspect.Parameter) -> str:
+    return f"{parameter.name}_option"
 
 
 def _paragraphs(doc: str) -> str:

@@ -14,7 +14,7 @@ from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.formats import FileFormat
 from txlog.cli.inputs import Inputs
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, TopicName, TopicNameOption, one_of, option, parse_pairs
+from txlog.cli.options import Session, TopicName, option, parse_pairs
 from txlog.cli.output import Output, progress_bar
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
 from txlog.text import count_text
@@ -28,8 +28,7 @@ _ALL_OR_NOTHING = "With --transaction it is all or nothing."
 
 def produce(
     session: Session,
-    topic: TopicName = None,
-    topic_option: TopicNameOption = None,
+    name: TopicName,
     files: Annotated[
         list[str] | None,
         option("--from FILE", "Read this file instead of the standard input (-); may be repeated."),
@@ -72,7 +71,6 @@ def produce(
     Lines of JSON are sent after at most one second. A line that is not a row ends the input with an error. Ctrl-C and
     SIGTERM end the input too. Rows that were read before are written, but a transaction is aborted.
     """
-    name = one_of(topic, topic_option, "topic")
     if batch < 1:
         raise InvalidRequestError(f"--batch {batch}: expected a number of rows, at least 1")
     if txn_version is not None and transactional_id is None:

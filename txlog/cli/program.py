@@ -27,7 +27,16 @@ from txlog.cli.inspect import inspect
 from txlog.cli.maintain import maintain
 from txlog.cli.merge import merge
 from txlog.cli.offsets import get_offsets
-from txlog.cli.options import Session, command, environment_settings, extended, root
+from txlog.cli.options import (
+    Session,
+    accept,
+    command,
+    environment_settings,
+    extended,
+    keyword,
+    option,
+    shared_parameters,
+)
 from txlog.cli.output import OutputFormat
 from txlog.cli.produce import produce
 from txlog.cli.publish import publish
@@ -101,22 +110,13 @@ _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if ki
 class _Root(Group):
     """Show errors, and list commands in the order of `_COMMANDS`."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, **more: Any) -> Any:
         """Run a command line and raise SystemExit with its status. Without `standalone_mode`, raise errors instead."""
 
         def run() -> Any:
-            # Positional arguments, because mypy cannot see that `extra` does not contain these names.
-            return super(_Root, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            return super(_Root, self).main(*args, **{**more, "standalone_mode": False})
 
-        return run() if not standalone_mode else sys.exit(status_of(run))
+        return sys.exit(status_of(run)) if more.get("standalone_mode", True) else run()
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
@@ -139,21 +139,14 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool | None) -> None:
     if wanted:
         typer.echo(f"txlog {__version__}")
         raise typer.Exit
 
 
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", metavar="", is_eager=True, callback=_show_version, help="Show the version and exit."),
-    ] = False,
-) -> None: ...
-
-
-root(app, _root)
+_VERSION = option("--version", "Show the version and exit.", is_eager=True, callback=_show_version)
+accept(app, [keyword("version", Annotated[bool, _VERSION]), *shared_parameters()])
 for _name, (_what, _panel) in _COMMANDS.items():
     if isinstance(_what, typer.Typer):
         app.add_typer(_what, rich_help_panel=_panel)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
 from txlog.cli.errors import notes_of, raise_first
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, TopicsOption, argument, option
+from txlog.cli.options import Session, argument, option
 from txlog.cli.output import Output
 from txlog.errors import (
     CorruptLogError,
@@ -30,10 +30,7 @@ _INTERVAL_MS = 10_000
 
 def publish(
     session: Session,
-    topic: Annotated[
-        list[str] | None, argument("TOPIC", "Only these topics; all with publish.formats if none is named.")
-    ] = None,
-    topic_option: TopicsOption = None,
+    names: Annotated[list[str], argument("TOPIC", "Only these topics; all with publish.formats if none is named.")],
     once: Annotated[bool, option("--once", "Publish what is committed now, then end.")] = False,
     daemon: Annotated[bool, option("--daemon", "Publish again and again until a signal ends the program.")] = False,
     files: Annotated[
@@ -58,7 +55,6 @@ def publish(
     from txlog.maintenance.publish import publish_topics
     from txlog.publication.known import Known
 
-    names = [*(topic or ()), *(topic_option or ())]
     if files:
         _show_files(session, _topics(session, names))
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txlog.cli.documents import RetentionDocument, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions
+from txlog.cli.options import Execute, Partitions, Session, TopicsOrPartitions
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.core.retention import ACTIVE
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def retention(
-    session: Session,
-    topic: TopicsOrPartitions = None,
-    topic_option: TopicsOption = None,
-    partitions: Partitions = None,
-    execute: Execute = False,
+    session: Session, names: TopicsOrPartitions, partitions: Partitions = None, execute: Execute = False
 ) -> None:
     """Remove rows that are older, or more, than their topics keep. A dry run, unless --execute is given.
 
@@ -36,7 +32,6 @@ def retention(
     from txlog.maintenance.partition_loop import gather
     from txlog.maintenance.retention import policy_of, retain_partitions
 
-    names = [*(topic or ()), *(topic_option or ())]
     wanted = choose_partitions(session.store, names, partitions)
     runtime = session.store.runtime
     by_topic = {name: policy_of(runtime, name) for name in dict.fromkeys(tp.topic for tp in wanted)}

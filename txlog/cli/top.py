@@ -16,7 +16,7 @@ from txlog.cli.documents import TopDocument, TopGroup, TopHold, TopPartition
 from txlog.cli.errors import raise_first
 from txlog.cli.groups import total_lag
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, Topics, TopicsOption, option
+from txlog.cli.options import Session, Topics, option
 from txlog.cli.output import Output, Row, encode_line, rich_table, write
 from txlog.core.names import TopicPartition
 from txlog.core.transactions import IDLE
@@ -50,8 +50,7 @@ class _Look:
 
 def top(
     session: Session,
-    topic: Topics = None,
-    topic_option: TopicsOption = None,
+    names: Topics,
     once: Annotated[bool, option("--once", "Look twice, show what happened in between, and end.")] = False,
     interval_ms: Annotated[int, option("--interval-ms MS", "The pause between two looks.", min=1)] = _INTERVAL_MS,
 ) -> None:
@@ -60,7 +59,6 @@ def top(
     `waiting` counts offsets that readers of committed rows cannot see yet, because a transaction is open. The oldest
     hold is the oldest transaction that holds a last stable offset back. This command only reads.
     """
-    names = [*(topic or ()), *(topic_option or ())]
     for name in names:
         session.store.topic(name)
     # A local import, because `--help` does not need it.

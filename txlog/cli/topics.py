@@ -10,17 +10,7 @@ import msgspec
 from txlog.cli.columns import columns_of_file, parse_added, parse_columns, to_schema
 from txlog.cli.documents import DeletionDocument, PartitionEnds, SchemaVersion, TopicDocument, TopicSummary, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import (
-    Execute,
-    Session,
-    TopicName,
-    TopicNameOption,
-    command,
-    group,
-    one_of,
-    option,
-    parse_pairs,
-)
+from txlog.cli.options import Execute, Session, TopicName, argument, command, group, option, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.publish import describe_published, published
 from txlog.config import keys_of
@@ -57,8 +47,7 @@ _Set = Annotated[
 @command(app, "create")
 def create(
     session: Session,
-    topic: TopicName = None,
-    topic_option: TopicNameOption = None,
+    name: TopicName,
     partitions: Annotated[int, option("--partitions N", "How many partitions.")] = 1,
     column: _Columns = None,
     schema: _Schema = None,
@@ -79,7 +68,6 @@ def create(
 
     Without columns the topic has Kafka's columns: key, value, headers, timestamp.
     """
-    name = one_of(topic, topic_option, "topic")
     fields = parse_columns(column, schema)
     if from_file is not None:
         if fields is not None:
@@ -132,8 +120,7 @@ def list_topics(session: Session) -> None:
 @command(app, "describe")
 def describe(
     session: Session,
-    topic: TopicName = None,
-    topic_option: TopicNameOption = None,
+    name: Annotated[str | None, argument("TOPIC", "The topic's name.")] = None,
     size: Annotated[
         bool, option("--size", "Also show files, bytes, small files, aborted rows, and what a merge would gain.")
     ] = False,
@@ -144,10 +131,7 @@ def describe(
     """Show the columns, settings and partitions of one topic or of all topics."""
     store = session.store
     damaged: list[CorruptLogError] = []
-    if topic is None and topic_option is None:
-        found = list(store.topics(damaged=damaged))
-    else:
-        found = [store.topic(one_of(topic, topic_option, "topic"))]
+    found = list(store.topics(damaged=damaged)) if name is None else [store.topic(name)]
     documents = [_document(session, each, damaged) for each in found]
     documents = [msgspec.structs.replace(each, published=published(session, each)) for each in documents]
     if size:
@@ -177,8 +161,7 @@ def describe(
 @command(app, "alter")
 def alter(
     session: Session,
-    topic: TopicName = None,
-    topic_option: TopicNameOption = None,
+    name: TopicName,
     partitions: Annotated[
         int | None, option("--partitions N", "The new number of partitions. It cannot become smaller.")
     ] = None,
@@ -222,7 +205,6 @@ def alter(
     --drop-column, --set-type, --nullable, --column-order and a default need a store with the feature schema-evolution. No
     row is rewritten, and columns are named as they are before the command.
     """
-    name = one_of(topic, topic_option, "topic")
     config = parse_pairs(settings, "--set")
     fields = parse_columns(column, schema)
     added, defaults = parse_added(add_column or ())
@@ -277,14 +259,8 @@ def _wider_keys(before: Sequence[SchemaField], after: Sequence[SchemaField]) -> 
 
 
 @command(app, "delete")
-def delete(
-    session: Session,
-    topic: TopicName = None,
-    topic_option: TopicNameOption = None,
-    execute: Execute = False,
-) -> None:
+def delete(session: Session, name: TopicName, execute: Execute = False) -> None:
     """Delete a topic and all its rows. A dry run, unless --execute is given."""
-    name = one_of(topic, topic_option, "topic")
     document = _document(session, session.store.topic(name))
     if execute:
         session.store.delete_topic(name)

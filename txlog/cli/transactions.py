@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from txlog.cli.documents import AbortDocument, ExpireDocument, document_of
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Session, argument, command, group, one_of, option
+from txlog.cli.options import Execute, Session, argument, command, group, option
 from txlog.cli.output import Output
 from txlog.errors import CorruptLogError, InvalidRequestError
 from txlog.text import duration_text, time_text
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 
 app = group("transactions", "List and describe transactions, find hanging ones, abort and expire them.")
 
-_Id = Annotated[str | None, argument("ID", "The transactional.id.")]
-_IdOption = Annotated[str | None, typer.Option("--transactional-id", hidden=True)]
+_Id = Annotated[str, argument("ID", "The transactional.id.")]
 
 
 @command(app, "list")
@@ -71,9 +68,8 @@ def list_transactions(
 
 
 @command(app, "describe")
-def describe(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
+def describe(session: Session, name: _Id) -> None:
     """Show all details of a transactional.id."""
-    name = one_of(transactional_id, id_option, "transactional.id")
     found = session.admin.describe_transaction(name)
     session.out.show(found, lambda out: _describe(out, found))
 
@@ -139,14 +135,13 @@ def find_hanging(
 
 
 @command(app, "abort")
-def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
+def abort(session: Session, name: _Id) -> None:
     """Abort the open transaction of a transactional.id. Its producer cannot commit it any more.
 
     The coordinator aborts it, as after a time-out. The producer's next send or commit fails with
     InvalidProducerEpochError; it may abort and begin a new transaction. A transaction that is already decided is
     finished as it was decided.
     """
-    name = one_of(transactional_id, id_option, "transactional.id")
     ended = session.admin.abort_transaction(name)
     now = ended or session.admin.describe_transaction(name)
     result = "nothing open" if ended is None else "committed" if ended.last_outcome == "commit" else "aborted"

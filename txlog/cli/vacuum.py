@@ -9,7 +9,7 @@ import typer
 
 from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry, document_of
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Execute, Session, TopicsOption, argument, option
+from txlog.cli.options import Execute, Session, argument, option
 from txlog.cli.output import Output, progress_bar
 from txlog.text import bytes_text, count_text, time_text
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 def vacuum(
     session: Session,
-    topic: Annotated[
-        list[str] | None, argument("TOPIC", "Only these topics (default: all, including internal ones).")
-    ] = None,
-    topic_option: TopicsOption = None,
+    topics: Annotated[list[str], argument("TOPIC", "Only these topics (default: all, including internal ones).")],
     execute: Execute = False,
     objects: Annotated[bool, option("--objects", "Show every object, and the reason.")] = False,
 ) -> None:
@@ -39,13 +36,13 @@ def vacuum(
     from txlog.maintenance.vacuum import vacuum as run
 
     runtime = session.store.runtime
-    wanted = [*(topic or ()), *(topic_option or ())] or None
     with (
         recorded(runtime, "vacuum") as history,
         progress_bar("looking for objects to delete", "partitions") as progress,
     ):
         workers = session.workers(runtime)
-        report = run(runtime, read_session(runtime), wanted, dry_run=not execute, on_progress=progress, workers=workers)
+        reads = read_session(runtime)
+        report = run(runtime, reads, topics or None, dry_run=not execute, on_progress=progress, workers=workers)
         for tp, (count, size) in report.by_partition().items() if execute else ():
             history.add(tp, "deleted", deleted_objects=count, deleted_bytes=size)
     document = vacuum_document(runtime.where, report)
