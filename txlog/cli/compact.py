@@ -172,24 +172,21 @@ def show_compactions(
         _show_plan(out, documents)
         return
     if documents:
-        out.table(
-            ("partition", "offsets", "segments", "rows", "bytes", "superseded", "expired", "rows after", "bytes after", "outcome"),
-            [
-                (
-                    f"{each.topic}-{each.partition}",
-                    f"{each.base_offset} to {each.end_offset - 1}",
-                    each.segments_before,
-                    each.rows_before,
-                    bytes_text(each.bytes_before),
-                    each.superseded,
-                    each.expired_tombstones,
-                    each.rows,
-                    None if each.bytes is None else bytes_text(each.bytes),
-                    each.outcome,
-                )
-                for each in documents
-            ]
-        )  # fmt: skip
+        out.records(
+            {
+                "partition": f"{each.topic}-{each.partition}",
+                "offsets": f"{each.base_offset} to {each.end_offset - 1}",
+                "segments": each.segments_before,
+                "rows": each.rows_before,
+                "bytes": bytes_text(each.bytes_before),
+                "superseded": each.superseded,
+                "expired": each.expired_tombstones,
+                "rows after": each.rows,
+                "bytes after": None if each.bytes is None else bytes_text(each.bytes),
+                "outcome": each.outcome,
+            }
+            for each in documents
+        )
         out.line()
     elif not failed:
         # If a partition became due after the check, another job or the next call compacts it.
@@ -214,20 +211,17 @@ def show_compactions(
 
 
 def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
-    out.table(
-        ("partition", "segments", "bytes", "dirty", "dirty ratio", "expired tombstones", "outcome"),
-        [
-            (
-                f"{each.topic}-{each.partition}",
-                each.segments_before,
-                bytes_text(each.bytes_before),
-                bytes_text(each.dirty_bytes or 0),
-                f"{each.dirty_ratio:.2f}",
-                each.expired_tombstones,
-                each.outcome,
-            )
-            for each in documents
-        ],
+    out.records(
+        {
+            "partition": f"{each.topic}-{each.partition}",
+            "segments": each.segments_before,
+            "bytes": bytes_text(each.bytes_before),
+            "dirty": bytes_text(each.dirty_bytes or 0),
+            "dirty ratio": f"{each.dirty_ratio:.2f}",
+            "expired tombstones": each.expired_tombstones,
+            "outcome": each.outcome,
+        }
+        for each in documents
     )
     due = sum(each.outcome == "planned" for each in documents)
     reasons = Counter(each.waits_for for each in documents if each.waits_for is not None)

@@ -236,19 +236,16 @@ def _describe(out: Output, found: GroupInfo) -> None:
     )
     if found.members:
         out.heading("Members")
-        out.table(
-            ("member", "client", "instance", "reads", "is to read", "last sign of life"),
-            [
-                (
-                    each.member_id,
-                    each.client_id,
-                    each.instance_id,
-                    " ".join(map(str, each.partitions)),
-                    "" if each.assigned == each.partitions else " ".join(map(str, each.assigned)),
-                    time_text(each.seen_at),
-                )
-                for each in found.members
-            ],
+        out.records(
+            {
+                "member": each.member_id,
+                "client": each.client_id,
+                "instance": each.instance_id,
+                "reads": " ".join(map(str, each.partitions)),
+                "is to read": "" if each.assigned == each.partitions else " ".join(map(str, each.assigned)),
+                "last sign of life": time_text(each.seen_at),
+            }
+            for each in found.members
         )
     out.heading("Offsets")
     out.table(

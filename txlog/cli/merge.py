@@ -93,22 +93,19 @@ def merge_document(merged: Merged) -> MergeDocument:
 def show_merges(out: Output, documents: Sequence[MergeDocument], *, executed: bool, failed: int) -> None:
     """Show a table of runs, and a sentence; `failed` partitions could not be merged."""
     if documents:
-        out.table(
-            ("partition", "offsets", "segments", "files", "bytes", "rows", "files after", "bytes after", "outcome"),
-            [
-                (
-                    f"{each.topic}-{each.partition}",
-                    f"{each.base_offset} to {each.end_offset - 1}",
-                    each.segments_before,
-                    each.files_before,
-                    bytes_text(each.bytes_before),
-                    each.rows,
-                    each.files,
-                    None if each.bytes is None else bytes_text(each.bytes),
-                    each.outcome,
-                )
-                for each in documents
-            ],
+        out.records(
+            {
+                "partition": f"{each.topic}-{each.partition}",
+                "offsets": f"{each.base_offset} to {each.end_offset - 1}",
+                "segments": each.segments_before,
+                "files": each.files_before,
+                "bytes": bytes_text(each.bytes_before),
+                "rows": each.rows,
+                "files after": each.files,
+                "bytes after": None if each.bytes is None else bytes_text(each.bytes),
+                "outcome": each.outcome,
+            }
+            for each in documents
         )
         out.line()
     elif not failed:

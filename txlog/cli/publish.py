@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument
+from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument, document_of
 from txlog.cli.errors import notes_of, raise_first
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, argument, option
@@ -196,15 +196,11 @@ def _document(session: Session, name: str, topic: object, made: object) -> Publi
     from txlog.publication.publish import Published, formats_of
 
     done = made if isinstance(made, Published) else Published(topic=name, number=-1, publications=0)
-    return PublishDocument(
-        topic=name,
+    return document_of(
+        PublishDocument,
+        done,
         formats=formats_of(session.store.runtime, topic) if isinstance(topic, TopicMetadata) and done is made else (),
         publication=done.number,
-        publications=done.publications,
-        files_added=done.files_added,
-        files_removed=done.files_removed,
-        rows_added=done.rows_added,
-        rows_copied=done.rows_copied,
         must_rewrite=len(done.must_rewrite),
         error=" ".join((str(made), *notes_of(made))) if isinstance(made, TxlogError) else None,
     )
@@ -236,12 +232,11 @@ def _show_files(session: Session, topics: Sequence[TopicMetadata]) -> None:
     runtime = session.store.runtime
     newest = {topic.topic: runtime.run(read_chain(topic.topic)).newest for topic in topics}
     documents = [
-        PublishedFileDocument(
+        document_of(
+            PublishedFileDocument,
+            file,
             topic=topic,
-            partition=file.partition,
             url=f"{runtime.url}/{topic}/{file.path}",
-            rows=file.rows,
-            bytes=file.bytes,
             removed=tuple((run.first_row, run.end_row) for run in file.removed),
         )
         for topic, tables in newest.items()

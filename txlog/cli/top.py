@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from txlog.cli.documents import TopDocument, TopGroup, TopHold, TopPartition
+from txlog.cli.documents import TopDocument, TopGroup, TopHold, TopPartition, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.groups import total_lag
 from txlog.cli.interrupts import Interrupted, Interrupts
@@ -107,17 +107,13 @@ def _look(monitor: StoreMonitor, names: list[str]) -> _Look:
             txn = by_producer.get(entry.producer_id)
             each = HangingTransaction.of(tp, entry, txn, seen.at_ms)
             holds.append(
-                TopHold(
-                    transactional_id=each.transactional_id,
-                    producer_id=each.producer_id,
-                    topic=each.topic,
-                    partition=each.partition,
-                    first_offset=each.first_offset,
+                document_of(
+                    TopHold,
+                    each,
                     waiting=max(info.log_end_offset - each.first_offset, 0),
                     holds_lso=each.first_offset <= info.last_stable_offset,
                     open_ms=max(each.open_ms, -1 if txn is None or txn.state in IDLE else seen.at_ms - txn.started_at),
                     quiet_ms=each.open_ms,
-                    advice=each.advice,
                 )
             )
     return _Look(

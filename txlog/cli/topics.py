@@ -316,16 +316,13 @@ def _describe(out: Output, document: TopicDocument) -> None:
     out.heading("Columns")
     out.table(("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns])
     out.heading("Settings")
-    out.table(
-        ("key", "value", "from"),
-        [
-            (
-                key.name,
-                document.config.get(key.name, key.text(key.default)),
-                "topic" if key.name in document.config else "default",
-            )
-            for key in keys_of("topic")
-        ],
+    out.records(
+        {
+            "key": key.name,
+            "value": document.config.get(key.name, key.text(key.default)),
+            "from": "topic" if key.name in document.config else "default",
+        }
+        for key in keys_of("topic")
     )
     out.heading("Partitions")
     out.table(
@@ -378,22 +375,19 @@ def _describe_history(out: Output, versions: Sequence[SchemaVersion]) -> None:
 
 def _describe_sizes(out: Output, sizes: Sequence[PartitionSize]) -> None:
     out.heading("Size")
-    out.table(
-        ("partition", "objects", "segments", "tail", "files", "small", "bytes", "rows", "aborted"),
-        [
-            (
-                each.partition,
-                each.objects,
-                each.segments,
-                each.tail_batches,
-                each.files,
-                _share(each.small_files, each.files),
-                bytes_text(each.bytes),
-                each.rows,
-                _share(each.aborted_rows, each.rows),
-            )
-            for each in sizes
-        ],
+    out.records(
+        {
+            "partition": each.partition,
+            "objects": each.objects,
+            "segments": each.segments,
+            "tail": each.tail_batches,
+            "files": each.files,
+            "small": _share(each.small_files, each.files),
+            "bytes": bytes_text(each.bytes),
+            "rows": each.rows,
+            "aborted": _share(each.aborted_rows, each.rows),
+        }
+        for each in sizes
     )
     files, runs = sum(each.merge_files for each in sizes), sum(each.merge_runs for each in sizes)
     if not runs:
