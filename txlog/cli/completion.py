@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
-
-from txlog.cli.options import Session
+from txlog.cli.options import Session, argument
 
 PROGRAM = "txlog"
 VARIABLE = "_TXLOG_COMPLETE"
 """A shell sets it when it asks for completions."""
 
 
-class Shell(StrEnum):
-    """The shells that can complete."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 def completion(
-    session: Session, shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]
+    session: Session, shell: Annotated[Literal["bash", "zsh", "fish"], argument("bash|zsh|fish", "The shell.")]
 ) -> None:
     """Print a script with which a shell completes commands, options, and the topics of the store.
 

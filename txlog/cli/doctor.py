@@ -11,10 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -24,9 +23,6 @@ from txlog.cli.output import Output
 from txlog.core.ages import MAX_CLOCK_SKEW_MS, MAX_CLOCK_STEP_MS
 from txlog.errors import StoreAccessError, TxlogError
 from txlog.text import count_text, duration_text, install_text
-
-if TYPE_CHECKING:
-    from txlog.client.runtime import Runtime
 
 _OLDEST_JAVA = 17
 _OLDEST_SPARK = (4, 2)
@@ -188,7 +184,12 @@ def _store(session: Session) -> Iterator[Finding]:
             return
     else:
         yield _ok("store", f"{store.url}, version {descriptor.version} of the format")
-        yield _tried("read", lambda: _topics(runtime))
+        try:
+            topics = count_text(len(runtime.list_topics()), "topic")
+        except TxlogError as error:
+            yield _of(error, "read")
+        else:
+            yield _ok("read", f"{topics} can be read, metadata only: `txlog fsck` looks for damage")
     try:
         runtime.ensure_writable()
     except StoreAccessError as error:
@@ -198,11 +199,6 @@ def _store(session: Session) -> Iterator[Finding]:
     else:
         yield _ok("write", "objects can be created, only once, and deleted")
         yield from _clock(session)
-
-
-def _topics(runtime: Runtime) -> str:
-    topics = count_text(len(runtime.list_topics()), "topic")
-    return f"{topics} can be read, metadata only: `txlog fsck` looks for damage"
 
 
 def _clock(session: Session) -> Iterator[Finding]:
@@ -223,13 +219,6 @@ def _clock(session: Session) -> Iterator[Finding]:
     found = f"{duration_text(error_ms)} from the store's; {duration_text(MAX_CLOCK_SKEW_MS)} are allowed"
     advice = "synchronise this machine's clock (NTP)"
     yield _ok("clock", found) if error_ms <= MAX_CLOCK_STEP_MS else _note("clock", found, advice)
-
-
-def _tried(check: str, call: Callable[[], str]) -> Finding:
-    try:
-        return _ok(check, call())
-    except TxlogError as error:
-        return _of(error, check)
 
 
 def _of(error: TxlogError, check: str) -> Finding:

@@ -32,7 +32,8 @@ class _PlainHelp:
         for name in self.list_commands(ctx) if isinstance(self, TyperGroup) else ():
             command = self.get_command(ctx, name)
             if command is not None and not command.hidden:
-                panels.setdefault(command.rich_help_panel or "Commands", []).append((name, _first(command.help)))
+                first, _, _ = (command.help or "").partition("\n\n")
+                panels.setdefault(command.rich_help_panel or "Commands", []).append((name, first))
         for panel, rows in panels.items():
             if rows:
                 with formatter.section(panel):
@@ -45,8 +46,3 @@ class Command(_PlainHelp, TyperCommand):
 
 class Group(_PlainHelp, TyperGroup):
     """A group of commands of txlog."""
-
-
-def _first(text: str | None) -> str:
-    """Return the first paragraph of a help text."""
-    return (text or "").partition("\n\n")[0]
