@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Annotated
 
-from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.interrupts import Interrupts
 from txlog.cli.options import Session, option
 from txlog.errors import NotAStoreError, RetriableError
 from txlog.metrics import enabled
@@ -85,9 +85,6 @@ def exporter(
         server = stack.enter_context(Server(registry, port, host, served.refresh))
         session.out.note(f"Metrics at {server.url}")
         session.out.flush()
-        with contextlib.suppress(Interrupted), interrupts.at_once():
-            while True:
-                served.clock.sleep_ms(_DAY_MS)
-        received = interrupts.received
-        assert received is not None
-        session.out.note(f"{time_text(served.clock.now_ms())}  Ended by {received.name}.")
+        while interrupts.received is None:
+            interrupts.sleep(served.clock, _DAY_MS)
+        session.out.note(f"{time_text(served.clock.now_ms())}  Ended by {interrupts.received.name}.")

@@ -10,9 +10,11 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
+
+from txlog.clock import Clock
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -66,6 +68,11 @@ class Interrupts:
             yield
         finally:
             self._at_once = False
+
+    def sleep(self, clock: Clock, ms: int) -> None:
+        """Wait that long, but not at all after a signal, and at most until one comes."""
+        with suppress(Interrupted), self.at_once():
+            clock.sleep_ms(ms)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         again, self.received = self.received is not None, signal.Signals(number)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.errors import exit_status
-from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.interrupts import Interrupts
 from txlog.cli.options import Session, option
 from txlog.cli.output import Output, encode_line, write
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
@@ -151,9 +151,8 @@ def _loop(
             if metrics is not None:
                 metrics.add(report)
             left = _tell(session.out, report, left)
-        with contextlib.suppress(Interrupted), interrupts.at_once():
-            # The jitter of an id generator is between one half and one and a half of its argument.
-            clock.sleep_ms(interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2)
+        # The jitter of an id generator is between one half and one and a half of its argument.
+        interrupts.sleep(clock, interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2)
     session.out.note(
         f"{time_text(clock.now_ms())}  Ended by {interrupts.received.name} after {count_text(rounds, 'round')}."
     )

@@ -329,7 +329,7 @@ _CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, ann
 
 
 def keyword(name: str, annotation: Any) -> inspect.Parameter:
-    """Return a parameter whose value is None unless it is given."""
+    """Return a parameter with the default None."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

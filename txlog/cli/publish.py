@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument, document_of
 from txlog.cli.errors import notes_of, raise_first
-from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.interrupts import Interrupts
 from txlog.cli.options import Session, argument, option
 from txlog.cli.output import Output
 from txlog.errors import (
@@ -87,10 +86,7 @@ def publish(
                 interrupts.check()
                 return
             _tell(session, made, failed)
-            if interrupts.received is not None:
-                return
-            with contextlib.suppress(Interrupted), interrupts.at_once():
-                runtime.clock.sleep_ms(interval_ms)
+            interrupts.sleep(runtime.clock, interval_ms)
             if interrupts.received is not None:
                 return
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txlog.cli.documents import TopDocument, TopGroup, TopHold, TopPartition, document_of
 from txlog.cli.errors import raise_first
 from txlog.cli.groups import total_lag
-from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.interrupts import Interrupts
 from txlog.cli.options import Session, Topics, option
 from txlog.cli.output import Output, Row, encode_line, rich_table, write
 from txlog.core.names import TopicPartition
@@ -84,8 +84,7 @@ def top(
                 if once:
                     raise
                 session.out.note(f"{time_text(clock.now_ms())}  {error}; the next look tries again")
-            with contextlib.suppress(Interrupted), interrupts.at_once():
-                clock.sleep_ms(interval_ms)
+            interrupts.sleep(clock, interval_ms)
             if interrupts.received is not None:
                 break
     if once:

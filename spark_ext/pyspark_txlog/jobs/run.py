@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from inspect import Parameter
 from typing import NoReturn
 
 import typer
@@ -29,6 +28,7 @@ from pyspark_txlog.jobs.command_line import ConfOption, pairs, running
 from pyspark_txlog.jobs.spark_workers import SparkWorkers
 from txlog.cli import program
 from txlog.cli.errors import report
+from txlog.cli.options import keyword
 from txlog.cli.output import OutputFormat
 from txlog.errors import InvalidRequestError
 
@@ -64,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             given,
             prog_name=f"{PROGRAM} {verb}",
             workers=lambda runtime: SparkWorkers(runtime, lambda: job.session(conf)),
-            option=Parameter("conf", Parameter.KEYWORD_ONLY, default=None, annotation=ConfOption),
+            option=keyword("conf", ConfOption),
             take=take,
         )
 
