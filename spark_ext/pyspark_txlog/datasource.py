@@ -2,8 +2,9 @@
 
 Spark makes a data source from its options to learn the schema, to plan a read, and to begin a write. Each time it uses
 a separate Python process beside the driver. It sends the instance that told the schema to the process that plans. So an
-instance holds its options, and the topics that its schema came from: a frame keeps its columns if they are renamed. The rooms `source` and `sink`
-do the work, and are imported where they are used, because the process that looks data sources up needs neither txlog nor pyarrow.
+instance holds its options, and the topics that its schema came from: a frame keeps its columns if they are renamed. The
+rooms `source` and `sink` do the work, and are imported where they are used, because the process that looks data sources
+up needs neither txlog nor pyarrow.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class TxlogDataSource(DataSource):
         return "txlog"
 
     def schema(self) -> StructType:
-        """Return the columns of the requested topics, or those that the option `columns` names; or those of a metadata table."""
+        """Return the columns of the requested topics, or those that the option `columns` names; or those of a metadata
+        table."""
         from pyspark_txlog.metadata_schemas import TABLES
         from pyspark_txlog.options import refuse_catalog
         from pyspark_txlog.source import batch_reader, options
@@ -78,7 +80,10 @@ class TxlogDataSource(DataSource):
         return stream_reader.TxlogStreamReader(self.options, schema, self._known)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
-        """Return a streaming query's sink. Spark asks for one to begin each micro-batch, and again to commit or abort it."""
+        """Return a streaming query's sink.
+
+        Spark asks for one to begin each micro-batch, and again to commit or abort it.
+        """
         from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 
         if self._made_here:
@@ -86,14 +91,15 @@ class TxlogDataSource(DataSource):
         return TxlogStreamWriter.settling(self.options, schema, self._begun)
 
     def __getstate__(self) -> dict[str, object]:
-        # Spark does not tell why it wants a stream's writer. To begin a batch it makes a data source from the options in
-        # the same process. To commit or abort a batch it sends the instance that it keeps for the query. So the kept
+        # Spark does not tell why it wants a stream's writer. To begin a batch it makes a data source from the options
+        # in the same process. To commit or abort a batch it sends the instance that it keeps for the query. So the kept
         # instance also knows with which columns the query began.
         begun = self._begun
         if self._made_here and any(name.lower() == "checkpointlocation" for name in self.options):
             from pyspark_txlog.sink.stream_writer import begun_columns
 
-            # The query itself reports what is wrong. If only this look failed, names count from each topic's first version.
+            # The query itself reports what is wrong. If only this look failed, names count from each topic's first
+            # version.
             begun = {}
             with suppress(Exception):
                 begun = begun_columns(self.options)

@@ -150,7 +150,8 @@ TABLES: Mapping[str, MetadataTable] = {
         ),
     ),
     "history": MetadataTable(
-        doc="A row for everything that a run of a maintenance job did to a partition; none for what did nothing. The newest 2,000 runs.",
+        doc="A row for everything that a run of a maintenance job did to a partition; none for what did "
+        "nothing. The newest 2,000 runs.",
         columns=(
             ("run_id", "string", "one run of a job"),
             ("job", "string", "merge, compact, retention, vacuum or repair"),
@@ -175,7 +176,8 @@ TABLES: Mapping[str, MetadataTable] = {
         ),
     ),
     "files": MetadataTable(
-        doc="A row for every Parquet file that the log names from its start on; rows that ride in commit records have none.",
+        doc="A row for every Parquet file that the log names from its start on; rows that ride in "
+        "commit records have none.",
         columns=(
             _TOPIC,
             _PARTITION,

@@ -146,7 +146,8 @@ def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
 def _store(_: str, text: str) -> str:
     if text.lower().startswith("memory:"):
         raise UnsupportedStoreError(
-            f"{text!r}: a store in memory lives in one process, but Spark reads and writes from many. hint: use a folder or an object store"
+            f"{text!r}: a store in memory lives in one process, but Spark reads and writes from many. "
+            "hint: use a folder or an object store"
         )
     return text
 

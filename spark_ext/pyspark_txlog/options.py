@@ -118,12 +118,14 @@ def check_names(given: Mapping[str, str], known: Sequence[str], what: str) -> No
         hint = (
             f" It is an option of {calls_text(option)}."
             if option
-            else f" Spark's Kafka {'source and sink have' if kafka.side == 'both' else f'{kafka.side} has'} it; here: {kafka.here}."
+            else f" Spark's Kafka {'source and sink have' if kafka.side == 'both' else f'{kafka.side} has'} "
+            f"it; here: {kafka.here}."
             if kafka
             else nearest(name, known)
         )
         raise UnknownOptionError(
-            f"option {option.name if option else name!r} is unknown: {what} has {', '.join(known)}, storage.<name>.{hint}"
+            f"option {option.name if option else name!r} is unknown: {what} has "
+            f"{', '.join(known)}, storage.<name>.{hint}"
         )
 
 

@@ -68,7 +68,10 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`: `format("txlog")` always uses the Python data source. Frames and queries that exist stay as they are."""
+    """Undo `install`: `format("txlog")` always uses the Python data source.
+
+    Frames and queries that exist stay as they are.
+    """
     with _LOCK:
         for (owner, name), (original, ours) in list(_ORIGINALS.items()):
             # Another library may have replaced the method after us. Its wrapper stays, and ours passes the calls on.

@@ -1,11 +1,12 @@
-"""How do streaming queries reach the metrics of Spark's driver? A listener counts what Spark reports of each micro-batch.
+"""How do streaming queries reach the metrics of Spark's driver? A listener counts what Spark reports of each
+micro-batch.
 
     spark.streams.addListener(pyspark_txlog.ProgressMetrics())
     with txlog.metrics.serve(port=9464):
         query.awaitTermination()
 
-A Python data source cannot report metrics. Spark's `CustomMetric` and `ReportsSourceMetrics` exist only in Java. Its stream
-reader can report `latestOffset`. There txlog's source has its lag.
+A Python data source cannot report metrics. Spark's `CustomMetric` and `ReportsSourceMetrics` exist only in Java. Its
+stream reader can report `latestOffset`. There txlog's source has its lag.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def check_user_schema(schema: spark.StructType, topics: Mapping[str, Sequence[Sc
             own = METADATA[column.name] if column.name in METADATA.names else _column(known, column.name, topic)
             if not _loosened(own.dataType, column.dataType) or (own.nullable and not column.nullable):
                 raise SchemaMismatchError(
-                    f"topic {topic!r}: column {column.name!r}: the topic has {_shown(own)}, the schema of this read asks for {_shown(column)}; "
-                    "a read selects columns, cast afterwards"
+                    f"topic {topic!r}: column {column.name!r}: the topic has {_shown(own)}, the schema of this read "
+                    f"asks for {_shown(column)}; a read selects columns, cast afterwards"
                 )
 
 
@@ -118,13 +118,13 @@ def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: 
         field = known.get(column.name)
         if field is None:
             raise SchemaMismatchError(
-                f"topic {topic!r}: the topic has no column {column.name!r}, which the DataFrame has.{nearest(column.name, known)} "
-                f"The columns are {', '.join(known)}{_reserved_hint(column.name)}"
+                f"topic {topic!r}: the topic has no column {column.name!r}, which the DataFrame "
+                f"has.{nearest(column.name, known)} The columns are {', '.join(known)}{_reserved_hint(column.name)}"
             )
         if not _fits(column.dataType, _spark_type(field), field) and not needs_range_check(column.dataType, field):
             raise SchemaMismatchError(
-                f"topic {topic!r}: column {column.name!r}: expected {_spark_type(field).simpleString()}, found {column.dataType.simpleString()}"
-                f"{_cast_hint(column, field)}"
+                f"topic {topic!r}: column {column.name!r}: expected {_spark_type(field).simpleString()}, found "
+                f"{column.dataType.simpleString()}{_cast_hint(column, field)}"
             )
     for field in fields:
         if field.name not in columns and not field.nullable:
@@ -194,8 +194,8 @@ def _check_same_columns(
     if set(names) != set(others):
         column = next(iter(set(names) ^ set(others)))
         raise SchemaMismatchError(
-            f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. hint: name the shared ones in the option "
-            "'columns', or read the topics one by one"
+            f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. "
+            "hint: name the shared ones in the option 'columns', or read the topics one by one"
         )
 
 
@@ -214,8 +214,9 @@ def _check_shared(
             _column(to_spark(fields), name, topic)
         if log_schema.describe(own[name]) != log_schema.describe(first[name]):
             raise SchemaMismatchError(
-                f"column {name!r} is {log_schema.describe(first[name])} in topic {first_topic!r}, and {log_schema.describe(own[name])} in "
-                f"topic {topic!r}. hint: read the topics one by one"
+                f"column {name!r} is {log_schema.describe(first[name])} in topic {first_topic!r}, and "
+                f"{log_schema.describe(own[name])} in topic {topic!r}. "
+                "hint: read the topics one by one"
             )
 
 

@@ -54,8 +54,8 @@ def session(
 
     Settings that need a new JVM (memory, `master`) only work for the first session of a process. Without
     `PYSPARK_PYTHON` the workers use this interpreter; Spark would use the first `python3` on PATH. Afterwards the
-    calling thread can use `format("txlog")` (`activate`), natively where that is possible (`install`). Raises InvalidRequestError if Java is missing or older than
-    17, or Spark older than 4.2.
+    calling thread can use `format("txlog")` (`activate`), natively where that is possible (`install`). Raises
+    InvalidRequestError if Java is missing or older than 17, or Spark older than 4.2.
     """
     check_spark()
     # The running session may belong to another thread; this thread has no session yet.
@@ -89,7 +89,10 @@ def activate(spark: SparkSession) -> None:
 
 
 def check_java() -> int:
-    """Return the major version of the Java that Spark will start. Raises InvalidRequestError if it is missing or too old."""
+    """Return the major version of the Java that Spark will start.
+
+    Raises InvalidRequestError if it is missing or too old.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -113,8 +116,8 @@ def parse_java_version(banner: str) -> int | None:
 
 def _no_java(why: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"Spark needs Java {MINIMUM_JAVA} or newer, and {why}. hint: install Java {MINIMUM_JAVA} or newer (a JRE is enough), and set JAVA_HOME to it "
-        "or put it on PATH"
+        f"Spark needs Java {MINIMUM_JAVA} or newer, and {why}. "
+        f"hint: install Java {MINIMUM_JAVA} or newer (a JRE is enough), and set JAVA_HOME to it or put it on PATH"
     )
 
 

@@ -25,6 +25,7 @@ def check_spark(version: str | None = None) -> None:
         return
     needed = ".".join(map(str, MINIMUM_SPARK))
     raise InvalidRequestError(
-        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which lacks limits for streams of Python sources. '
+        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which lacks limits for '
+        "streams of Python sources. "
         f"hint: pip install 'pyspark>={needed},<5' on the driver and on every executor"
     )

@@ -119,6 +119,7 @@ def _malformed(offset: object, why: str) -> InvalidRequestError:
     shown = offset if isinstance(offset, str | bytes) else repr(offset)
     return InvalidRequestError(
         f"this is not an offset of a txlog stream: {why}; expected "
-        f'{{"topic": {{"0": 23}}, "{SOURCE_KEY}": {{"store": …}}}}, found {shown[:300]!r}. hint: if it comes from a checkpoint, '
+        f'{{"topic": {{"0": 23}}, "{SOURCE_KEY}": {{"store": …}}}}, found {shown[:300]!r}. '
+        "hint: if it comes from a checkpoint, "
         "that checkpoint belongs to another source: give the query its own checkpointLocation"
     )

@@ -96,7 +96,8 @@ def test_alter(cli: Cli, store: Store) -> None:
 
 
 def test_more_partitions_move_keys(cli: Cli, store: Store) -> None:
-    """W39: new rows of a key would go to another partition than its older ones, so the command warns and needs a flag."""
+    """W39: new rows of a key would go to another partition than its older ones, so the command warns and needs a
+    flag."""
     cli("topics", "alter", "orders", "--set", "key.columns=id")
     more = ("topics", "alter", "orders", "--partitions", 3)
     said = cli.fails(*more)
@@ -263,9 +264,10 @@ def test_expire_one_id(cli: Cli, store: Store) -> None:
     store.admin().fence("plain")
     said = {
         "busy": "'busy' is kept: its transaction is ONGOING; end it first (txlog transactions abort busy).\n",
-        "plain": "'plain' is kept: it is not idle for long enough (transactional.id.expiration.ms, and at least delete.grace.ms); --force forgets it all the same.\n",
-        "versioned": "'versioned' is kept: it holds txn.version 7, without which a late replay of an older transaction would be "
-        "let in; --force forgets it all the same.\n",
+        "plain": "'plain' is kept: it is not idle for long enough (transactional.id.expiration.ms, and at least "
+        "delete.grace.ms); --force forgets it all the same.\n",
+        "versioned": "'versioned' is kept: it holds txn.version 7, without which a late replay of an older transaction would "
+        "be let in; --force forgets it all the same.\n",
     }
     for name, sentence in said.items():
         assert cli("transactions", "expire", "--execute", "--transactional-id", name).out == sentence

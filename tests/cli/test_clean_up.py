@@ -127,7 +127,10 @@ def test_retention_names_rows_of_the_active_segment(cli: Cli, store: Store) -> N
     store.create_topic("old", ORDERS, config={"retention.bytes": 0})
     with store.producer() as producer:
         producer.send("old", order_rows(0, 2)).result()
-    reason = "2 rows beyond retention.ms or retention.bytes stay, in the active segment. It ends with the first write after segment.batches, "
+    reason = (
+        "2 rows beyond retention.ms or retention.bytes stay, in the active segment. It ends with the first "
+        "write after segment.batches, "
+    )
     lines = cli("retention", "old").lines
     assert lines[0] == "Nothing can be removed now."
     assert lines[1].startswith(f"old-0: {reason}")

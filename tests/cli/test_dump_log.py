@@ -117,8 +117,8 @@ def test_what_markers_mean(full: Cli) -> None:
     text = "\n".join(explained(full, "orders/0/*.batch"))
     assert ": what the producer's transaction wrote is valid." in text
     assert (
-        "Rows of this producer from offset 6 to here are hidden from read_committed; the last stable offset after it is 9."
-        in text
+        "Rows of this producer from offset 6 to here are hidden from read_committed; the last "
+        "stable offset after it is 9." in text
     )
     assert "It rolls forward the decision at offset " in text
     staged = "\n".join(explained(full, "orders/1/*.batch"))

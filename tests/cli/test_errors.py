@@ -251,7 +251,8 @@ def test_no_transaction_is_open(cli: Cli, store: Store) -> None:
     assert store.topics()
     assert cli("transactions", "find-hanging", "--max-transaction-timeout", 0).out == "No transaction is open.\n"
     assert cli("transactions", "find-hanging").out == (
-        "No transaction hangs: each open one wrote in the last 15 min and is not past its time-out. --max-transaction-timeout 0 lists every open one.\n"
+        "No transaction hangs: each open one wrote in the last 15 min and is not past its time-out. "
+        "--max-transaction-timeout 0 lists every open one.\n"
     )
 
 
@@ -266,8 +267,8 @@ def test_no_store_is_named() -> None:
 def test_an_empty_location_is_no_store_to_look_into(cli: Cli, command: tuple[str, ...]) -> None:
     message = cli.fails(*command)
     assert (
-        message
-        == f"file://{cli.root} holds no txlog store: it is empty or missing. Check --store; `txlog topics create` makes one"
+        message == f"file://{cli.root} holds no txlog store: it is empty or missing. Check --store; "
+        "`txlog topics create` makes one"
     )
     assert not cli.root.exists()
 

@@ -20,7 +20,8 @@ class Terminal(io.StringIO):
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Terminal:
-    """Make the standard output a narrow terminal. (As a fixture it would fail: pytest sets its own output before the test.)"""
+    """Make the standard output a narrow terminal. (As a fixture it would fail: pytest sets its own output before the
+    test.)"""
     found = Terminal()
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "20", **environment}.items():

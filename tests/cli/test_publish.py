@@ -1,4 +1,5 @@
-"""`txlog publish`, and what `topics describe` and `maintain` tell of it. tests/publication has the tables themselves."""
+"""`txlog publish`, and what `topics describe` and `maintain` tell of it. tests/publication has the tables
+themselves."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store:
     assert cli("consume", "orders", *NOW).rows == ROWS
 
 
-# -- rows that a wrapper would write twice if it retried by exit status --------------------------------------------------
+# -- rows that a wrapper would write twice if it retried by exit status -----------------------------------------------
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, cli: Cli, *faults: Fault) -> None:

@@ -172,7 +172,8 @@ def test_names_of_topics(cli: Cli, store: Store, name: str) -> None:
         ("WITH orders AS (FROM orders WHERE order_id = 1) SELECT count(*) n FROM orders", 1),
         ("WITH nothing AS MATERIALIZED (SELECT 1) SELECT count(*) n FROM orders, Nothing", 3),
         ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT count(*) n FROM t, orders", 9),
-        ("SELECT count(*) n FROM orders absent WHERE absent.order_id IN (WITH c AS (FROM payments) SELECT order_id FROM c)", 2),
+        ("SELECT count(*) n FROM orders absent WHERE absent.order_id IN (WITH c AS (FROM "
+            "payments) SELECT order_id FROM c)", 2),
         ("SELECT count(*) n FROM (FROM orders UNION ALL BY NAME FROM payments)", 5),
         ("SELECT (SELECT count(*) FROM payments) n", 2),
         ("SELECT count(*) n FROM orders, LATERAL (SELECT 1 WHERE order_id > 1)", 2),
@@ -213,8 +214,10 @@ def test_only_the_named_topics_are_in_the_snapshot(cli: Cli, shop: Store, monkey
         ("FROM my-topic", "a topic with other characters than letters, digits and _ needs double quotes"),
         ("FROM main.orders", 'the query reads main.orders, which is not the name of a topic'),
         ("FROM a.b.c", 'quote a name with dots, as in FROM "a.b.c"'),
-        ("FROM information_schema.tables", "information_schema.tables, which is not the name of a topic\n  hint: `txlog topics list` shows the topics"),
-        ("SELECT 1", "the query names no topic, and it can read topics only\n  hint: name one, as in FROM orders; `txlog topics list` shows them"),
+        ("FROM information_schema.tables", "information_schema.tables, which is not the name of a topic\n  "
+            "hint: `txlog topics list` shows the topics"),
+        ("SELECT 1", "the query names no topic, and it can read topics only\n  "
+            "hint: name one, as in FROM orders; `txlog topics list` shows them"),
         ("SHOW TABLES", "the query names no topic"),
         ("FROM duckdb_settings()", "the query names no topic"),
         ("SELECT nothing FROM orders", 'the query failed: Binder Error: Referenced column "nothing" not found'),
@@ -295,7 +298,10 @@ def test_the_settings_are_locked(cli: Cli, shop: Store) -> None:
 def test_memory(cli: Cli, shop: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    sort = "SELECT max(n) m FROM (SELECT row_number() OVER (ORDER BY t) n FROM (SELECT md5(i::VARCHAR) t FROM orders, range(1000000) r(i)))"
+    sort = (
+        "SELECT max(n) m FROM (SELECT row_number() OVER (ORDER BY t) n FROM (SELECT md5(i::VARCHAR) t FROM "
+        "orders, range(1000000) r(i)))"
+    )
     # It is sorted in the temporary folder, which is deleted.
     assert rows_of(cli, sort, "--memory-limit", "150MB") == [{"m": 3_000_000}]
     message = cli.fails("sql", "SELECT list(i) FROM orders, range(9000000) r(i)", "--memory-limit", "20MB", status=1)
@@ -339,8 +345,8 @@ def test_a_reader_that_goes_away_ends_it(cli: Cli, shop: Store) -> None:
 
 def test_a_table(cli: Cli, shop: Store) -> None:
     query = (
-        "SELECT country, sum(order_id) AS ids, sum(amount) AS amount, count(*) = 1 AS one, '' AS empty, e'a\\n\\x1b[2J' AS hostile,"
-        " [1, NULL] AS list FROM orders GROUP BY country ORDER BY country"
+        "SELECT country, sum(order_id) AS ids, sum(amount) AS amount, count(*) = 1 AS one, '' AS empty, "
+        "e'a\\n\\x1b[2J' AS hostile, [1, NULL] AS list FROM orders GROUP BY country ORDER BY country"
     )
     assert cli("sql", query).out.splitlines() == [
         "COUNTRY  IDS  AMOUNT  ONE   EMPTY  HOSTILE         LIST",
@@ -416,7 +422,10 @@ def test_columns_of_one_name_are_numbered(cli: Cli, shop: Store) -> None:
 
 
 def test_sums_beyond_64_bits_and_other_types_of_duckdb(cli: Cli, shop: Store) -> None:
-    query = "SELECT sum(9223372036854775807) AS large, TIME '10:00' AS t, 'x'::ENUM('x') AS e, NULL AS n, INTERVAL 1 DAY AS i FROM orders"
+    query = (
+        "SELECT sum(9223372036854775807) AS large, TIME '10:00' AS t, 'x'::ENUM('x') AS e, NULL AS n, "
+        "INTERVAL 1 DAY AS i FROM orders"
+    )
     assert rows_of(cli, query) == [
         {"large": "27670116110564327421", "t": "10:00:00", "e": "x", "n": None, "i": [0, 1, 0]}
     ]

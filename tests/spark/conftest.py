@@ -35,7 +35,10 @@ CONSOLE_S = 30
 
 @pytest.fixture(scope="session")
 def spark_console(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file that Spark's processes use as console. They keep the standard error that they were started with."""
+    """Return the file that Spark's processes use as console.
+
+    They keep the standard error that they were started with.
+    """
     return tmp_path_factory.mktemp("spark") / "console.txt"
 
 
@@ -56,7 +59,8 @@ def spark(spark_console: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def format_used(request: pytest.FixtureRequest) -> None:
-    """Let `format("txlog")` work as `--spark-format` says, and in tests marked `python_source` as without `install()`."""
+    """Let `format("txlog")` work as `--spark-format` says, and in tests marked `python_source` as without
+    `install()`."""
     native = request.config.getoption("--spark-format") == "native"
     if native and request.node.get_closest_marker("python_source") is None:
         pyspark_txlog.install()

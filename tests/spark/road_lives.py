@@ -50,8 +50,8 @@ class Segment:
 
     inputs: tuple[Frame, ...]
     ends: str = "done"
-    """done; fails (a task fails four times); raises (user's foreachBatch raises after its write); forgets (the crash between
-    the two commits); switched (uninstall() or install() while it runs)."""
+    """done; fails (a task fails four times); raises (user's foreachBatch raises after its write); forgets (the crash
+    between the two commits); switched (uninstall() or install() while it runs)."""
     source: dict[str, str]
     sink: dict[str, str]
 
@@ -116,7 +116,8 @@ class Life:
         self.judge.ids(mixed, python, what)
 
     def each(self, road: Road, act: Callable[[Twin], Any]) -> tuple[Any, Any]:
-        """Do the same on both stores, the first one by `road`: in this thread, in another one, or in another session."""
+        """Do the same on both stores, the first one by `road`: in this thread, in another one, or in another
+        session."""
         where = self.random.choice(["here", "here", "thread", "session"])
         self.tell("  by", road, where)
         made = []

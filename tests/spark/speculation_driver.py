@@ -1,7 +1,7 @@
 """A Spark job on two workers: its first task hangs at its end until Spark has run a second attempt beside the first.
 
-`python speculation_driver.py <url> <folder> <master> <road>`: each attempt that has returned all its rows creates a file
-in the folder. The road is `executors` for `Transaction.write`, or `native` or `python` for `format("txlog")`.
+`python speculation_driver.py <url> <folder> <master> <road>`: each attempt that has returned all its rows creates a
+file in the folder. The road is `executors` for `Transaction.write`, or `native` or `python` for `format("txlog")`.
 """
 
 from __future__ import annotations

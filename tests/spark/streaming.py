@@ -22,7 +22,8 @@ from txlog.storage.object_store import ObjectStore
 
 
 class Checkpoint:
-    """Spark's checkpoint of one source: the end of each batch, written before it runs, and the number of finished batches."""
+    """Spark's checkpoint of one source: the end of each batch, written before it runs, and the number of finished
+    batches."""
 
     def __init__(self) -> None:
         self.ends: list[str] = []

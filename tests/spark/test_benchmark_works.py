@@ -1,4 +1,5 @@
-"""The works that benchmarks do on Spark, small, with txlog's two ways: they end, and give the figures that goals name."""
+"""The works that benchmarks do on Spark, small, with txlog's two ways: they end, and give the figures that goals
+name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two minutes of chaos with a Spark job: its driver is killed like every other process, and each version is there once."""
+"""Two minutes of chaos with a Spark job: its driver is killed like every other process, and each version is there
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Retention and vacuum as Spark jobs: the driver decides, executors do the work, and the results equal the commands'."""
+"""Retention and vacuum as Spark jobs: the driver decides, executors do the work, and the results equal the
+commands'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`format("txlog")` in a real Spark: found by its name, every type written and read, rows with their place in the log."""
+"""`format("txlog")` in a real Spark: found by its name, every type written and read, rows with their place in the
+log."""
 
 from __future__ import annotations
 

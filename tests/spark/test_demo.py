@@ -157,7 +157,8 @@ def test_a_killed_producer_holds_the_lso_and_the_next_one_frees_it(log: Store, c
     stopped.resume()
     text = stopped.wait_failed("ProducerFencedError")
     assert text.startswith(
-        f"ProducerFencedError: transactional.id 'weather-loader' (producer {txn.producer_id}, epoch 0) was fenced before it could commit"
+        f"ProducerFencedError: transactional.id 'weather-loader' (producer {txn.producer_id}, epoch 0) was "
+        "fenced before it could commit"
     )
     assert "hint: close this producer; only the newest instance may go on" in text
     assert "Traceback" not in text
@@ -203,7 +204,7 @@ def test_a_pipeline_killed_after_its_decision_is_rolled_forward(log: Store, crew
     assert Counter(name for name, _, _ in command.aborted_ranges(log, "delays")) == Counter()
 
 
-# -- a stream whose driver is killed ------------------------------------------------------------------------------------
+# -- a stream whose driver is killed ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""A topic whose columns change between `load()`, planning and each micro-batch, called as Spark calls it but without Spark."""
+"""A topic whose columns change between `load()`, planning and each micro-batch, called as Spark calls it but without
+Spark."""
 
 from __future__ import annotations
 

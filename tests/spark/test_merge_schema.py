@@ -1,4 +1,5 @@
-"""Writes that change a topic's columns, or hold wider integers than its columns: `mergeSchema`, and Spark's store assignment."""
+"""Writes that change a topic's columns, or hold wider integers than its columns: `mergeSchema`, and Spark's store
+assignment."""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def test_all_roads(log: Log) -> None:
 
 
 def test_spark_skips_row_groups_by_their_bloom_filters(log: Log) -> None:
-    """Use a column whose bounds do not help, with more distinct values than a dictionary holds, in a topic without floats."""
+    """Use a column whose bounds do not help, with more distinct values than a dictionary holds, in a topic without
+    floats."""
     log.create("codes", pa.schema([pa.field("code", pa.string())]), segment_batches="1")
     numbers = list(range(0, 300_000, 2))
     random.Random(1).shuffle(numbers)

@@ -101,7 +101,10 @@ def test_the_log_of_the_python_processes(log: Log, console: Console, spark: Spar
     log.create()
     for _ in range(2):
         log.write(log.frame(0, 4), transactional_id="nightly", txn_version=1)
-    line = "transactional.id 'nightly': txn.version 1 is not above 1, the last one committed: this write was done before, and is skipped"
+    line = (
+        "transactional.id 'nightly': txn.version 1 is not above 1, the last one committed: this write was "
+        "done before, and is skipped"
+    )
     assert console.says(f"txlog: {line}\n")
     # Events below a warning are quiet.
     assert "initialized" not in console.text()

@@ -90,7 +90,8 @@ STEPS = st.lists(
 
 
 class History:
-    """A random history of one topic: inline rows, files, sealed segments, aborted and open transactions, added columns."""
+    """A random history of one topic: inline rows, files, sealed segments, aborted and open transactions, added
+    columns."""
 
     def __init__(self, url: str) -> None:
         self.store = txlog.open(url, storage_options={"fsync": False})
@@ -223,7 +224,10 @@ def test_inline_rows_are_one_task_more(log: Log, native: TxLog) -> None:
 
 
 def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, native: TxLog) -> None:
-    """No job makes such runs yet. A read of one is planned with ranges by column, over a file with the name of its segment."""
+    """No job makes such runs yet.
+
+    A read of one is planned with ranges by column, over a file with the name of its segment.
+    """
     log.create(partitions=1, segment_batches="3", inline_max_bytes="100000")
     with log.store.producer() as producer:
         # The fourth send begins a new segment, so the first segment is sealed.

@@ -1,4 +1,5 @@
-"""Rows that Spark's own Parquet writer or the driver stored: a read returns the same rows, and fsck accepts the files."""
+"""Rows that Spark's own Parquet writer or the driver stored: a read returns the same rows, and fsck accepts the
+files."""
 
 from __future__ import annotations
 
@@ -115,7 +116,10 @@ def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, how
 
 @WAYS
 def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, how: dict[str, Any]) -> None:
-    """Such structs are narrower, in another order, or null. Spark rebuilds them, and Arrow finds nulls below a null struct."""
+    """Such structs are narrower, in another order, or null.
+
+    Spark rebuilds them, and Arrow finds nulls below a null struct.
+    """
     pair = pa.struct([pa.field("number", pa.int64(), nullable=False), pa.field("text", pa.string())])
     schema = pa.schema(
         [pa.field("row", pa.int64()), pa.field("one", pair), pa.field("many", pa.list_(pa.field("element", pair)))]
@@ -124,7 +128,8 @@ def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, 
     frame = spark.range(3).selectExpr(
         "id AS row",
         "IF(id > 0, named_struct('text', string(id), 'number', int(id)), NULL) AS one",
-        "array(named_struct('number', id, 'text', 'x'), IF(id > 1, NULL, named_struct('number', id, 'text', 'y'))) AS many",
+        "array(named_struct('number', id, 'text', 'x'), IF(id > 1, NULL, named_struct('number', "
+        "id, 'text', 'y'))) AS many",
     )
     append(native.table("pairs"), frame, **how)
     expected = [
@@ -158,7 +163,8 @@ def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, nati
 
 @pytest.mark.smoke
 def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log: Log, native: TxLog) -> None:
-    """Try nulls where a column allows none, invalid text, an unknown partition, and a row without a key for a compacted topic."""
+    """Try nulls where a column allows none, invalid text, an unknown partition, and a row without a key for a compacted
+    topic."""
     log.create("types", EVERY_TYPE)
     base = spark.range(3).selectExpr("CAST(id AS INT) AS row")
     deep = base.selectExpr(
@@ -379,7 +385,8 @@ def test_micro_batches_of_one_task_go_to_one_partition_after_the_other(
 def test_all_files_of_a_task_go_to_the_partition_of_its_number(
     spark: SparkSession, log: Log, native: TxLog, monkeypatch: pytest.MonkeyPatch, moves: bool
 ) -> None:
-    """They do so where files are moved after the job, and where Spark's writer fills several folders (object stores)."""
+    """They do so where files are moved after the job, and where Spark's writer fills several folders (object
+    stores)."""
     if not moves:
         monkeypatch.setattr(write, "can_move", lambda url, partitions: False)
     log.create(partitions=3)

@@ -1,4 +1,5 @@
-"""A frame of unknown size is stored with one run of its plan, and what the driver gets of it is bounded in rows and bytes."""
+"""A frame of unknown size is stored with one run of its plan, and what the driver gets of it is bounded in rows and
+bytes."""
 
 from __future__ import annotations
 
@@ -188,7 +189,8 @@ def test_the_order_of_the_tasks_is_kept(spark: SparkSession, log: Log, native: T
         spark.range(0, 600, 1, 6)
         .toDF("order_id")
         .where(
-            "order_id % 100 < 20 AND (order_id < 400 OR order_id >= 500) AND (order_id DIV 100 IN (1, 3) OR order_id % 100 < 5)"
+            "order_id % 100 < 20 AND (order_id < 400 OR order_id >= 500) AND (order_id DIV 100 IN (1, "
+            "3) OR order_id % 100 < 5)"
         )
     )
     expected = [*range(5), *range(100, 120), *range(200, 205), *range(300, 320), *range(500, 505)]
@@ -232,7 +234,8 @@ def test_attempts_that_fail_leave_no_rows(spark: SparkSession, log: Log, native:
 
 
 def test_a_stop_inside_a_micro_batch_is_no_error(log: Log, tmp_path: Path, console: Console) -> None:
-    """Spark looks for the interrupt in the text of Python's error, with an expression that recurses for each character."""
+    """Spark looks for the interrupt in the text of Python's error, with an expression that recurses for each
+    character."""
     log.create()
     log.frame(0, 10, tasks=1).write.parquet(str(tmp_path / "files"))
     began = tmp_path / "began"

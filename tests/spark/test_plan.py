@@ -1,4 +1,5 @@
-"""Planning without Spark: the columns, offsets and pieces of the input partitions, and the requests that planning costs."""
+"""Planning without Spark: the columns, offsets and pieces of the input partitions, and the requests that planning
+costs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ SCHEMA = StructType([StructField("order_id", LongType())])
 
 
 class Query:
-    """The sink of a streaming query, called as Spark calls it, in this process. A micro-batch has one row for each partition."""
+    """The sink of a streaming query, called as Spark calls it, in this process.
+
+    A micro-batch has one row for each partition.
+    """
 
     def __init__(self, folder: Path, name: str = "query") -> None:
         self.url = str(folder / "log")
@@ -172,7 +175,8 @@ def test_a_micro_batch_in_one_process_needs_one_session_and_no_init(query: Query
 
 
 def test_another_instance_is_fenced_also_if_it_comes_between(query: Query, counted: list[CountingStore]) -> None:
-    """An init must follow each one of another process, and of a run in this process that goes on after it was stopped."""
+    """An init must follow each one of another process, and of a run in this process that goes on after it was
+    stopped."""
     query.run(0)
     with txlog.open(query.url) as store:
         other = StagedTransaction.begin(store.runtime, "cleaner")
@@ -189,7 +193,8 @@ def test_another_instance_is_fenced_also_if_it_comes_between(query: Query, count
 
 
 def test_others_come_between_two_micro_batches(query: Query, counted: list[CountingStore]) -> None:
-    """Other writers append rows and seal segments, and another instance takes the id: each time the kept state is stale."""
+    """Other writers append rows and seal segments, and another instance takes the id: each time the kept state is
+    stale."""
     for number in range(8):
         begun = query.begin()
         with txlog.open(query.url) as store, store.producer("other") as producer:

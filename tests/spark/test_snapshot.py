@@ -107,7 +107,10 @@ def test_a_reader_that_polls_never_sees_a_part(log: Log, opened: TxLog) -> None:
 
 
 def counts(opened: TxLog, *, spark: bool) -> list[tuple[int, int]]:
-    """Return the rows of each writer in each partition of each topic, in one snapshot. Equal counts mean no torn transaction."""
+    """Return the rows of each writer in each partition of each topic, in one snapshot.
+
+    Equal counts mean no torn transaction.
+    """
     cut = opened.snapshot(*TOPICS)
     if spark:
         tally = {

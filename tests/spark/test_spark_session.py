@@ -1,4 +1,5 @@
-"""The session helper reports what is wrong with Java, and finds the quiet log4j file wherever the package is installed."""
+"""The session helper reports what is wrong with Java, and finds the quiet log4j file wherever the package is
+installed."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
 
 
 def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
-    """Return what Spark's UI store holds of each job after job `after`, oldest first: its description and its stages' names.
+    """Return what Spark's UI store holds of each job after job `after`, oldest first: its description and its stages'
+    names.
 
     Spark forgets the stages of older jobs.
     """

@@ -52,7 +52,10 @@ def test_a_view_for_each_topic(sql: Log, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_view_using_txlog_shows_what_was_there_at_its_first_query(sql: Log) -> None:
     """It behaves like a DataFrame of `load()`: Spark plans a Python source once and keeps the plan."""
-    view = f"CREATE OR REPLACE TEMPORARY VIEW v USING txlog OPTIONS (path '{sql.url}', subscribe 'orders', columns '*,_partition', where 'order_id > 4')"
+    view = (
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING txlog OPTIONS (path '{sql.url}', subscribe 'orders', columns "
+        "'*,_partition', where 'order_id > 4')"
+    )
     sql.spark.sql(view)
     assert answer(sql, "SELECT count(*) FROM v WHERE order_id < 10") == 5
     sql.write(sql.frame(20, 5))
@@ -66,7 +69,8 @@ def test_a_view_using_txlog_shows_what_was_there_at_its_first_query(sql: Log) ->
 def test_insert_into_a_view_is_one_transaction(sql: Log) -> None:
     sql.spark.sql(
         "CREATE TEMPORARY VIEW sink (order_id BIGINT, amount DOUBLE, carrier STRING) USING txlog "
-        f"OPTIONS (path '{sql.url}', topic 'orders', `transactional.id` 'nightly', `txn.version` 1, `storage.fsync` 'false')"
+        f"OPTIONS (path '{sql.url}', topic 'orders', `transactional.id` 'nightly', `txn.version` 1, "
+        "`storage.fsync` 'false')"
     )
     sql.spark.sql("INSERT INTO sink VALUES (100, 1.5, 'x'), (101, NULL, 'y')")
     assert sql.ids()[-2:] == [100, 101]

@@ -41,7 +41,8 @@ def test_the_text_is_that_of_kafkas_source_and_one_more_key():
     ends = {TopicPartition("orders", 10): 7, TopicPartition("orders", 2): 5}
     offset = StreamOffset(store_id="9f3c", group_id="audit", ends=ends, starts={TopicPartition("orders", 2): 0})
     assert json.dumps(offset.to_json()) == (
-        '{"orders": {"2": 5, "10": 7}, "txlog:source": {"group.id": "audit", "store": "9f3c", "start": {"orders": {"2": 0}}}}'
+        '{"orders": {"2": 5, "10": 7}, "txlog:source": {"group.id": "audit", "store": "9f3c", '
+        '"start": {"orders": {"2": 0}}}}'
     )
 
 

@@ -24,7 +24,10 @@ WAIT_S = 60
 
 
 class Sink:
-    """The rows that a query has read, by batch. Spark's own checkpoint makes it exactly-once unless a batch fails midway."""
+    """The rows that a query has read, by batch.
+
+    Spark's own checkpoint makes it exactly-once unless a batch fails midway.
+    """
 
     def __init__(self, log: Log, folder: Path) -> None:
         self.log = log

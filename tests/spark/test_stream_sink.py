@@ -161,7 +161,10 @@ def test_a_batch_that_spark_runs_again_is_skipped_and_said(
 def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
     log: Log, files: Files, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """The next batches of the copy have committed numbers and other rows. Skipping them would lose rows without an error."""
+    """The next batches of the copy have committed numbers and other rows.
+
+    Skipping them would lose rows without an error.
+    """
     files.add(2)
     run(log, files.stream(), checkpoint)
     shutil.copytree(checkpoint, tmp_path / "copy")

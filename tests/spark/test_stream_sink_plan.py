@@ -167,7 +167,10 @@ def test_groups_are_those_of_the_sources_and_none_is_committed_twice() -> None:
 def test_a_group_that_was_changed_must_stand_where_the_batch_begins(
     before: str | None, now: str | None, tmp_path: Path
 ) -> None:
-    """The old group is at the right offset, and the new group is not. The error has the command that sets the new one."""
+    """The old group is at the right offset, and the new group is not.
+
+    The error has the command that sets the new one.
+    """
     cli = Cli(tmp_path / "store")
     with txlog.open(str(cli.root), storage_options=FAST) as store:
         store.create_topic("orders", partitions=1)

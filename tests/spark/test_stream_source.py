@@ -1,4 +1,5 @@
-"""A stream's source, called as Spark calls it but without Spark: begin and end of batches, new partitions, loss, the group."""
+"""A stream's source, called as Spark calls it but without Spark: begin and end of batches, new partitions, loss, the
+group."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def ids(first: int, count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-# -- where a query begins -------------------------------------------------------------------------------------------------
+# -- where a query begins ---------------------------------------------------------------------------------------------
 
 
 def test_a_stream_begins_at_the_end_unless_told_otherwise(store: Store) -> None:
@@ -136,7 +137,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Store, tmp_path: Path) 
             Query(other, query.checkpoint).batch()
 
 
-# -- limits ---------------------------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_takes_at_most_max_offsets_in_proportion(store: Store) -> None:
@@ -206,7 +207,7 @@ def test_available_now_from_latest_reads_nothing(store: Store) -> None:
     assert Query(store, query.checkpoint).drain() == []
 
 
-# -- new partitions and topics ----------------------------------------------------------------------------------------------
+# -- new partitions and topics ----------------------------------------------------------------------------------------
 
 
 def test_new_partitions_join_a_running_query_from_their_first_row(store: Store) -> None:
@@ -260,7 +261,7 @@ def test_new_partitions_are_found_after_metadata_max_age(store: Store) -> None:
     assert query.drain() == ids(0, 5)
 
 
-# -- Kafka's corner cases: offsets without a row ---------------------------------------------------------------------------
+# -- Kafka's corner cases: offsets without a row ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -332,7 +333,7 @@ def test_a_batch_planned_with_read_uncommitted_is_not_cut_short_by_read_committe
     assert Query(store, uncommitted.checkpoint).drain() == [0]
 
 
-# -- loss -----------------------------------------------------------------------------------------------------------------
+# -- loss -------------------------------------------------------------------------------------------------------------
 
 
 def test_retention_that_overtakes_a_query_ends_it(store: Store) -> None:
@@ -522,7 +523,7 @@ def test_offsets_before_the_first_of_a_topic_made_anew_are_no_loss(store: Store)
     assert query.progress()["lost"] == 0
 
 
-# -- the group --------------------------------------------------------------------------------------------------------------
+# -- the group --------------------------------------------------------------------------------------------------------
 
 
 def committed(store: Store, group: str = "audit") -> list[int | None]:
@@ -609,7 +610,7 @@ def test_a_lost_checkpoint_is_made_good_by_the_group(store: Store) -> None:
     assert Query(store, Checkpoint(), **options).drain() == ids(5, 5)
 
 
-# -- schema ---------------------------------------------------------------------------------------------------------------
+# -- schema -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_running_query_keeps_its_columns_when_the_topic_gets_more(store: Store) -> None:
@@ -637,7 +638,7 @@ def test_a_topic_that_joins_must_have_the_columns_of_the_query(store: Store) -> 
         query.drain()
 
 
-# -- what it costs and reports --------------------------------------------------------------------------------------------
+# -- what it costs and reports ----------------------------------------------------------------------------------------
 
 
 def test_an_idle_partition_costs_one_request(store: Store) -> None:

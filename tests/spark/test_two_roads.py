@@ -91,7 +91,8 @@ def test_a_difference_that_the_page_does_not_name_fails() -> None:
 
 
 def test_spark_counts_each_row_of_a_write_once(twins: tuple[Twin, Twin], tmp_path: Path) -> None:
-    """An Observation and an accumulator of a frame whose size Spark does not know, just above the bound of a small one."""
+    """An Observation and an accumulator of a frame whose size Spark does not know, just above the bound of a small
+    one."""
     frame = Frame(count=10_001, tasks=3, shape="counted", columns=("a_double",), nulls=True)
     assert written(twins, frame, tmp_path) == {"n": 10_001, "total": 10_001 * 5_000, "accumulator": 10_001}
 

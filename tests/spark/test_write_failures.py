@@ -27,7 +27,10 @@ KILLED = "Python worker exited unexpectedly"
 
 @pytest.fixture(scope="session", autouse=True)
 def faulty_source(spark: SparkSession) -> None:
-    """Register `format("txlog-faulty")`. Spark's Python processes do not find this folder, so the class is pickled by value."""
+    """Register `format("txlog-faulty")`.
+
+    Spark's Python processes do not find this folder, so the class is pickled by value.
+    """
     cloudpickle.register_pickle_by_value(faulty)
     spark.dataSource.register(faulty.FaultyDataSource)
 

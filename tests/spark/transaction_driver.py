@@ -63,7 +63,8 @@ SLOWLY = "reflect('java.lang.Thread', 'sleep', 50L) IS NOT NULL"
 
 
 def write(log: TxLog, frame: DataFrame, version: int, expected: int | None, slowly: bool = False) -> None:
-    """Write three topics, with rows inline and in files of the driver and of executors, and the offsets of the range."""
+    """Write three topics, with rows inline and in files of the driver and of executors, and the offsets of the
+    range."""
     with log.transaction(ID, version) as txn:
         txn.write(frame, "orders", key="order_id", road="driver")
         txn.write(frame.where(SLOWLY) if slowly else frame, "items", road="executors")

@@ -90,7 +90,10 @@ def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[Sch
 
 
 def parse_added(given: Sequence[str]) -> tuple[tuple[SchemaField, ...], dict[str, object]]:
-    """Return the new columns of `--add-column NAME:TYPE[=DEFAULT]`, and the defaults by name. Raises SchemaMismatchError."""
+    """Return the new columns of `--add-column NAME:TYPE[=DEFAULT]`, and the defaults by name.
+
+    Raises SchemaMismatchError.
+    """
     fields = []
     defaults: dict[str, object] = {}
     for text in given:
@@ -203,11 +206,13 @@ class _TypeParser:
         if type_name not in SCALAR_TYPES and type_name not in _NESTED and parse_decimal(type_name) is None:
             if type_name.startswith("decimal("):
                 raise SchemaMismatchError(
-                    f"--column {self._whole!r}: type {type_name!r} is not supported; expected decimal(p,s) with p from 1 to 38 and s from 0 to p"
+                    f"--column {self._whole!r}: type {type_name!r} is not supported; expected decimal(p,s) with p "
+                    "from 1 to 38 and s from 0 to p"
                 )
             known = [*sorted(SCALAR_TYPES), "decimal(p,s)", *_NESTED]
             raise SchemaMismatchError(
-                f"--column {self._whole!r}: type {type_name!r} is not supported; use one of {', '.join(known)}.{_meant(type_name, known)}"
+                f"--column {self._whole!r}: type {type_name!r} is not supported; use one of "
+                f"{', '.join(known)}.{_meant(type_name, known)}"
             )
         nullable = not (self._peek().startswith("not") and self._next("not null"))
         return SchemaField(id=1, name=name, type=type_name, nullable=nullable, fields=children)

@@ -33,7 +33,8 @@ def compact(
         float | None,
         option(
             "--min-cleanable-dirty-ratio 0…1",
-            "Compact a partition if at least this part of its bytes is dirty: new, or an expired tombstone (default: the topic's setting). 0: if anything is dirty.",
+            "Compact a partition if at least this part of its bytes is dirty: new, or an expired tombstone (default: "
+            "the topic's setting). 0: if anything is dirty.",
             min=0,
             max=1,
         ),
@@ -48,7 +49,8 @@ def compact(
     ] = DEFAULT_MAX_KEYS,
     execute: Execute = False,
 ) -> None:
-    """Keep only the latest committed row of each key, in topics with cleanup.policy=compact. A dry run, unless --execute is given.
+    """Keep only the latest committed row of each key, in topics with cleanup.policy=compact. A dry run, unless
+    --execute is given.
 
     Offsets and times of the remaining rows do not change. Tombstones (rows without a value) stay for
     delete.retention.ms after the first compaction that saw them. This is safe beside writers, readers and other
@@ -120,8 +122,9 @@ def compaction_policies(
         elif are_named:
             found = ",".join(runtime.settings.topic_config(metadata).cleanup_policy)
             raise InvalidRequestError(
-                f"topic {tp.topic!r} is not compacted: expected cleanup.policy=compact (or compact,delete) and key.columns, found "
-                f"cleanup.policy={found}; `txlog topics alter {tp.topic} --set cleanup.policy=compact --set key.columns=COLUMN` sets them"
+                f"topic {tp.topic!r} is not compacted: expected cleanup.policy=compact (or compact,delete) and "
+                f"key.columns, found cleanup.policy={found}; "
+                f"`txlog topics alter {tp.topic} --set cleanup.policy=compact --set key.columns=COLUMN` sets them"
             )
     return policies
 
@@ -164,8 +167,8 @@ def show_compactions(
     """
     if not partitions:
         out.line(
-            "Nothing to compact: no topic has cleanup.policy=compact. `txlog topics alter TOPIC --set cleanup.policy=compact "
-            "--set key.columns=COLUMN` sets it."
+            "Nothing to compact: no topic has cleanup.policy=compact. "
+            "`txlog topics alter TOPIC --set cleanup.policy=compact --set key.columns=COLUMN` sets it."
         )
         return
     if not executed:
@@ -199,14 +202,15 @@ def show_compactions(
     if made:
         gone = sum((each.superseded or 0) + each.expired_tombstones for each in made)
         out.line(
-            f"Compacted {count_text(len({(each.topic, each.partition) for each in made}), 'partition')}: {count_text(gone, 'row')} removed. "
-            "The old files stay until vacuum deletes them."
+            f"Compacted {count_text(len({(each.topic, each.partition) for each in made}), 'partition')}: "
+            f"{count_text(gone, 'row')} removed. The old files stay until vacuum deletes them."
         )
     if keyless := sum(each.keyless or 0 for each in made):
         out.line(f"{count_text(keyless, 'row')} without a key stay, because no row supersedes them.")
     if lost := len(documents) - len(made):
         out.line(
-            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the same offsets was faster."
+            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the "
+            "same offsets was faster."
         )
 
 

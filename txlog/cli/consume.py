@@ -47,7 +47,8 @@ def consume(
         str | None,
         option(
             "--until-timestamp TIME",
-            "End before the first row that was appended at or after a time: 2013-01-31T05:17:00Z, or milliseconds since 1970.",
+            "End before the first row that was appended at or after a time: 2013-01-31T05:17:00Z, or "
+            "milliseconds since 1970.",
         ),
     ] = None,
     columns: Annotated[
@@ -137,7 +138,8 @@ def consume(
 
 
 def _say_what_waits(session: Session, names: list[str], chosen: list[TopicPartition]) -> None:
-    """Name the open transactions that hold committed rows back, because then rows may exist although none was printed."""
+    """Name the open transactions that hold committed rows back, because then rows may exist although none was
+    printed."""
     ends = session.admin.list_offsets(names)
     held = {tp for tp, info in ends.items() if info.last_stable_offset < info.log_end_offset} & set(chosen or ends)
     hanging = [each for name in sorted({tp.topic for tp in held}) for each in session.admin.find_hanging(-1, name)]
@@ -201,7 +203,8 @@ class _View:
         *,
         metadata: bool,
     ) -> _View:
-        """Raises SchemaMismatchError for a column that the topic does not have, InvalidRequestError for a wrong condition."""
+        """Raises SchemaMismatchError for a column that the topic does not have, InvalidRequestError for a wrong
+        condition."""
         if asked is None and where is None and file_format is FileFormat.JSON:
             return cls(condition=None, schema=None, metadata=metadata)
         # Local imports, because they load what most runs do not need.

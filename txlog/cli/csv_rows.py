@@ -58,7 +58,8 @@ def csv_batches(
             rest, size = rest[end:], _BLOCK_BYTES
         elif len(rest) > _MAX_ROW_BYTES:
             raise SchemaMismatchError(
-                f"{where}: row {reader.rows + 1} is longer than {_MAX_ROW_BYTES} bytes. hint: look for a quote that is not closed"
+                f"{where}: row {reader.rows + 1} is longer than {_MAX_ROW_BYTES} bytes. "
+                "hint: look for a quote that is not closed"
             )
         else:
             size = max(size, len(rest))  # so that a long row is not searched again and again
@@ -74,7 +75,8 @@ def _check_names(names: bytes, where: str) -> None:
         names.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(
-            f"{where}: the line with the names of the columns is not UTF-8 ({error.reason}). hint: convert the file to UTF-8"
+            f"{where}: the line with the names of the columns is not UTF-8 ({error.reason}). "
+            "hint: convert the file to UTF-8"
         ) from None
 
 

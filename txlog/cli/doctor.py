@@ -1,7 +1,7 @@
 """`txlog doctor`: what on this machine, or between it and the store, would keep txlog from working, and what to do?
 
-It looks at Python, Java, Spark, optional packages and the drivers of object stores. Then it looks at the store: can it be read and written,
-does it create objects only once, and how far are the clocks apart? It leaves nothing behind.
+It looks at Python, Java, Spark, optional packages and the drivers of object stores. Then it looks at the store: can it
+be read and written, does it create objects only once, and how far are the clocks apart? It leaves nothing behind.
 """
 
 from __future__ import annotations

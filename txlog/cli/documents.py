@@ -45,7 +45,8 @@ D = TypeVar("D", bound=msgspec.Struct)
 
 
 def document_of(kind: type[D], *sources: object, **more: Any) -> D:
-    """Return a struct whose fields are `more`, and otherwise the attributes of the same name of the first source with one."""
+    """Return a struct whose fields are `more`, and otherwise the attributes of the same name of the first source with
+    one."""
     for source in sources:
         for name in kind.__struct_fields__:
             if name not in more and hasattr(source, name):

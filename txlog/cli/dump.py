@@ -30,7 +30,8 @@ def dump_log(
         str,
         argument(
             "PATH",
-            "An object, as in orders/0/00000000000000000000.batch, or a partition, as in orders/0, to see its whole chain.",
+            "An object, as in orders/0/00000000000000000000.batch, or a partition, as in "
+            "orders/0, to see its whole chain.",
         ),
     ],
     rows: Annotated[

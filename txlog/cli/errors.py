@@ -33,7 +33,8 @@ _REPEAT = 5
 _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (InvalidRequestError, 2),
     (FencedError, 3),
-    # A partition may refuse the old epoch before the coordinator reports the fencing. That is a race, so both have status 3.
+    # A partition may refuse the old epoch before the coordinator reports the fencing. That is a race, so both have
+    # status 3.
     (InvalidProducerEpochError, 3),
     # Here only a group's member commits under a condition, so another consumer is the member now.
     (CommitFailedError, 3),
@@ -43,8 +44,8 @@ _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (TxlogError, 1),
 )
 STATUS_WORDS = (
-    "Exit status: 0 done, 2 the call was wrong, 3 fenced by another instance, 4 stop and look (stored bytes are damaged, "
-    "or a repeated `produce` could write rows twice), 5 the same call may succeed later, 1 anything else; "
+    "Exit status: 0 done, 2 the call was wrong, 3 fenced by another instance, 4 stop and look (stored bytes are "
+    "damaged, or a repeated `produce` could write rows twice), 5 the same call may succeed later, 1 anything else; "
     "130 ended by Ctrl-C, 143 by SIGTERM."
 )
 INTERRUPTED = 130

@@ -45,9 +45,9 @@ def exporter(
 
     A look at a store with T topics, F of them published, and P partitions in which nothing happened takes T + P + F + 5
     requests. P includes the partitions of the tables of transactions and offsets that hold anything, at most 100 with
-    the default settings. A changed partition takes one more request for each new record, and is listed again after 64. An
-    index of a segment is read once. A partition and the publications of a topic are also listed when metadata.max.age.ms
-    is over.
+    the default settings. A changed partition takes one more request for each new record, and is listed again after 64.
+    An index of a segment is read once. A partition and the publications of a topic are also listed when
+    metadata.max.age.ms is over.
 
     If the store does not answer, txlog_up is 0 and the next look tries again. A damaged topic has txlog_topic_up 0. A
     look that takes longer than 8 seconds goes on, and its scrape gets the numbers of the look before.
@@ -68,7 +68,8 @@ def exporter(
         if runtime.descriptor is None:
             runtime.close()
             raise NotAStoreError(
-                f"{runtime.where} holds no txlog store: it is empty or missing. Check --store; `txlog topics create` makes one"
+                f"{runtime.where} holds no txlog store: it is empty or missing. Check --store; "
+                "`txlog topics create` makes one"
             )
         return runtime
 

@@ -1,7 +1,7 @@
 """In which formats are rows written to the standard output?
 
-JSON lines are those of `txlog.cli.rows`. In CSV a null is empty and an empty text is `""`. A list, struct or map is JSON.
-Binary is text if it is UTF-8, otherwise `{"base64": "…"}`.
+JSON lines are those of `txlog.cli.rows`. In CSV a null is empty and an empty text is `""`. A list, struct or map is
+JSON. Binary is text if it is UTF-8, otherwise `{"base64": "…"}`.
 """
 
 from __future__ import annotations

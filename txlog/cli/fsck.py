@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 _STOP = (
-    "Stop every writer before you repair anything: a writer that continues after a lost record changes the log for good. Then restore "
+    "Stop every writer before you repair anything: a writer that continues after a lost record changes the "
+    "log for good. Then restore "
     'the objects below. The page "Check, repair, restore, back up" explains how, and whether rows are lost.'
 )
 
@@ -103,7 +104,8 @@ def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> Non
     if repair and not report.is_clean and not report.repaired:
         out.line()
         out.line(
-            "--repair changed nothing: it can recreate only snapshots and indexes, and only from records that are whole."
+            "--repair changed nothing: it can recreate only snapshots and indexes, and only "
+            "from records that are whole."
         )
     columns = ("object", "because")
     out.section("Recreated", columns, _repairs(report.repaired, True))

@@ -52,8 +52,8 @@ def list_groups(session: Session) -> None:
 def describe(session: Session, name: _Group) -> None:
     """Show a group's members and what they read, its offsets and its lag.
 
-    The lag counts offsets up to the last stable one, markers and aborted rows included. The lag in seconds is how long the
-    oldest of them has waited. The lag is not known while a member has committed no offset in a partition.
+    The lag counts offsets up to the last stable one, markers and aborted rows included. The lag in seconds is how long
+    the oldest of them has waited. The lag is not known while a member has committed no offset in a partition.
     """
     damaged: list[CorruptLogError] = []
     found = session.admin.describe_group(name, damaged=damaged)
@@ -69,7 +69,8 @@ def reset_offsets(
         list[str] | None,
         option(
             "--topic TOPIC[:0,1,…]",
-            "Only this topic, or these partitions of it; may be repeated (default: all for which the group has offsets).",
+            "Only this topic, or these partitions of it; may be repeated (default: all for "
+            "which the group has offsets).",
         ),
     ] = None,
     to_earliest: Annotated[bool, option("--to-earliest", "To the log start.")] = False,
@@ -86,9 +87,9 @@ def reset_offsets(
 ) -> None:
     """Move a group's offsets. A dry run, unless --execute is given.
 
-    A group with a member is refused, unless --force is given. A killed consumer stays a member until its session.timeout.ms
-    is over, or until --force removes it.
-    Offsets outside of the log are moved to the log's nearer end.
+    A group with a member is refused, unless --force is given. A killed consumer stays a member until its
+    session.timeout.ms is over, or until --force removes it. Offsets outside of the log are moved to the log's nearer
+    end.
     """
     given = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
     if sum(given) != 1:
@@ -122,8 +123,8 @@ def reset_offsets(
 def delete(session: Session, name: _Group, force: _Force = False, execute: Execute = False) -> None:
     """Delete a group and its offsets. A dry run, unless --execute is given.
 
-    A group with a member is refused, unless --force is given. A killed consumer stays a member until its session.timeout.ms
-    is over, or until --force removes it.
+    A group with a member is refused, unless --force is given. A killed consumer stays a member until its
+    session.timeout.ms is over, or until --force removes it.
     """
     admin = session.admin
     what = f"group {name!r}: {count_text(len(admin.describe_group(name).offsets), 'offset')}"

@@ -1,7 +1,8 @@
 """Where do the rows of `txlog produce` come from? From the standard input or from files, in one of four formats.
 
 Lines of JSON are read as they come. The other formats are read by pyarrow, in batches. A cell of CSV without a value is
-null, and an empty text is `""`. A list, struct or map is JSON, and bytes may be `{"base64": "…"}` (see `txlog.cli.rows`).
+null, and an empty text is `""`. A list, struct or map is JSON, and bytes may be `{"base64": "…"}` (see
+`txlog.cli.rows`).
 """
 
 from __future__ import annotations
@@ -258,7 +259,8 @@ def _format_of(name: str, file_format: FileFormat | None) -> FileFormat:
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise InvalidRequestError(
-            f"--from {name}: the format of {suffix or 'a name without a suffix'!r} is not known.{nearest(suffix, _SUFFIXES)} hint: name it with "
-            "--format json|csv|parquet|arrow"
+            f"--from {name}: the format of {suffix or 'a name without a suffix'!r} is not "
+            f"known.{nearest(suffix, _SUFFIXES)} "
+            "hint: name it with --format json|csv|parquet|arrow"
         )
     return _SUFFIXES[suffix]

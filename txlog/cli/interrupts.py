@@ -61,7 +61,8 @@ class Interrupts:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Let a signal raise Interrupted at once inside the block, for work that may wait for ever or can be repeated."""
+        """Let a signal raise Interrupted at once inside the block, for work that may wait for ever or can be
+        repeated."""
         self._at_once = True
         try:
             self.check()

@@ -54,7 +54,8 @@ def maintain(
         int | None,
         option(
             "--vacuum-interval-ms MS",
-            "With --daemon: the time between two vacuums (default: an hour, or a fourth of delete.grace.ms if that is less).",
+            "With --daemon: the time between two vacuums (default: an hour, or a fourth of "
+            "delete.grace.ms if that is less).",
         ),
     ] = None,
     skip: Annotated[list[str] | None, option("--skip STEP", "Leave out this step; may be repeated.")] = None,
@@ -74,9 +75,9 @@ def maintain(
     topic's settings decide what it removes.
 
     The steps run in this order: transactions (finish decided ones, abort overdue ones, delete idle ids), groups,
-    deletions, producers, seal, publish, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has needed for
-    delete.grace.ms. The command is safe beside writers, readers and other daemons. A signal ends it after the current
-    step. A second signal ends it at once, which is safe too.
+    deletions, producers, seal, publish, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has
+    needed for delete.grace.ms. The command is safe beside writers, readers and other daemons. A signal ends it after
+    the current step. A second signal ends it at once, which is safe too.
     """
     if once == daemon:
         raise InvalidRequestError("give either --once for one round or --daemon for one round after another")
@@ -85,7 +86,8 @@ def maintain(
             raise InvalidRequestError(f"{name} {value}: expected milliseconds, at least 0")
     if metrics_port is not None and not daemon:
         raise InvalidRequestError(
-            "--metrics-port needs --daemon: with --once the program ends before its metrics can be read. hint: --metrics-file keeps them"
+            "--metrics-port needs --daemon: with --once the program ends before its metrics can be read. "
+            "hint: --metrics-file keeps them"
         )
     # A local import, because it loads pyarrow.
     from txlog.maintenance.maintain import Maintainer, MaintainPolicy

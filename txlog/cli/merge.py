@@ -34,24 +34,25 @@ def merge(
         list[str] | None,
         option(
             "--sort COLUMN",
-            "Sort the rows of each row group by this column, for smaller files and readers that skip pages; may be repeated. "
-            "Offsets, and the order that txlog's readers return, stay.",
+            "Sort the rows of each row group by this column, for smaller files and readers that skip pages; may be "
+            "repeated. Offsets, and the order that txlog's readers return, stay.",
         ),
     ] = None,
     bloom: Annotated[
         list[str] | None,
         option(
             "--bloom COLUMN",
-            "Write Bloom filters of this column, by which Spark skips row groups unless the topic has floats; may be repeated.",
+            "Write Bloom filters of this column, by which Spark skips row groups unless the topic has "
+            "floats; may be repeated.",
         ),
     ] = None,
     execute: Execute = False,
 ) -> None:
     """Merge neighbouring sealed segments into files of the target size. A dry run, unless --execute is given.
 
-    No row that a reader sees changes, and no offset or time. A merge leaves out rows of aborted transactions. It is safe
-    beside writers, readers and other merges, and it can be killed at any point. The old files stay until vacuum deletes
-    them.
+    No row that a reader sees changes, and no offset or time. A merge leaves out rows of aborted transactions. It is
+    safe beside writers, readers and other merges, and it can be killed at any point. The old files stay until vacuum
+    deletes them.
     """
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
@@ -110,18 +111,25 @@ def show_merges(out: Output, documents: Sequence[MergeDocument], *, executed: bo
         out.line()
     elif not failed:
         out.line(
-            "Nothing to merge: the files of sealed segments have the target size, or have no neighbour. The newest rows are sealed when "
-            "segment.batches, segment.bytes or segment.ms is reached."
+            "Nothing to merge: the files of sealed segments have the target size, or have no neighbour. The newest "
+            "rows are sealed when segment.batches, segment.bytes or segment.ms is reached."
         )
         return
     made = [each for each in documents if each.outcome != "lost"]
-    before = f"{count_text(sum(each.files_before for each in made), 'file')}, {bytes_text(sum(each.bytes_before for each in made))}"
+    before = (
+        f"{count_text(sum(each.files_before for each in made), 'file')}, "
+        f"{bytes_text(sum(each.bytes_before for each in made))}"
+    )
     if not executed:
         out.line(f"Would merge {before} into {count_text(len(made), 'file')}. Add --execute to do it.")
     elif made:
-        after = f"{count_text(sum(each.files or 0 for each in made), 'file')}, {bytes_text(sum(each.bytes or 0 for each in made))}"
+        after = (
+            f"{count_text(sum(each.files or 0 for each in made), 'file')}, "
+            f"{bytes_text(sum(each.bytes or 0 for each in made))}"
+        )
         out.line(f"Merged {before} into {after}. The old files stay until vacuum deletes them.")
     if lost := len(documents) - len(made):
         out.line(
-            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the same offsets was faster."
+            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the "
+            "same offsets was faster."
         )

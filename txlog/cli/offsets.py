@@ -23,7 +23,8 @@ def get_offsets(
         str | None,
         option(
             "--time TIME",
-            "Also show the first offset at or after a time: 2013-01-31T05:17:00Z, milliseconds since 1970, earliest, latest.",
+            "Also show the first offset at or after a time: 2013-01-31T05:17:00Z, milliseconds "
+            "since 1970, earliest, latest.",
         ),
     ] = None,
     isolation_level: Annotated[
@@ -70,6 +71,7 @@ def parse_spec(text: str, option: str) -> str | int:
     moment = parse_time(text.strip())
     if moment is None or moment < 0:
         raise InvalidRequestError(
-            f"{option} {text!r}: expected earliest, latest, a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
+            f"{option} {text!r}: expected earliest, latest, a moment as in 2013-01-31T05:17:00Z, "
+            "or milliseconds since 1970"
         )
     return moment

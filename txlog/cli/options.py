@@ -1,8 +1,9 @@
 """Which options does every command have, and what does a command receive?
 
 `command` registers a function and gives it the shared options. They are accepted before and after a command's name; the
-one nearest to the end of the line counts. A topic, group or transactional.id after the name may also be given as Kafka's
-tools take it, in an option. The function receives a `Session`: the store, opened at its first use, and the output.
+one nearest to the end of the line counts. A topic, group or transactional.id after the name may also be given as
+Kafka's tools take it, in an option. The function receives a `Session`: the store, opened at its first use, and the
+output.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics of the store that the line or the environment names, for a shell. An error completes nothing."""
+    """Return the topics of the store that the line or the environment names, for a shell.
+
+    An error completes nothing.
+    """
     given: dict[str, Any] = {}
     above: Any = ctx
     while above is not None:
@@ -199,7 +203,8 @@ class Session:
             )
         if not may_be_new and self._store.runtime.descriptor is None:
             raise NotAStoreError(
-                f"{self._store.url} holds no txlog store: it is empty or missing. Check --store; `txlog topics create` makes one"
+                f"{self._store.url} holds no txlog store: it is empty or missing. Check --store; "
+                "`txlog topics create` makes one"
             )
         return self._store
 
@@ -225,8 +230,9 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function, whose first parameter is the `Session`, as a command with the shared options.
 
-    A function with a parameter `output` has formats of its own in place of the shared ones. An argument of `_KAFKAS` may
-    also be given in Kafka's way. The function gets both lists as one, or the one name that it needs unless it has a default.
+    A function with a parameter `output` has formats of its own in place of the shared ones. An argument of `_KAFKAS`
+    may also be given in Kafka's way. The function gets both lists as one, or the one name that it needs unless it has a
+    default.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -316,7 +322,10 @@ def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
 
 
 def parse_moment(text: str | None, option: str) -> int | None:
-    """Parse the time of an option as milliseconds since 1970. Raises InvalidRequestError with the name of the option."""
+    """Parse the time of an option as milliseconds since 1970.
+
+    Raises InvalidRequestError with the name of the option.
+    """
     moment = None if text is None else parse_time(text.strip())
     if text is not None and (moment is None or moment < 0):
         raise InvalidRequestError(

@@ -169,7 +169,8 @@ def tabulate(
 
 
 def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row]]:
-    """Return columns and rows for structs of any kinds, with a column for each field that at least one of them shows."""
+    """Return columns and rows for structs of any kinds, with a column for each field that at least one of them
+    shows."""
     names = dict.fromkeys(name for struct in structs for part in tabulate(struct) for name in part)
     rows: list[Row] = []
     for struct in structs:
@@ -179,7 +180,8 @@ def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row
 
 
 def cell_of(value: object) -> Cell:
-    """Return a value as a cell: text and whole numbers unchanged, everything else as JSON, and an absent value empty."""
+    """Return a value as a cell: text and whole numbers unchanged, everything else as JSON, and an absent value
+    empty."""
     if value is msgspec.UNSET:
         return None
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):

@@ -40,7 +40,8 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((_ADDRESS, port), _Handler)
         except OSError as error:
             raise InvalidRequestError(
-                f"port {port} of {_ADDRESS} cannot be used: {error.strerror}. hint: name another one with --port N, or 0"
+                f"port {port} of {_ADDRESS} cannot be used: {error.strerror}. "
+                "hint: name another one with --port N, or 0"
             ) from error
 
     @property

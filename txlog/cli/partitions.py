@@ -32,8 +32,8 @@ def split_topics(store: Store, named: Sequence[str], partitions: str | None) -> 
             continue
         if numbers is not None:
             raise InvalidRequestError(
-                f"{name!r} names partitions, and so does --partitions {partitions}; name them once, as in {spelled['topic']} --partitions "
-                f"{spelled['numbers']}"
+                f"{name!r} names partitions, and so does --partitions {partitions}; name them once, as in "
+                f"{spelled['topic']} --partitions {spelled['numbers']}"
             )
         topic = spelled["topic"]
         earlier = found.get(topic, ())

@@ -37,7 +37,8 @@ def produce(
         FileFormat | None,
         option(
             "--format FORMAT",
-            "json (one object on each line), csv, parquet or arrow. (default: as the file's name ends; json from the standard input)",
+            "json (one object on each line), csv, parquet or arrow. (default: as the file's name ends; json "
+            "from the standard input)",
         ),
     ] = None,
     transaction: Annotated[
@@ -50,7 +51,8 @@ def produce(
         int | None,
         option(
             "--version N",
-            "Number of the transaction: if the --transactional-id has committed this or a higher one, the run is skipped.",
+            "Number of the transaction: if the --transactional-id has committed this or a higher "
+            "one, the run is skipped.",
         ),
     ] = None,
     key: Annotated[
@@ -168,8 +170,8 @@ def _aborted(interrupt: Interrupted, transactional_id: str | None, rows: int) ->
     )
     told = Interrupted(
         interrupt.received,
-        f"Ended by {interrupt.received.name}: {count_text(rows, 'row')} dropped. The transaction of {transactional_id!r} {how}: nothing "
-        "of it is visible.",
+        f"Ended by {interrupt.received.name}: {count_text(rows, 'row')} dropped. The transaction of "
+        f"{transactional_id!r} {how}: nothing of it is visible.",
     )
     for note in notes:
         told.add_note(note)
@@ -262,7 +264,8 @@ class _Tally:
 def _show_produced(out: Output, document: ProduceDocument, txn_version: int | None) -> None:
     if document.skipped:
         out.line(
-            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; nothing of this run is visible."
+            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; "
+            "nothing of this run is visible."
         )
         return
     if document.partitions:

@@ -129,7 +129,8 @@ _CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     cls=_Root,
     name="txlog",
-    help="Look into a store of topics, read and write its rows, and maintain it. A store is a folder, or a place in an object store.",
+    help="Look into a store of topics, read and write its rows, and maintain it. A store is a folder, or a "
+    "place in an object store.",
     epilog=STATUS_WORDS,
     no_args_is_help=True,
     add_completion=False,

@@ -39,12 +39,13 @@ def publish(
         int, option("--interval-ms MS", "With --daemon: the pause between two rounds.", min=0)
     ] = _INTERVAL_MS,
 ) -> None:
-    """Make topics tables of other formats: Delta Lake, Iceberg. No row is copied, their metadata name the topic's files.
+    """Make topics tables of other formats: Delta Lake, Iceberg. No row is copied, their metadata name the topic's
+    files.
 
     The setting publish.formats of a topic says which formats. The tables show the rows of one snapshot of the topic:
     each transaction wholly or not at all, and no row of an open or aborted one. Rows in commit records get a file when
-    they are older than publish.max.lag.ms. Any number of publishers may run beside writers and maintenance, and each may
-    be killed at any point. `txlog maintain` publishes, too.
+    they are older than publish.max.lag.ms. Any number of publishers may run beside writers and maintenance, and each
+    may be killed at any point. `txlog maintain` publishes, too.
     """
     runtime = session.store.runtime
     if once + daemon + files != 1:
@@ -115,8 +116,8 @@ def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
     for each in documents:
         if each.must_rewrite:
             out.line(
-                f"{each.topic}: {count_text(each.must_rewrite, 'file')} must be rewritten for other formats, and a transaction that is still "
-                "open holds them. The tables stay as they are until then."
+                f"{each.topic}: {count_text(each.must_rewrite, 'file')} must be rewritten for other formats, and a "
+                "transaction that is still open holds them. The tables stay as they are until then."
             )
 
 
@@ -211,8 +212,8 @@ def _tell(session: Session, made: Sequence[PublishDocument], failed: Sequence[Tx
                 out.show(each, lambda _: None)
             else:
                 out.line(
-                    f"{time_text(now_ms)}  {each.topic}: publication {each.publication}, {count_text(each.rows_added, 'new row')} in "
-                    f"{count_text(each.files_added, 'file')}"
+                    f"{time_text(now_ms)}  {each.topic}: publication {each.publication}, "
+                    f"{count_text(each.rows_added, 'new row')} in {count_text(each.files_added, 'file')}"
                 )
     for error in failed:
         again = "; the next round tries again" if isinstance(error, RetriableError) else ""

@@ -79,10 +79,12 @@ def show_retention(out: Output, documents: Sequence[RetentionDocument], partitio
     for each in documents:
         if each.active_rows:
             out.line(
-                f"{each.topic}-{each.partition}: {count_text(each.active_rows, 'row')} beyond retention.ms or retention.bytes stay, {ACTIVE}."
+                f"{each.topic}-{each.partition}: {count_text(each.active_rows, 'row')} beyond retention.ms or "
+                f"retention.bytes stay, {ACTIVE}."
             )
         if each.held_by is not None:
             until = "" if each.held_until is None else f" or until {time_text(each.held_until)}"
             out.line(
-                f"{each.topic}-{each.partition}: consumer group {each.held_by!r} holds more rows, until it commits{until}."
+                f"{each.topic}-{each.partition}: consumer group {each.held_by!r} holds more rows, "
+                f"until it commits{until}."
             )

@@ -93,7 +93,8 @@ def _spell(value: float) -> str:
 def decode_rows(
     lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str, *, first: int = 1, source: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Parse lines of JSON, counted from `first`, as rows of the topic. Empty lines are skipped. Errors begin with `source`.
+    """Parse lines of JSON, counted from `first`, as rows of the topic. Empty lines are skipped. Errors begin with
+    `source`.
 
     Raises SchemaMismatchError with the line and the column, the expected and the found value.
     """
@@ -107,7 +108,8 @@ def decode_rows(
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SchemaMismatchError(
-                f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_line_text(line)} (not JSON: {error})"
+                f"{where}: expected a JSON object with the columns of topic {topic!r}, found "
+                f"{_line_text(line)} (not JSON: {error})"
             ) from None
         if not isinstance(given, dict):
             raise SchemaMismatchError(
@@ -117,7 +119,8 @@ def decode_rows(
         for name in given:
             if name not in known:
                 raise SchemaMismatchError(
-                    f"{where}: column {name!r} is unknown; topic {topic!r} has {', '.join(known)}.{nearest(name, known)}"
+                    f"{where}: column {name!r} is unknown; topic {topic!r} has "
+                    f"{', '.join(known)}.{nearest(name, known)}"
                 )
         yield {name: _value(given.get(name), field, name, where) for name, field in known.items()}
 

@@ -78,7 +78,8 @@ def sql(
         str | None,
         option(
             "--as-of TIME",
-            "Read what was appended up to a time, as in 2013-01-31T05:17:00Z, without transactions that continue after it.",
+            "Read what was appended up to a time, as in 2013-01-31T05:17:00Z, without "
+            "transactions that continue after it.",
         ),
     ] = None,
     memory_limit: Annotated[
@@ -89,7 +90,8 @@ def sql(
         ResultFormat | None,
         option(
             "--output FORMAT",
-            f"table (its first {_TABLE_ROWS:,} rows), json (one object on each line), csv, parquet or arrow. (default: table)",
+            f"table (its first {_TABLE_ROWS:,} rows), json (one object on each line), csv, parquet "
+            "or arrow. (default: table)",
             "-o",
             rich_help_panel=PANEL,
         ),
@@ -227,7 +229,8 @@ def _topics_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     if kinds != ["SELECT"]:
         found = ", ".join(kinds) or "nothing"
         raise InvalidRequestError(
-            f"expected one query that only reads, found {found}. hint: write one SELECT, WITH, FROM, DESCRIBE or SUMMARIZE"
+            f"expected one query that only reads, found {found}. "
+            "hint: write one SELECT, WITH, FROM, DESCRIBE or SUMMARIZE"
             + (", and PIVOT with its values, as in PIVOT orders ON country IN ('DE', 'FR')" if "MULTI" in kinds else "")
         )
     # DuckDB's own list of names needs the columns, which are not known yet.
@@ -238,15 +241,16 @@ def _topics_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
         raise InvalidRequestError("the query is too deeply nested") from None
     if not names:
         raise InvalidRequestError(
-            "the query names no topic, and it can read topics only. hint: name one, as in FROM orders; `txlog topics list` shows them"
+            "the query names no topic, and it can read topics only. "
+            "hint: name one, as in FROM orders; `txlog topics list` shows them"
         )
     folded: dict[str, str] = {}
     for name in names:
         other = folded.setdefault(name.lower(), name)
         if other != name:
             raise InvalidRequestError(
-                f"the query names {other!r} and {name!r}, and DuckDB does not distinguish upper and lower case. hint: write "
-                "both in the case of the topic, or query one topic at a time"
+                f"the query names {other!r} and {name!r}, and DuckDB does not distinguish upper and lower case. "
+                "hint: write both in the case of the topic, or query one topic at a time"
             )
     return names
 
@@ -305,7 +309,8 @@ def _output(out: Output, kind: ResultFormat, schema: pa.Schema, interrupts: Inte
     spans = [field.name for field in schema if _has_interval(field.type)]
     if spans and kind in (ResultFormat.CSV, ResultFormat.PARQUET):
         raise InvalidRequestError(
-            f"--output {kind} cannot write column {spans[0]!r}, which has an INTERVAL. hint: convert it in the query, as in "
+            f"--output {kind} cannot write column {spans[0]!r}, which has an INTERVAL. "
+            "hint: convert it in the query, as in "
             f'CAST("{spans[0]}" AS VARCHAR)'
         )
     with _writable(kind):
@@ -325,7 +330,8 @@ def _writable(kind: ResultFormat) -> Iterator[None]:
         yield
     except (ValueError, OverflowError, NotImplementedError) as error:
         raise InvalidRequestError(
-            f"--output {kind} cannot write this result: {error}. hint: convert the column in the query, as in CAST(a AS VARCHAR)"
+            f"--output {kind} cannot write this result: {error}. "
+            "hint: convert the column in the query, as in CAST(a AS VARCHAR)"
         ) from None
 
 

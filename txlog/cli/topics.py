@@ -59,8 +59,8 @@ def create(
         bool,
         option(
             "--if-not-exists",
-            "Do nothing if the topic exists already and has these columns, with these types; more only if they take null. "
-            "Partitions and settings are not compared.",
+            "Do nothing if the topic exists already and has these columns, with these types; more only if they take "
+            "null. Partitions and settings are not compared.",
         ),
     ] = False,
 ) -> None:
@@ -195,15 +195,16 @@ def alter(
         bool,
         option(
             "--allow-key-movement",
-            "Add partitions, or set other key.columns, although new rows of a key then go to another partition than its older ones.",
+            "Add partitions, or set other key.columns, although new rows of a key then go to another "
+            "partition than its older ones.",
         ),
     ] = False,
 ) -> None:
     """Change a topic: its settings, more partitions, its columns.
 
-    --schema may also name the topic's existing columns, as `describe` prints them. The new ones are added. --rename-column,
-    --drop-column, --set-type, --nullable, --column-order and a default need a store with the feature schema-evolution. No
-    row is rewritten, and columns are named as they are before the command.
+    --schema may also name the topic's existing columns, as `describe` prints them. The new ones are added.
+    --rename-column, --drop-column, --set-type, --nullable, --column-order and a default need a store with the feature
+    schema-evolution. No row is rewritten, and columns are named as they are before the command.
     """
     config = parse_pairs(settings, "--set")
     fields = parse_columns(column, schema)
@@ -213,7 +214,8 @@ def alter(
     by_id = (rename_column, drop_column, set_type, nullable, column_order, added)
     if partitions is None and fields is None and not config and not unset and not any(by_id):
         raise InvalidRequestError(
-            "nothing to alter; give --set, --unset, --partitions, --add-column, --rename-column, --drop-column, --set-type, --nullable or --schema"
+            "nothing to alter; give --set, --unset, --partitions, --add-column, --rename-column, --drop-column, "
+            "--set-type, --nullable or --schema"
         )
     store = session.store
     before = store.topic(name)
@@ -247,8 +249,9 @@ def alter(
     moved = _wider_keys(before.fields, changed.fields) if changed.partitions > 1 else []
     if moved:
         session.out.note(
-            f"warning: {', '.join(map(repr, moved))} became wider, and Kafka's serializers write a wider integer in more bytes. If a program "
-            "sends rows with such a column as key, new rows of a key go to another partition than its older ones."
+            f"warning: {', '.join(map(repr, moved))} became wider, and Kafka's serializers write a wider integer in "
+            "more bytes. If a program sends rows with such a column as key, new rows of a key go to another "
+            "partition than its older ones."
         )
 
 
@@ -275,7 +278,10 @@ def delete(session: Session, name: TopicName, execute: Execute = False) -> None:
 def _by_struct(
     fields: Sequence[SchemaField], added: Sequence[SchemaField], where: str
 ) -> dict[str, tuple[SchemaField, ...]]:
-    """Return new columns by the struct that they are added to. A name like `address.city` is a column if there is no `address`."""
+    """Return new columns by the struct that they are added to.
+
+    A name like `address.city` is a column if there is no `address`.
+    """
     found: dict[str, tuple[SchemaField, ...]] = {}
     for new in added:
         above, _, name = new.name.rpartition(".")
@@ -392,14 +398,14 @@ def _describe_sizes(out: Output, sizes: Sequence[PartitionSize]) -> None:
     files, runs = sum(each.merge_files for each in sizes), sum(each.merge_runs for each in sizes)
     if not runs:
         out.line(
-            "A merge would gain nothing: what is sealed lies in files of its size, or alone. The newest rows are sealed when segment.batches, "
-            "segment.bytes or segment.ms are reached."
+            "A merge would gain nothing: what is sealed lies in files of its size, or alone. The newest rows are "
+            "sealed when segment.batches, segment.bytes or segment.ms are reached."
         )
         return
     moved = bytes_text(sum(each.merge_bytes for each in sizes))
     out.line(
-        f"A merge would make {count_text(runs, 'file')} of {count_text(files, 'file')}, {moved}, and leave aborted rows out; "
-        f"{count_text(sum(each.files for each in sizes) - files + runs, 'file')} would be left in all."
+        f"A merge would make {count_text(runs, 'file')} of {count_text(files, 'file')}, {moved}, and leave aborted "
+        f"rows out; {count_text(sum(each.files for each in sizes) - files + runs, 'file')} would be left in all."
     )
 
 

@@ -124,8 +124,9 @@ def find_hanging(
             ),
             empty="No transaction can be shown."
             if damaged
-            else f"No transaction hangs: each open one wrote in the last {duration_text(max_transaction_timeout * 60_000)} and is not past "
-            "its time-out. --max-transaction-timeout 0 lists every open one."
+            else "No transaction hangs: each open one wrote in the last "
+            f"{duration_text(max_transaction_timeout * 60_000)} and is not past its time-out. "
+            "--max-transaction-timeout 0 lists every open one."
             if max_transaction_timeout
             else "No transaction is open.",
         )
@@ -165,12 +166,14 @@ def expire(
         bool,
         option(
             "--force",
-            "Forget --transactional-id now, even if it holds a txn.version. A replay of that version is then not detected.",
+            "Forget --transactional-id now, even if it holds a txn.version. A replay of that "
+            "version is then not detected.",
         ),
     ] = False,
     execute: Execute = False,
 ) -> None:
-    """Abort transactions past their time-out, finish decided ones, delete ids that are idle for too long. A dry run, unless --execute is given.
+    """Abort transactions past their time-out, finish decided ones, delete ids that are idle for too long. A dry run,
+    unless --execute is given.
 
     This changes nothing that a running producer needs. A producer or a Spark write also ends such a transaction if it
     writes to the same partition and the transaction was quiet for 10 s. Readers of rows do not.
@@ -219,15 +222,18 @@ def _why_kept(found: TransactionDescription, force: bool) -> str:
         return f"its transaction is {found.state}; end it first (txlog transactions abort {found.transactional_id})"
     if force:
         return (
-            "its last commit had hung for longer than delete.grace.ms and was finished just now; try again after delete.grace.ms, because "
-            "maintenance jobs must know the id until then"
+            "its last commit had hung for longer than delete.grace.ms and was finished just now; try again after "
+            "delete.grace.ms, because maintenance jobs must know the id until then"
         )
     if found.txn_version >= 0:
         return (
-            f"it holds txn.version {found.txn_version}, without which a late replay of an older transaction would be let in; "
-            "--force forgets it all the same"
+            f"it holds txn.version {found.txn_version}, without which a late replay of an older transaction would be "
+            "let in; --force forgets it all the same"
         )
-    return "it is not idle for long enough (transactional.id.expiration.ms, and at least delete.grace.ms); --force forgets it all the same"
+    return (
+        "it is not idle for long enough (transactional.id.expiration.ms, and at least delete.grace.ms); "
+        "--force forgets it all the same"
+    )
 
 
 def _describe(out: Output, found: TransactionDescription) -> None:

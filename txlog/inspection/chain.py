@@ -87,7 +87,8 @@ def check_has_rows(tp: TopicPartition) -> None:
     """Raise InvalidRequestError for one of txlog's own topics."""
     if tp.topic in names.INTERNAL_TOPICS:
         raise InvalidRequestError(
-            f"{tp.topic} has no rows but entries; its .batch and .snapshot objects tell them, and a partition of it its batches"
+            f"{tp.topic} has no rows but entries; its .batch and .snapshot objects tell them, and a "
+            "partition of it its batches"
         )
 
 

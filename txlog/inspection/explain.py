@@ -33,8 +33,10 @@ from txlog.text import bytes_text, count_text, duration_text, range_text, time_t
 def _explain_store(_: ObjectName, value: StoreDescriptor) -> tuple[str, ...]:
     constants = value.constants
     return (
-        f"The descriptor of a txlog store, format {value.version}, made {time_text(value.created_at)}; it never changes.",
-        f"Its id is {value.store_id}. Whoever opens it must know {', '.join(value.features) or 'no particular feature'}.",
+        f"The descriptor of a txlog store, format {value.version}, made "
+        f"{time_text(value.created_at)}; it never changes.",
+        f"Its id is {value.store_id}. Whoever opens it must know "
+        f"{', '.join(value.features) or 'no particular feature'}.",
         f"Superseded objects stay for {duration_text(constants.delete_grace_ms)}; idle producers are forgotten after "
         f"{duration_text(constants.producer_id_expiration_ms)}, idle transactional.ids after "
         f"{duration_text(constants.transactional_id_expiration_ms)}.",
@@ -122,7 +124,10 @@ def _explain_entry(entry: Entry) -> str:
         return f"Group {entry.group!r} is removed."
     if entry.value.members:
         ids = ", ".join(repr(member.member_id) for member in entry.value.members)
-        return f"Group {entry.group!r}, generation {entry.value.generation}, has {count_text(len(entry.value.members), 'member')}: {ids}."
+        return (
+            f"Group {entry.group!r}, generation {entry.value.generation}, has "
+            f"{count_text(len(entry.value.members), 'member')}: {ids}."
+        )
     member = f"member {entry.value.member_id!r}" if entry.value.member_id else "nobody"
     return f"Group {entry.group!r}, generation {entry.value.generation}, belongs to {member}."
 
@@ -133,8 +138,8 @@ def _explain_transaction(txn: TransactionMetadata) -> str:
     listed = f", staged parts listed in {txn.staged_object.name}" if txn.staged_object is not None else ""
     version = f", txn.version {txn.txn_version}" if txn.txn_version >= 0 else ""
     return (
-        f"transactional.id {txn.transactional_id!r} is {txn.state}: producer {txn.producer_id}, epoch {txn.producer_epoch}"
-        f"{held}{staged}{listed}{version}"
+        f"transactional.id {txn.transactional_id!r} is {txn.state}: producer {txn.producer_id}, epoch "
+        f"{txn.producer_epoch}{held}{staged}{listed}{version}"
     )
 
 
@@ -146,10 +151,10 @@ def _explain_index(name: ObjectName, value: SegmentIndex) -> tuple[str, ...]:
     aborted = count_text(value.aborted_txns, "aborted transaction")
     return (
         f"The index of a {what} of {name.where}: {range_text(value.base_offset, value.end_offset - 1)}.",
-        f"{count_text(len(value.entries), 'batch').capitalize()} ({control} of them control) with {count_text(rows, 'row')} in "
-        f"{count_text(len(value.files), 'Parquet file')}, {bytes_text(size_bytes)}.",
-        f"It holds {aborted}{', listed in the .txnindex beside it' if value.aborted_txns else ''}; the last stable offset at "
-        f"its end was {value.last_stable_offset}.",
+        f"{count_text(len(value.entries), 'batch').capitalize()} ({control} of them control) with "
+        f"{count_text(rows, 'row')} in {count_text(len(value.files), 'Parquet file')}, {bytes_text(size_bytes)}.",
+        f"It holds {aborted}{', listed in the .txnindex beside it' if value.aborted_txns else ''}; the last stable "
+        f"offset at its end was {value.last_stable_offset}.",
     )
 
 
@@ -175,8 +180,10 @@ def _explain_snapshot(name: ObjectName, value: Snapshot) -> tuple[str, ...]:
     ]
     if value.transactions or value.committed or value.groups or value.pending:
         words.append(
-            f"Its table holds {count_text(len(value.transactions), 'transactional.id')}, {count_text(len(value.committed), 'committed offset')}, "
-            f"{count_text(sum(len(pending.rows) for pending in value.pending), 'pending offset')} and {count_text(len(value.groups), 'group')}."
+            f"Its table holds {count_text(len(value.transactions), 'transactional.id')}, "
+            f"{count_text(len(value.committed), 'committed offset')}, "
+            f"{count_text(sum(len(pending.rows) for pending in value.pending), 'pending offset')} and "
+            f"{count_text(len(value.groups), 'group')}."
         )
     words += [f"{_explain_transaction(row.value)}." for row in value.transactions]
     words += [_explain_entry(row.entry) for row in value.committed]
@@ -187,7 +194,8 @@ def _explain_snapshot(name: ObjectName, value: Snapshot) -> tuple[str, ...]:
 def _explain_boundary(name: ObjectName, value: Boundary) -> tuple[str, ...]:
     return (
         f"The boundary at offset {value.offset} of {name.where}, made {time_text(value.created_at)}.",
-        "Commit records below it may have been deleted: what they said is in sealed segments. The highest boundary counts.",
+        "Commit records below it may have been deleted: what they said is in sealed segments. The "
+        "highest boundary counts.",
     )
 
 
@@ -252,7 +260,10 @@ def explain_rows(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
         first = f"A Parquet file with the rows {kind} {offsets} of {tp}, {bytes_text(size_bytes)}."
     else:
         by = _explain_producer(value.producer_id or 0, value.producer_epoch or 0)
-        first = f"A Parquet file of rows for {tp}{by}{' through Spark' if value.rows_of == 'spark' else ''}, {bytes_text(size_bytes)}."
+        first = (
+            f"A Parquet file of rows for {tp}{by}{' through Spark' if value.rows_of == 'spark' else ''}, "
+            f"{bytes_text(size_bytes)}."
+        )
     return (
         first,
         "Its rows count only if a commit record or a current index names it; read them with a consumer or with Spark.",

@@ -31,7 +31,8 @@ class RowsFileName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_partition(runtime: Runtime, path: str) -> TopicPartition | None:
-    """Return the partition that `path` names (`orders/0`, `orders-0`, `orders/0/`), or None if it names something else."""
+    """Return the partition that `path` names (`orders/0`, `orders-0`, `orders/0/`), or None if it names something
+    else."""
     path = relative_path(runtime.store, path).rstrip("/")
     for separator in ("/", "-"):
         topic, found, number = path.rpartition(separator)

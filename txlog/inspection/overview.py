@@ -97,8 +97,9 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
         sections=[
             Section(
                 title="Topics",
-                note="Offsets grow to the right. The upper band of a partition is the state of its offsets, the lower one where its rows are stored. "
-                "Aborted ones are drawn lower. A compaction or a merge leaves committed offsets without rows."
+                note="Offsets grow to the right. The upper band of a partition is the state of its offsets, the lower "
+                "one where its rows are stored. Aborted ones are drawn lower. A compaction or a merge leaves "
+                "committed offsets without rows."
                 + (f" Only {MAX_DRAWN_TOPICS} topics are drawn." if len(found) > MAX_DRAWN_TOPICS else ""),
             ),
             *topic_sections(looks.values()),

@@ -191,7 +191,10 @@ class _Look:
         self._add_batches(tail=records)
         for record in reversed(records):
             size = record.payload_bytes + sum(file.bytes for file in record.files)
-            title = f"tail, {count_text(record.records, 'row')}, {count_text(len(record.files), 'file')}, {bytes_text(size)}"
+            title = (
+                f"tail, {count_text(record.records, 'row')}, "
+                f"{count_text(len(record.files), 'file')}, {bytes_text(size)}"
+            )
             self._places.add(record.base_offset, record.end_offset, "tail", title)
             self._totals["files"] += len(record.files)
             self._totals["bytes"] += size

@@ -60,7 +60,8 @@ class TxLog:
         check_spark()
         if str(root).lower().startswith("memory:"):
             raise UnsupportedStoreError(
-                f"{str(root)!r}: a store in memory lives in one process, but Spark reads and writes from many. hint: use a folder or an object store"
+                f"{str(root)!r}: a store in memory lives in one process, but Spark reads and writes from many. "
+                "hint: use a folder or an object store"
             )
         activate(spark)
         self.spark = spark
@@ -212,8 +213,8 @@ class TxLog:
             other = seen.setdefault(name.lower(), name)
             if other != name:
                 raise InvalidRequestError(
-                    f"the views {other!r} and {name!r} would be one, because Spark ignores case. hint: name the topics one by one, with a prefix "
-                    "for one of them"
+                    f"the views {other!r} and {name!r} would be one, because Spark ignores case. "
+                    "hint: name the topics one by one, with a prefix for one of them"
                 )
         named = {topic: quoted(f"{prefix}{topic}") for topic in frames}
         for topic, frame in frames.items():

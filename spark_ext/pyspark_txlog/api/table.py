@@ -47,8 +47,8 @@ class TopicTable:
 
         The key is `key.columns` of the topic, or `key` in a topic with Kafka's columns. Compaction has the same rule,
         so the result is the same before and after it. Rows without a key are all in the result. A key that has rows in
-        several partitions has a row for each of them. The columns of now tell a tombstone, also among rows from before a
-        column was dropped, or added with a default. `columns` is the option of that name. The plan is fixed now.
+        several partitions has a row for each of them. The columns of now tell a tombstone, also among rows from before
+        a column was dropped, or added with a default. `columns` is the option of that name. The plan is fixed now.
 
         Raises InvalidRequestError for a topic without a key, and what `TxLog.to_dfs` raises.
         """
@@ -61,7 +61,8 @@ class TopicTable:
             keys = key_columns_of(self.log.runtime.settings, topic)
             if not keys:
                 raise InvalidRequestError(
-                    f"topic {self.name!r} has no key, so no row of it is newer than another one. hint: set key.columns of the topic"
+                    f"topic {self.name!r} has no key, so no row of it is newer than another one. "
+                    "hint: set key.columns of the topic"
                 )
             names = schemas.select({self.name: topic.schema}, columns).names
             wanted = {"columns": ["*", *schemas.METADATA.names], "isolation_level": "read_committed"}

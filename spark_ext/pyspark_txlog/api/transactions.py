@@ -67,7 +67,8 @@ class Transaction:
         self._open = True
         self.version = version
         self.repeated = False
-        """Whether this version was committed before. Then nothing is computed or written, and the result says `skipped`."""
+        """Whether this version was committed before. Then nothing is computed or written, and the result says
+        `skipped`."""
         self.result: EndResult | None = None
         """How it ended; None before the end, and after an abort."""
         if version is not None:
@@ -93,15 +94,16 @@ class Transaction:
     ) -> None:
         """Compute the frame and store its rows beside the log. They become visible when the transaction commits.
 
-        Columns are matched by name, as in `df.write.format("txlog")`. `merge_schema` first adds the frame's columns that
-        the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (columns), a column `partition` or the
-        topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows` rows. `road` chooses
-        the driver or Spark's own Parquet writer ("executors").
+        Columns are matched by name, as in `df.write.format("txlog")`. `merge_schema` first adds the frame's columns
+        that the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (columns), a column
+        `partition` or the topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows`
+        rows. `road` chooses the driver or Spark's own Parquet writer ("executors").
 
-        The frame's plan runs once. Spark's writer writes a frame that is large by its plan: one in the cache, and one that
-        reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to `small_rows` rows,
-        which are few bytes too, returns them to the driver. Any other task writes its rows to files. Over Spark Connect
-        the driver fetches `small_rows + 1` rows. Rows of one task and one key keep their order, except by Spark's writer.
+        The frame's plan runs once. Spark's writer writes a frame that is large by its plan: one in the cache, and one
+        that reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to
+        `small_rows` rows, which are few bytes too, returns them to the driver. Any other task writes its rows to files.
+        Over Spark Connect the driver fetches `small_rows + 1` rows. Rows of one task and one key keep their order,
+        except by Spark's writer.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
         Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write
@@ -168,7 +170,8 @@ class Transaction:
         with self._lock:
             if self._failed is not None:
                 raise IllegalStateError(
-                    f"{self._who}: a write of this transaction failed ({type(self._failed).__name__}: {self._failed}), so the whole transaction is aborted. "
+                    f"{self._who}: a write of this transaction failed ({type(self._failed).__name__}: "
+                    f"{self._failed}), so the whole transaction is aborted. "
                     "hint: do not catch what write() raises, or write in another transaction"
                 ) from self._failed
             self._open = False
@@ -216,7 +219,8 @@ class Transactions:
         if transactional_id is None:
             if version is not None:
                 raise InvalidRequestError(
-                    "version numbers the transactions of one transactional.id: name one, or txlog cannot detect a repeated transaction"
+                    "version numbers the transactions of one transactional.id: name one, or txlog cannot "
+                    "detect a repeated transaction"
                 )
             staged = StagedTransaction.begin(self._runtime, None, config=settings)
             with self._around(Transaction(self._runtime, staged, None)) as txn:
@@ -226,7 +230,8 @@ class Transactions:
         with self._lock:
             if transactional_id in self._busy:
                 raise IllegalStateError(
-                    f"transactional.id {transactional_id!r} has a transaction open already. hint: end it first, or use another id for concurrent work"
+                    f"transactional.id {transactional_id!r} has a transaction open already. "
+                    "hint: end it first, or use another id for concurrent work"
                 )
             self._busy.add(transactional_id)
         try:
@@ -266,8 +271,8 @@ class Transactions:
                 _LOG,
                 logging.WARNING,
                 "transaction_skipped",
-                "transactional.id %r: version %d is not above %d, the last one committed: this transaction was done before, and is "
-                "skipped",
+                "transactional.id %r: version %d is not above %d, the last one committed: this transaction was "
+                "done before, and is skipped",
                 txn.transactional_id,
                 txn.version.version,
                 result.txn.txn_version,
@@ -341,7 +346,8 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
     query = query_id(spark)
     if query is None and hides_query(spark):
         raise InvalidRequestError(
-            f"version={wanted.version} without a scope: txlog cannot see whether a streaming query runs this code (PYSPARK_PIN_THREAD=false, or foreachBatch "
+            f"version={wanted.version} without a scope: txlog cannot see whether a streaming query runs this code "
+            "(PYSPARK_PIN_THREAD=false, or foreachBatch "
             'over Spark Connect). hint: give scope=, in foreachBatch the id of the query, elsewhere ""'
         )
     return TxnVersion(version=wanted.version, scope=query or "")
@@ -360,7 +366,8 @@ def _abort_beside(txn: Transaction, error: BaseException) -> None:
     try:
         if txn._abort().already_committed:
             error.add_note(
-                "The transaction was committed in spite of this error: all of it is visible. Do not repeat it without a version"
+                "The transaction was committed in spite of this error: all of it is visible. Do not "
+                "repeat it without a version"
             )
     except Exception as failure:
         error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")

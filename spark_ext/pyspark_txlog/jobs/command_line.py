@@ -1,4 +1,5 @@
-"""What do all jobs share on their command lines: options, a Spark session (local or under spark-submit), and the end."""
+"""What do all jobs share on their command lines: options, a Spark session (local or under spark-submit), and the
+end."""
 
 from __future__ import annotations
 
@@ -54,7 +55,10 @@ def running(name: str) -> Iterator[Job]:
 
 
 def store_url(given: str | None) -> str:
-    """Return the location of the store. Raises InvalidRequestError, with the same text as `txlog`, if `given` has none."""
+    """Return the location of the store.
+
+    Raises InvalidRequestError, with the same text as `txlog`, if `given` has none.
+    """
     return Session(Settings(store=given)).url
 
 

@@ -126,7 +126,8 @@ def read_kafka(spark: SparkSession, ingest: Ingest, mode: tuple[str, str], offse
 
 
 def project(spark: SparkSession, ingest: Ingest, records: DataFrame) -> DataFrame:
-    """Return the columns to write from Kafka's records: those of the topics, and `topic` and `partition` for routing."""
+    """Return the columns to write from Kafka's records: those of the topics, and `topic` and `partition` for
+    routing."""
     routing = [*(["topic"] if ingest.topic is None else []), *(["partition"] if ingest.keep_partitions else [])]
     if ingest.sql is None:
         return records.select("key", "value", "headers", "timestamp", *routing)
@@ -229,7 +230,8 @@ def _subscription(ingest: Ingest) -> tuple[str, str]:
     if len(given) != 1:
         found = " and ".join(name for name, _ in given) or "none"
         raise InvalidRequestError(
-            f"which records should be read from Kafka? Expected one of subscribe, subscribePattern, assign; found {found}"
+            "which records should be read from Kafka? Expected one of subscribe, "
+            f"subscribePattern, assign; found {found}"
         )
     taken = [name for name in ingest.kafka_options if name.lower() in (*_LOWER_KEYS, "startingoffsets")]
     if taken:

@@ -95,8 +95,9 @@ class KafkaCluster:
         admin = jvm.org.apache.kafka.clients.admin.AdminClient
         if isinstance(source, JavaPackage) or isinstance(admin, JavaPackage):
             raise InvalidRequestError(
-                f"this Spark has no Kafka connector. hint: start it with --packages {CONNECTOR}:{spark.version}, the version of your Spark, or the newest "
-                "one before it (setting spark.jars.packages, before the first session of the process)"
+                "this Spark has no Kafka connector. "
+                f"hint: start it with --packages {CONNECTOR}:{spark.version}, the version of your Spark, or the "
+                "newest one before it (setting spark.jars.packages, before the first session of the process)"
             )
         settings = jvm.java.util.Properties()
         for name, value in options.items():
@@ -177,14 +178,15 @@ def resume(spark: SparkSession, store: Store, query: Query, partitions: Mapping[
         return None
     if known and not admin.expire_id(query.transactional_id, force=True):
         raise ConcurrentTransactionsError(
-            f"transactional.id {query.transactional_id!r}: another instance has just begun a transaction. hint: stop it, or wait for it"
+            f"transactional.id {query.transactional_id!r}: another instance has just begun a transaction. "
+            "hint: stop it, or wait for it"
         )
     committed = committed_batch(query) or committed
     # The source records here where a first batch begins, before it is planned. The committed offsets are newer.
     folder.forget_start()
     say(
-        f"transactional.id {query.transactional_id!r}: no batch is planned in the checkpoint {query.checkpoint}; continuing at the "
-        f"offsets of the last transaction, {json.dumps(committed.reached)}"
+        f"transactional.id {query.transactional_id!r}: no batch is planned in the checkpoint {query.checkpoint}; "
+        f"continuing at the offsets of the last transaction, {json.dumps(committed.reached)}"
     )
     return json.dumps(complete(committed.reached, partitions))
 
@@ -214,8 +216,8 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
     if not fits:
         raise InvalidRequestError(
             f"this checkpoint does not follow on the log: transactional.id {query.transactional_id!r} stands at "
-            f"{shorten(json.dumps(committed.offsets), 60)}; expected {expected}, found batch {planned.number} of query {planned.query_id}. "
-            "One of the two was restored from a copy, or another run committed. "
+            f"{shorten(json.dumps(committed.offsets), 60)}; expected {expected}, found batch {planned.number} of "
+            f"query {planned.query_id}. One of the two was restored from a copy, or another run committed. "
             f"hint: stop other runs and use an empty checkpoint folder, not {query.checkpoint}"
         )
 
@@ -231,8 +233,9 @@ def complete(committed: KafkaOffsets, partitions: Mapping[str, Sequence[int]]) -
         gone = sorted(int(number) for number in committed.get(topic, {}) if int(number) not in numbers)
         if gone:
             raise OffsetOutOfRangeError(
-                f"Kafka's topic {topic!r} no longer has partition {', '.join(map(str, gone))}, whose records were ingested: the topic was "
-                f"deleted and created again, or 'assign' leaves it out. hint: use another transactional.id, and set startingOffsets"
+                f"Kafka's topic {topic!r} no longer has partition {', '.join(map(str, gone))}, whose records were "
+                "ingested: the topic was deleted and created again, or 'assign' leaves it out. "
+                "hint: use another transactional.id, and set startingOffsets"
             )
     return {
         topic: {str(number): committed.get(topic, {}).get(str(number), EARLIEST) for number in numbers}
@@ -255,8 +258,9 @@ def committed_batch(query: Query) -> PlannedBatch | None:
     offsets = _kafka_offsets(first.json)
     if others or offsets is None:
         raise InvalidRequestError(
-            f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else than one Kafka source: "
-            f"{shorten(' and '.join(one.json for one in found.values()), 100)}. hint: give this job another id"
+            f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else "
+            f"than one Kafka source: {shorten(' and '.join(one.json for one in found.values()), 100)}. "
+            "hint: give this job another id"
         )
     return PlannedBatch(
         query_id=first.query_id, number=first.batch_id, offsets=offsets, not_read=by_topic(first.not_read)
@@ -287,8 +291,9 @@ class _CheckpointFolder:
         offsets = _kafka_offsets(next(iter(sources.values()))) if len(sources) == 1 else None
         if offsets is None:
             raise InvalidRequestError(
-                f"{where}: expected the offsets of one Kafka source, found {shorten(' and '.join(sources.values()), 100)}. hint: this checkpoint belongs to another "
-                "query; use another folder for this one"
+                f"{where}: expected the offsets of one Kafka source, found "
+                f"{shorten(' and '.join(sources.values()), 100)}. "
+                "hint: this checkpoint belongs to another query; use another folder for this one"
             )
         return PlannedBatch(query_id=json.loads(self._read("metadata"))["id"], number=number, offsets=offsets)
 
@@ -316,7 +321,8 @@ def _jvm(spark: SparkSession) -> Any:
     found = getattr(spark, "_jvm", None)
     if found is None:
         raise InvalidRequestError(
-            "this job uses Kafka and the checkpoint from Spark's driver. hint: start it with spark-submit, not over Spark Connect"
+            "this job uses Kafka and the checkpoint from Spark's driver. "
+            "hint: start it with spark-submit, not over Spark Connect"
         )
     return found
 

@@ -2,18 +2,17 @@
 
     python -m pyspark_txlog.jobs.run merge --store s3://bucket/log orders --sort carrier --execute
 
-or the file itself under spark-submit. It is the command `txlog merge`, with the same options, output and exit status, and
-so are the other verbs. Their tasks run on the executors, and the driver does the rest, which is a few small requests:
+or the file itself under spark-submit. It is the command `txlog merge`, with the same options, output and exit status,
+and so are the other verbs. Their tasks run on the executors, and the driver does the rest, which is a few small
+requests:
 
-merge: The driver plans every partition and publishes each run as soon as it is copied. A task copies the rows of one run,
-so a large partition uses many tasks.
-compact: A task is a pass over one partition, because one process must hold all keys of a partition in memory.
-retention: A partition is one task.
-vacuum: The driver finds the dead objects, in the only safe order. A task deletes those of one partition.
-publish: The driver publishes. A task copies rows only if files must be rewritten first, for example after a column was
-renamed.
-maintain: A scheduler repeats the round. Merges, compactions and vacuum have the tasks above.
-fsck: The driver reads the table of transactions and compares. A task reads one partition of a user's topic.
+merge: The driver plans every partition and publishes each run as soon as it is copied. A task copies the rows of one
+run, so a large partition uses many tasks. compact: A task is a pass over one partition, because one process must hold
+all keys of a partition in memory. retention: A partition is one task. vacuum: The driver finds the dead objects, in the
+only safe order. A task deletes those of one partition. publish: The driver publishes. A task copies rows only if files
+must be rewritten first, for example after a column was renamed. maintain: A scheduler repeats the round. Merges,
+compactions and vacuum have the tasks above. fsck: The driver reads the table of transactions and compares. A task reads
+one partition of a user's topic.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class SparkWorkers:
         context = getattr(spark, "_sc", None)
         if context is None:
             raise InvalidRequestError(
-                "this job runs in Spark's driver, and over Spark Connect that is another machine. hint: start it with spark-submit"
+                "this job runs in Spark's driver, and over Spark Connect that is another machine. "
+                "hint: start it with spark-submit"
             )
         runtime = self._runtime
         group = f"txlog-{runtime.ids.new_id()}"

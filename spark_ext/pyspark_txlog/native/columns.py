@@ -1,8 +1,9 @@
-"""How do the columns of a file become a frame's columns, if the topic's columns have changed since the file was written?
+"""How do the columns of a file become a frame's columns, if the topic's columns have changed since the file was
+written?
 
-Spark reads a file with the names and types of the version that its rows name. Here each of these columns is found by its
-field id (PROTOCOL.md, "Changed columns"). A narrower type becomes the wider one, and a field that was added later gets its
-default or null. The same applies inside of structs, lists and maps.
+Spark reads a file with the names and types of the version that its rows name. Here each of these columns is found by
+its field id (PROTOCOL.md, "Changed columns"). A narrower type becomes the wider one, and a field that was added later
+gets its default or null. The same applies inside of structs, lists and maps.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def strict_schema(
 ) -> StructType:
     """Return `physical` with the columns not nullable that `wanted` has so.
 
-    `own` are the fields of the file, and `fields` those that `wanted` has. Columns of both are found by id; `_offset` and
-    `_timestamp` by name.
+    `own` are the fields of the file, and `fields` those that `wanted` has. Columns of both are found by id; `_offset`
+    and `_timestamp` by name.
     """
     targets = {field.id: field for field in fields if field.name in wanted.names}
     written = {field.name: field for field in own}
@@ -58,7 +59,10 @@ def converted_columns(written: WrittenSchema, fields: Sequence[SchemaField]) -> 
 
 
 def is_same(written: SchemaField, wanted: SchemaField) -> bool:
-    """Return whether values of both have one type. Names and ids of children count, and whether they are nullable does not."""
+    """Return whether values of both have one type.
+
+    Names and ids of children count, and whether they are nullable does not.
+    """
     return (
         written.type == wanted.type
         and len(written.fields) == len(wanted.fields)

@@ -170,8 +170,8 @@ def _writing(frame: DataFrame, batch: int | None = None, names: ColumnNames | No
             names.check(topic, frame.schema.names)
         route = TopicRoute(runtime, frame.schema, topic, options[table.KEY])
         codec = options[table.COMPRESSION_TYPE]
-        # The next micro-batch takes the next partition, so a small one need not use several. The numbers of the tasks, more
-        # files and more markers would make it slower.
+        # The next micro-batch takes the next partition, so a small one need not use several. The numbers of the tasks,
+        # more files and more markers would make it slower.
         return write_frame(runtime, txn, frame, route, compression=codec, by_task=batch is None, batch=batch)
 
     return write

@@ -31,7 +31,8 @@ def spark_root(runtime: Runtime) -> str:
     if backend is not None:
         return backend.hadoop_url(runtime.where, runtime.storage_options)
     raise UnsupportedStoreError(
-        f"{runtime.where}: Spark has no file system for this URL, so its own Parquet reader and writer cannot access it. "
+        f"{runtime.where}: Spark has no file system for this URL, so its own Parquet reader and "
+        "writer cannot access it. "
         'hint: use format("txlog")'
     )
 

@@ -5,9 +5,9 @@ job looks for the size first. Each task finds out: it holds its rows, and if the
 writes them to files of the transaction, as a task of the Python sink does, and returns their names. The driver has all
 rows of a small frame then, and stores them itself.
 
-What the tasks return together is bounded, in bytes too: rows may be wide, and Spark fails a job whose results are larger
-than `spark.driver.maxResultSize`. No task knows how many others there are. So `share_of` gives the tasks parts of the
-bound whose sum stays below it for any number of tasks.
+What the tasks return together is bounded, in bytes too: rows may be wide, and Spark fails a job whose results are
+larger than `spark.driver.maxResultSize`. No task knows how many others there are. So `share_of` gives the tasks parts
+of the bound whose sum stays below it for any number of tasks.
 
 Only results of successful attempts reach the driver, each task's once. Files of other attempts belong to no log, and
 vacuum removes them (PROTOCOL.md, "Staged").
@@ -111,8 +111,8 @@ class TaskWriter:
 def share_of(task: int, limit: int, tasks: int) -> int:
     """Return how much of `limit` a task may use, so that all tasks together stay below it, however many there are.
 
-    The first `tasks` tasks share one half equally. Tasks 0, 1, 2 get a half, a sixth, a twelfth of the other half, and so on,
-    because there may be few tasks.
+    The first `tasks` tasks share one half equally. Tasks 0, 1, 2 get a half, a sixth, a twelfth of the other half, and
+    so on, because there may be few tasks.
     """
     alike = limit // (2 * tasks) if task < tasks else 0
     return alike + limit // (2 * (task + 1) * (task + 2))

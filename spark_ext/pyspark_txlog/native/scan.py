@@ -12,9 +12,10 @@ Spark's own. A frame keeps the plan that was made with it: it does not grow, and
                                 other files the offset is the file's first offset plus the row's position, and the
                                 time is the batch's.
 
-A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. Within one version of a
-topic no two columns differ only in case, so a name finds the same column as its id (PROTOCOL.md, "Types"). If columns were
-renamed, dropped or widened, the files of each version are a scan of their own (`pyspark_txlog.native.columns`). For floats, push-down is restricted so that no row is lost that Spark's own filter keeps (FLOAT_OPTIONS,
+A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. Within one version of
+a topic no two columns differ only in case, so a name finds the same column as its id (PROTOCOL.md, "Types"). If columns
+were renamed, dropped or widened, the files of each version are a scan of their own (`pyspark_txlog.native.columns`).
+For floats, push-down is restricted so that no row is lost that Spark's own filter keeps (FLOAT_OPTIONS,
 ODD_FLOAT_OPTIONS). Spark checks pages against their checksums, but not the footers' digests (PROTOCOL.md, R13). All
 columns are nullable, as in any file scan of Spark.
 """
@@ -88,8 +89,8 @@ LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """For more paths than this (default 32) Spark starts a job to list them: 1,000 paths took 5 s instead of 0.25 s."""
 
 _KEY_PARTS = 3
-"""The last parts of a path that tell the files of one topic apart: `<partition>/rows/<name>`, `<topic>/<partition>/<name>`,
-`<staged folder>/_partition=<n>/<name>`. Their characters are the same in a URL."""
+"""The last parts of a path that tell the files of one topic apart: `<partition>/rows/<name>`,
+`<topic>/<partition>/<name>`, `<staged folder>/_partition=<n>/<name>`. Their characters are the same in a URL."""
 _LOCK = threading.Lock()
 
 
@@ -126,7 +127,8 @@ def frame_of(
     readers = spark.conf.get(V1_SOURCES, "parquet") or ""
     if "parquet" not in readers.lower().replace(" ", "").split(","):
         raise InvalidRequestError(
-            f"topic {topic!r}: {V1_SOURCES} = {readers!r} selects Spark's Parquet reader of version 2, which does not number the rows of a file. "
+            f"topic {topic!r}: {V1_SOURCES} = {readers!r} selects Spark's Parquet reader of version 2, which does not "
+            "number the rows of a file. "
             'hint: add "parquet" to the list, or read with format("txlog")'
         )
     return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}", exact=exact).frame(schema, tasks)
@@ -416,8 +418,8 @@ def _floats(fields: Sequence[SchemaField], *, nested: bool = False) -> Iterator[
 def _newest(tasks: Sequence[ReadTask], topic: str) -> tuple[ReadTask, dict[int, WrittenSchema]]:
     """Return a task that has the columns of all tasks, and the columns of each version that their rows name.
 
-    Raises SchemaMismatchError if rows can have values that these columns cannot hold, or if the columns changed while the
-    tasks were planned.
+    Raises SchemaMismatchError if rows can have values that these columns cannot hold, or if the columns changed while
+    the tasks were planned.
     """
     changed = [task for task in tasks if task.written]
     # Partitions are planned one after another. If columns were only added, the newest schema has the most columns.
@@ -436,7 +438,10 @@ def _newest(tasks: Sequence[ReadTask], topic: str) -> tuple[ReadTask, dict[int, 
 def _grouped(
     pieces: Sequence[FilePiece], fields: Sequence[SchemaField], written: Mapping[int, WrittenSchema] | None = None
 ) -> list[list[_ScannedFile]]:
-    """Return the files of `pieces`, each once, grouped by kind. `written` has the versions with other columns than `fields`."""
+    """Return the files of `pieces`, each once, grouped by kind.
+
+    `written` has the versions with other columns than `fields`.
+    """
     found: dict[str, _ScannedFile] = {}
     floats = {number: list(_floats(own.fields)) for number, own in (written or {}).items()}
     newest = list(_floats(fields))

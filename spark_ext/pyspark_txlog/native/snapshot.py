@@ -68,7 +68,8 @@ class Snapshot:
         """
         if topic not in self._topics:
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} is not in this snapshot of {', '.join(self._topics)}. hint: take one snapshot of all topics that belong together"
+                f"topic {topic!r} is not in this snapshot of {', '.join(self._topics)}. "
+                "hint: take one snapshot of all topics that belong together"
             )
         self._check_age()
         if isinstance(columns, str):

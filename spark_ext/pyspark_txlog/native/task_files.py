@@ -6,8 +6,9 @@ the files of the other tasks to the folders of their partitions. The number of t
 committer gives each file, and it is the same for each attempt. So the rows of a task stay together and in their order.
 
 A move must be cheap and atomic, so it is used in folders of a file system only. In an object store it would be a copy.
-There, rows for several partitions need Spark's writer for several partitions. No record names a file before the moves have ended.
-A driver that dies before leaves a staged folder of a transaction that was never decided, which vacuum deletes.
+There, rows for several partitions need Spark's writer for several partitions. No record names a file before the moves
+have ended. A driver that dies before leaves a staged folder of a transaction that was never decided, which vacuum
+deletes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def move_to_partitions(spark: SparkSession, url: str, first: int, partitions: in
         _move(spark, url, first, partitions)
     except Py4JJavaError as error:
         raise StorageError(
-            f"{url}: cannot move files to the folders of their partitions: {error.java_exception}. Nothing was published"
+            f"{url}: cannot move files to the folders of their partitions: "
+            f"{error.java_exception}. Nothing was published"
         ) from error
 
 

@@ -5,10 +5,11 @@ There are three ways with one result: a part for each partition that got rows, w
     driver      A small frame is fetched as Arrow, without a Spark job of its own and in a third of the time. Rows of
                 less than `inline.max.bytes` for a partition go into the commit itself; the rest becomes a file for each
                 partition.
-    executors   Spark's Parquet writer fills a folder of the transaction, without a shuffle. Rows that have a partition of
-                their own need `partitionBy("_partition")`. Otherwise each task has one partition: Spark writes all files
-                to one folder, and `task_files` moves them if a move is cheap. Then txlog reads the footers of the files
-                that Spark's committer left, and names them in place.
+    executors   Spark's Parquet writer fills a folder of the transaction, without a shuffle. Rows that have a partition
+    of
+                their own need `partitionBy("_partition")`. Otherwise each task has one partition: Spark writes all
+                files to one folder, and `task_files` moves them if a move is cheap. Then txlog reads the footers of the
+                files that Spark's committer left, and names them in place.
     one job     If Spark's plan does not show the size, each task decides (`one_job`).
 
 Each way runs the frame's plan once.
@@ -116,13 +117,13 @@ def write_frame(
 ) -> tuple[StagedPart, ...]:
     """Write the frame's rows to files of `txn`, or inline if there are few. No log contains them before the commit.
 
-    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. Otherwise the
-    driver writes them to one partition, and a frame that is not a micro-batch begins at a random partition. `batch` is
-    the number of the micro-batch, if the frame is one.
+    With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. Otherwise
+    the driver writes them to one partition, and a frame that is not a micro-batch begins at a random partition. `batch`
+    is the number of the micro-batch, if the frame is one.
 
     Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
-    `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError over
-    Spark Connect if the frame is too large for the driver.
+    `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError
+    over Spark Connect if the frame is too large for the driver.
     """
     session = frame.sparkSession
     what = f"txlog: rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
@@ -195,8 +196,8 @@ def _known_road(frame: DataFrame, small_rows: int) -> Road:
 
 
 def is_observed(frame: DataFrame) -> bool:
-    """Return whether the plan has an `Observation`. It would wait for ever for a job of Spark's writer, because that runs in
-    another session."""
+    """Return whether the plan has an `Observation`. It would wait for ever for a job of Spark's writer, because that
+    runs in another session."""
     return not is_over_connect(frame) and "CollectMetrics" in frame._jdf.queryExecution().analyzed().toString()
 
 
@@ -319,8 +320,8 @@ def _prepared(frame: DataFrame, route: TopicRoute, first: int | None) -> DataFra
     if first is not None:
         columns.append(_partition_of(route, first).alias(PARTITION_COLUMN))
         partition.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
-    # This casts, and finds fields of structs by name. It must not add the ids: Spark drops those of a struct's fields if
-    # it changes a nullable struct, and takes a column that gains only metadata for unchanged.
+    # This casts, and finds fields of structs by name. It must not add the ids: Spark drops those of a struct's fields
+    # if it changes a nullable struct, and takes a column that gains only metadata for unchanged.
     typed = frame.select(*columns).to(spark.StructType([*(_target(field, ids=False) for field in fields), *partition]))
     target = [*(_target(field, ids=True) for field in fields), *partition]
     return typed.select(
@@ -409,7 +410,10 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
     candidates: list[Column] = []
     if route.by_partition:
         given = _quoted(PARTITION).cast("bigint")
-        message = f"topic {topic.topic!r} has no such partition (column 'partition'): it has {topic.partitions}, numbered 0 to {topic.partitions - 1}"
+        message = (
+            f"topic {topic.topic!r} has no such partition (column 'partition'): it has {topic.partitions}, numbered 0 "
+            f"to {topic.partitions - 1}"
+        )
         outside = (given < 0) | (given >= topic.partitions)
         candidates.append(F.when(outside, _raise(UnknownTopicOrPartitionError, message)).otherwise(given).cast("int"))
     # A key column that the frame lacks counts as null in every row.
@@ -429,7 +433,10 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
         keyless = F.lit(True)
         for name in route.compacted_by:
             keyless = keyless & (_quoted(name).isNull() if name in route.columns else F.lit(True))
-        message = f"topic {topic.topic!r} is compacted: a row has no key ({', '.join(route.compacted_by)} is null); expected a key in every row"
+        message = (
+            f"topic {topic.topic!r} is compacted: a row has no key ({', '.join(route.compacted_by)} is null); "
+            "expected a key in every row"
+        )
         chosen = F.when(keyless, _raise(SchemaMismatchError, message)).otherwise(chosen)
     return chosen.cast("int")
 
@@ -440,7 +447,10 @@ def _key_column(route: TopicRoute, name: str, kind: spark.DataType) -> Column:
 
 
 def _key_hash(partitions: int) -> Any:
-    """Return Kafka's murmur2 over key columns as a Spark function. Only the key columns pass through Python, not the rows."""
+    """Return Kafka's murmur2 over key columns as a Spark function.
+
+    Only the key columns pass through Python, not the rows.
+    """
 
     # The types have no parameters, because Spark reads them to find the kind of the function.
     def partition(*keys: pa.Array) -> pa.Array:  # type: ignore[type-arg]

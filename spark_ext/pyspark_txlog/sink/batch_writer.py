@@ -130,10 +130,14 @@ class TxlogWriter(DataSourceArrowWriter):
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
-        """Executor side: write this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
+        """Executor side: write this attempt's files.
+
+        Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
+        """
         context = TaskContext.get()
         if self.is_repeated:
-            # The coordinator will skip this version. In foreachBatch Spark keeps a query's state only of tasks that end.
+            # The coordinator will skip this version. In foreachBatch Spark keeps a query's state only of tasks that
+            # end.
             if context is not None and context.getLocalProperty(QUERY_ID_PROPERTY) is not None:
                 deque(iterator, maxlen=0)
             return TaskFiles(parts=())
@@ -169,8 +173,8 @@ class TxlogWriter(DataSourceArrowWriter):
                         _LOG,
                         logging.WARNING,
                         "abort_too_late",
-                        "transactional.id %r: the write is reported as failed, but its transaction was already committed, and all its "
-                        "rows are visible. Do not repeat it%s",
+                        "transactional.id %r: the write is reported as failed, but its transaction was already "
+                        "committed, and all its rows are visible. Do not repeat it%s",
                         self._txn.transactional_id,
                         self._hint,
                         txn=self._txn,
@@ -184,8 +188,8 @@ class TxlogWriter(DataSourceArrowWriter):
                 _LOG,
                 logging.WARNING,
                 "abort_failed",
-                "transactional.id %r: the failed write could not be aborted now (%s: %s). The next write with this id, or `txlog "
-                "transactions expire --execute`, ends it",
+                "transactional.id %r: the failed write could not be aborted now (%s: %s). The next write with this "
+                "id, or `txlog transactions expire --execute`, ends it",
                 self._txn.transactional_id,
                 type(error).__name__,
                 error,
@@ -223,8 +227,8 @@ class TxlogWriter(DataSourceArrowWriter):
                 _LOG,
                 logging.WARNING,
                 "transaction_skipped",
-                "transactional.id %r: txn.version %s is not above %d, the last one committed: this write was done before, and is "
-                "skipped",
+                "transactional.id %r: txn.version %s is not above %d, the last one committed: this write was "
+                "done before, and is skipped",
                 transaction.transactional_id,
                 version,
                 result.txn.txn_version,
@@ -267,8 +271,8 @@ def check_begun_here(runtime: Runtime, store_id: str) -> None:
     now = runtime.require_store().store_id
     if store_id and now != store_id:
         raise StoreChangedError(
-            f"{runtime.where}: this write was begun in the store with store_id {store_id[:8]}…, but now {now[:8]}… is here: the store was deleted "
-            "and created again in the meantime. Nothing was written. hint: write again"
+            f"{runtime.where}: this write was begun in the store with store_id {store_id[:8]}…, but now {now[:8]}… is "
+            "here: the store was deleted and created again in the meantime. Nothing was written. hint: write again"
         )
 
 

@@ -47,8 +47,9 @@ class Checkpoint:
             return cls(open_object_store(normal_location(location), storage_options))
         except UnsupportedStoreError as error:
             raise UnsupportedStoreError(
-                f"checkpointLocation {location!r} cannot be read by txlog ({error}), but each commit includes the sources' offsets. hint: keep the "
-                "checkpoint in a local folder or an object store, or set commitSourceOffsets=false"
+                f"checkpointLocation {location!r} cannot be read by txlog ({error}), but each commit "
+                "includes the sources' offsets. "
+                "hint: keep the checkpoint in a local folder or an object store, or set commitSourceOffsets=false"
             ) from error
 
     @classmethod
@@ -94,15 +95,18 @@ class Checkpoint:
         found = self._store.get(path)
         if found is None:
             raise InvalidRequestError(
-                f"{self._store.url} has no {path!r}, which Spark writes before a micro-batch runs. hint: check checkpointLocation, "
-                "and name it with its scheme, as in file:///data/checkpoints/orders; if txlog's process cannot read it, set "
-                "commitSourceOffsets=false"
+                f"{self._store.url} has no {path!r}, which Spark writes before a micro-batch runs. "
+                "hint: check checkpointLocation, and name it with its scheme, as in file:///data/checkpoints/orders; "
+                "if txlog's process cannot read it, set commitSourceOffsets=false"
             )
         return found.decode("utf-8", "replace")
 
 
 def parse_offsets(text: str, where: str) -> dict[str, str]:
-    """Parse the sources' offsets in a file of `offsets/`. Raises InvalidRequestError for other versions than Spark's 1 and 2."""
+    """Parse the sources' offsets in a file of `offsets/`.
+
+    Raises InvalidRequestError for other versions than Spark's 1 and 2.
+    """
     version, _, rest = text.partition("\n")
     lines = rest.split("\n")[1:]
     if version.strip() == "v1":
@@ -111,7 +115,8 @@ def parse_offsets(text: str, where: str) -> dict[str, str]:
         numbered = {source: line for source, _, line in (line.partition(":") for line in lines)}
     else:
         raise InvalidRequestError(
-            f"{where}: expected an offset log of Spark, version 1 or 2, found {text[:60]!r}. hint: if a newer Spark wrote it, set commitSourceOffsets=false"
+            f"{where}: expected an offset log of Spark, version 1 or 2, found {text[:60]!r}. "
+            "hint: if a newer Spark wrote it, set commitSourceOffsets=false"
         )
     return {source: line for source, line in numbered.items() if line.strip() not in {"", _VOID}}
 

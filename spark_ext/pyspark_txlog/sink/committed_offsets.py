@@ -11,11 +11,11 @@ not at all.
                                               Partitions that the offset no longer names keep their offsets in
                                               topic `__source-not-read.<number>`.
 
-The condition fails after a lost checkpoint, with a second query, or after the transactional.id was forgotten. So no range
-of a topic is written twice, even if Spark's own checkpoint is wrong. For other sources there is no condition, because
-only the id itself commits their offsets. Instead `check_start` compares offsets when a query starts with the id, or
-when a source is new to the query. The query must begin where the id's last commit ended. The functions that decide are
-pure; `committed_source_offsets` reads the offsets from the store.
+The condition fails after a lost checkpoint, with a second query, or after the transactional.id was forgotten. So no
+range of a topic is written twice, even if Spark's own checkpoint is wrong. For other sources there is no condition,
+because only the id itself commits their offsets. Instead `check_start` compares offsets when a query starts with the
+id, or when a source is new to the query. The query must begin where the id's last commit ended. The functions that
+decide are pure; `committed_source_offsets` reads the offsets from the store.
 """
 
 from __future__ import annotations
@@ -108,8 +108,10 @@ def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[Gr
                 continue
             if tp in taken.ends:
                 raise InvalidRequestError(
-                    f"query {batch.query_id}: two of its sources read {tp}, and both would commit it for group {group!r}. hint: to use one "
-                    "stream twice, load it twice, each time with another 'group.id', and give the query a new checkpoint"
+                    f"query {batch.query_id}: two of its sources read {tp}, and both would commit "
+                    f"it for group {group!r}. "
+                    "hint: to use one stream twice, load it twice, each time with another 'group.id', and give "
+                    "the query a new checkpoint"
                 )
             taken.begins[tp], taken.ends[tp] = begins.get(tp), offset
             if first:
@@ -237,11 +239,15 @@ def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> No
         stands = value.offset if value is not None else None
         begin = taken.begins[tp]
         if stands != begin:
-            command = f"txlog consumer-groups reset-offsets {taken.group} --topic {tp.topic}:{tp.partition} --to-offset {begin} --execute"
+            command = (
+                f"txlog consumer-groups reset-offsets {taken.group} --topic {tp.topic}:{tp.partition} "
+                f"--to-offset {begin} --execute"
+            )
             raise InvalidRequestError(
-                f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed from {taken.earlier_group!r} to {taken.group!r}. "
-                f"The new group has committed {stands} for {tp}; expected {begin}. hint: "
-                f"{f'run `{command}`, or ' if begin is not None else ''}start with a new checkpoint"
+                f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed from "
+                f"{taken.earlier_group!r} to {taken.group!r}. The new group has committed {stands} for "
+                f"{tp}; expected {begin}. "
+                f"hint: {f'run `{command}`, or ' if begin is not None else ''}start with a new checkpoint"
             )
 
 
@@ -260,13 +266,16 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
     elif returned := sorted(known.not_read.keys() & (_by_partition(batch.ends[source]) or {})):
         topic, number = returned[0]
         raise CommitFailedError(
-            f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} reads {topic}-{number} again from its beginning, but transactional.id "
-            f"{transactional_id!r} has committed it up to {known.not_read[returned[0]]}. hint: start with a new checkpoint at committed_source_offsets(...)"
+            f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} reads {topic}-{number} again from "
+            f"its beginning, but transactional.id {transactional_id!r} has committed it up to "
+            f"{known.not_read[returned[0]]}. "
+            "hint: start with a new checkpoint at committed_source_offsets(...)"
         )
     if begins is not None and _goes_on(begins, known):
         return
     raise CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {shorten(begins or 'an unknown offset', 80)}, but transactional.id "
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at "
+        f"{shorten(begins or 'an unknown offset', 80)}, but transactional.id "
         f"{transactional_id!r} has committed it up to {shorten(known.json, 80)} (micro-batch {known.batch_id}). "
         'hint: start with a new checkpoint at committed_source_offsets(...); see the page "After a lost checkpoint"'
     )
@@ -284,7 +293,10 @@ def committed_elsewhere(session: Session, batch: Batch, *, store_id: str, transa
         group = end.group_id or transactional_id
         for tp, found in committed_offsets(session, group, sorted(end.ends)).items():
             if found is not None and found.offset != end.ends[tp]:
-                return f"group {group!r} has committed {tp} up to offset {found.offset}, but the batch is planned up to {end.ends[tp]}"
+                return (
+                    f"group {group!r} has committed {tp} up to offset {found.offset}, but the batch is "
+                    f"planned up to {end.ends[tp]}"
+                )
     return None
 
 
@@ -402,12 +414,14 @@ def _read_one(prefix: str, source: str, offsets: Mapping[TopicPartition, OffsetV
         except (ValueError, KeyError, TypeError):
             continue
     raise CorruptRecordError(
-        f"source {source}: its committed offset is not JSON of a streaming sink: {whole[:200]!r}. hint: check which other program commits for this group"
+        f"source {source}: its committed offset is not JSON of a streaming sink: {whole[:200]!r}. "
+        "hint: check which other program commits for this group"
     )
 
 
 def _elsewhere(batch: Batch, group: str, tp: TopicPartition, begin: int | None, found: int) -> CommitFailedError:
     return CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group {group!r} has committed {found}. "
-        f'hint: use a new checkpoint with startingOffsets=committed and group.id={group}; see the page "After a lost checkpoint"'
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group "
+        f"{group!r} has committed {found}. hint: use a new checkpoint with startingOffsets=committed and "
+        f'group.id={group}; see the page "After a lost checkpoint"'
     )

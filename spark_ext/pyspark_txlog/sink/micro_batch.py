@@ -67,8 +67,9 @@ class MicroBatch:
         """Check that the id's record contains the previous micro-batch. Each micro-batch commits, even an empty one."""
         if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
             error = InvalidRequestError(
-                f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id {before.transactional_id!r} has committed is "
-                f"{before.txn_version}, but the checkpoint counts all before {self.number} as committed: the log was put back to an older "
+                f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id "
+                f"{before.transactional_id!r} has committed is {before.txn_version}, but the checkpoint counts all before "
+                f"{self.number} as committed: the log was put back to an older "
                 'state. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
             )
             raise self._mismatch(error, before)
@@ -146,7 +147,10 @@ def hides_query(spark: SparkSession) -> bool:
 
 
 def compute_skipped(frame: DataFrame) -> None:
-    """Run the plan of a write that is skipped. A stateful query keeps its state of a micro-batch only if each task of it ends."""
+    """Run the plan of a write that is skipped.
+
+    A stateful query keeps its state of a micro-batch only if each task of it ends.
+    """
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -179,18 +183,21 @@ def check_without_offsets(session: Session, transactional_id: str) -> None:
     known = [tp for tp in partitions if (value := found[tp]) is not None and value.conditional]
     if known:
         raise InvalidRequestError(
-            f"commitSourceOffsets=false, but transactional.id {transactional_id!r} has committed where its sources end (first: {known[0].topic}). "
-            f"Those offsets would stay behind. hint: leave the option on, or delete the "
-            f"offsets: `txlog consumer-groups delete --group {transactional_id} --execute`"
+            f"commitSourceOffsets=false, but transactional.id {transactional_id!r} has committed where its sources "
+            f"end (first: {known[0].topic}). Those offsets would stay behind. "
+            "hint: leave the option on, or delete the offsets: "
+            f"`txlog consumer-groups delete --group {transactional_id} --execute`"
         )
 
 
 def add_hint(error: CommitFailedError, number: int) -> None:
-    """Add the second reason why a condition on sources' offsets fails: earlier batches of the query committed no offsets."""
+    """Add the second reason why a condition on sources' offsets fails: earlier batches of the query committed no
+    offsets."""
     if number:
         error.add_note(
-            "Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false). Then stop it, set the group to the offset that this "
-            "micro-batch starts from, for every partition (`txlog consumer-groups reset-offsets GROUP --topic TOPIC:PARTITION --to-offset N --execute`), "
+            "Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false). Then "
+            "stop it, set the group to the offset that this micro-batch starts from, for every partition "
+            "(`txlog consumer-groups reset-offsets GROUP --topic TOPIC:PARTITION --to-offset N --execute`), "
             "and start it again"
         )
 
@@ -218,6 +225,7 @@ def check_scope(current: TransactionMetadata | None, query_id: str) -> None:
 
 def _older_checkpoint(what: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{what}. The checkpoint is older than the log, as after a restore from a copy: its next micro-batches have numbers that are already "
+        f"{what}. The checkpoint is older than the log, as after a restore from a copy: its next micro-batches have "
+        "numbers that are already "
         'committed, and would be skipped. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
     )

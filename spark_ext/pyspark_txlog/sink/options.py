@@ -38,7 +38,8 @@ def parse_stream_write_options(options: Mapping[str, str]) -> Options:
     """
     if any(name.lower() == "txn.version" for name in options):
         raise InvalidRequestError(
-            "option 'txn.version': in a stream the version is the micro-batch's number, so that a repeated batch is written once. hint: leave it out"
+            "option 'txn.version': in a stream the version is the micro-batch's number, so that a repeated batch is "
+            "written once. hint: leave it out"
         )
     parsed = Options.parse(options, "writeStream")
     if table.TRANSACTIONAL_ID in parsed:
@@ -61,6 +62,7 @@ def settled_write(options: Options, settings: Settings) -> Options:
         return options.having(table.TRANSACTIONAL_ID, name)
     if table.TXN_VERSION in options:
         raise InvalidRequestError(
-            "txn.version numbers the transactions of one transactional.id: set that option too, or txlog cannot detect a repeated write"
+            "txn.version numbers the transactions of one transactional.id: set that option too, or txlog "
+            "cannot detect a repeated write"
         )
     return options

@@ -40,7 +40,8 @@ _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
 def check_routing(options: Options, schema: spark.StructType) -> None:
-    """Raise InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of the wrong type."""
+    """Raise InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of the
+    wrong type."""
     if table.TOPIC in options:
         return
     if TOPIC not in schema.names:
@@ -54,17 +55,19 @@ def check_routing(options: Options, schema: spark.StructType) -> None:
 
 
 def merged_topic(runtime: Runtime, options: Options, schema: spark.StructType) -> TopicMetadata | None:
-    """Return the topic that the option `topic` names, after `mergeSchema=true` has added the frame's columns that it lacks.
+    """Return the topic that the option `topic` names, after `mergeSchema=true` has added the frame's columns that it
+    lacks.
 
-    None without that option. Nothing is added if another column does not fit. Raises InvalidRequestError for `mergeSchema`
-    without a topic, SchemaMismatchError, UnknownTopicOrPartitionError.
+    None without that option. Nothing is added if another column does not fit. Raises InvalidRequestError for
+    `mergeSchema` without a topic, SchemaMismatchError, UnknownTopicOrPartitionError.
     """
     name = options[table.TOPIC]
     if name is not None:
         return topic_for(runtime, name, schema, options[table.KEY], merge=options[table.MERGE_SCHEMA])
     if options[table.MERGE_SCHEMA]:
         raise InvalidRequestError(
-            "option 'mergeSchema': the rows name their topics, and it needs one topic for all rows. hint: set the option 'topic'"
+            "option 'mergeSchema': the rows name their topics, and it needs one topic for all rows. "
+            "hint: set the option 'topic'"
         )
     return None
 
@@ -130,7 +133,8 @@ class TopicRoute:
         *,
         by_topic: bool = False,
     ) -> None:
-        """`key` are the key columns of the call, if it names them; `by_topic` is whether a column names each row's topic.
+        """`key` are the key columns of the call, if it names them; `by_topic` is whether a column names each row's
+        topic.
 
         Raises SchemaMismatchError with the column that does not fit the topic.
         """
@@ -187,14 +191,17 @@ class TopicRoute:
             outside = present & ((chosen < 0) | (chosen >= self.topic.partitions))
             if outside.any():
                 raise UnknownTopicOrPartitionError(
-                    f"topic {self.topic.topic!r} has no partition {int(chosen[outside][0])} (column 'partition'): it has "
-                    f"{self.topic.partitions}, numbered 0 to {self.topic.partitions - 1}"
+                    f"topic {self.topic.topic!r} has no partition {int(chosen[outside][0])} (column 'partition'): it "
+                    f"has {self.topic.partitions}, numbered 0 to {self.topic.partitions - 1}"
                 )
             found = np.where(present, chosen, found).astype(np.int32)
         return stored, np.where(found < 0, task % self.topic.partitions, found).astype(np.int32)
 
     def _in_range(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with the topic's integers. Raises SchemaMismatchError with a value that does not fit, and its key."""
+        """Return the rows with the topic's integers.
+
+        Raises SchemaMismatchError with a value that does not fit, and its key.
+        """
         for name, field in self.narrowed.items():
             values: Any = rows.column(name)
             low, high = (pa.scalar(each, values.type) for each in schemas.INTEGER_RANGES[field.type])
@@ -212,7 +219,10 @@ class TopicRoute:
         """Return the error text for a value that a column cannot hold; `key` is that of the row, if it has one."""
         low, high = schemas.INTEGER_RANGES[field.type]
         row = f", in the row with the key {key}" if key else ""
-        return f"topic {self.topic.topic!r}: column {field.name!r} is {field.type} ({low} to {high}), and a value is {value}{row}"
+        return (
+            f"topic {self.topic.topic!r}: column {field.name!r} is {field.type} ({low} to {high}), "
+            f"and a value is {value}{row}"
+        )
 
 
 class Router:
@@ -257,7 +267,8 @@ class Router:
         topics = rows.column(TOPIC)
         if topics.null_count:
             raise SchemaMismatchError(
-                f"column 'topic' is null in {count_text(topics.null_count, 'row')}; it names each row's topic, unless the option 'topic' does"
+                f"column 'topic' is null in {count_text(topics.null_count, 'row')}; it names each row's topic, "
+                "unless the option 'topic' does"
             )
         for name in pc.unique(topics):
             yield str(name), rows.filter(pc.equal(topics, name))

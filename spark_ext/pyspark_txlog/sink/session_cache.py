@@ -33,10 +33,11 @@ _CACHE: OrderedDict[tuple[int, str], Session] = OrderedDict()
 
 @contextmanager
 def cached_session(options: Options, query: str) -> Iterator[Session]:
-    """Yield the session of this store, transactional.id and query: the cached one, or a new one. Another query gets a new
-    one.
+    """Yield the session of this store, transactional.id and query: the cached one, or a new one. Another query gets a
+    new one.
 
-    Raises what opening a store raises, and StoreChangedError if it is no longer the store that the cached session opened.
+    Raises what opening a store raises, and StoreChangedError if it is no longer the store that the cached session
+    opened.
     """
     names = [options[table.PATH], options[table.TRANSACTIONAL_ID], query, _settings(options)]
     key = (os.getpid(), json.dumps(names, sort_keys=True))
@@ -50,8 +51,9 @@ def cached_session(options: Options, query: str) -> Iterator[Session]:
     except StoreChangedError as error:
         session.runtime.close()
         error.add_note(
-            "Then start the query again: txlog compares its checkpoint with the log. If the store was recreated on purpose, it lacks the rows of the query's "
-            "earlier micro-batches: to write them again, start with a new checkpoint"
+            "Then start the query again: txlog compares its checkpoint with the log. If the store was "
+            "recreated on purpose, it lacks the rows of the query's earlier micro-batches: to write them "
+            "again, start with a new checkpoint"
         )
         raise
     except BaseException:

@@ -130,7 +130,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
         if overwrite:
             raise InvalidRequestError(
-                'outputMode("complete") rewrites the whole result in each micro-batch, but a log is append-only. hint: use "append" (an aggregation '
+                'outputMode("complete") rewrites the whole result in each micro-batch, but a log is append-only. '
+                'hint: use "append" (an aggregation '
                 "then needs a watermark), or foreachBatch with df.write, which appends each result"
             )
         parsed = parse_stream_write_options(options)
@@ -181,7 +182,10 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:  # type: ignore[override]  # as pyspark's own
-        """Executor side: write this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
+        """Executor side: write this attempt's files.
+
+        Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
+        """
         context = TaskContext.get()
         assert context is not None
         assert self._txn is not None
@@ -193,7 +197,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             )
         parts: tuple[StagedPart, ...] = ()
         if is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
-            # The coordinator is sure to skip a committed version. But Spark keeps a query's state only of tasks that end.
+            # The coordinator is sure to skip a committed version. But Spark keeps a query's state only of tasks that
+            # end.
             deque(iterator, maxlen=0)
         else:
             with closing(self._options.open()) as runtime:
@@ -264,8 +269,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     ) -> None:
         """Do the whole micro-batch here, through one session: `begin`, `write` in place of Spark's tasks, `commit`.
 
-        `query_id` may be None if the checkpoint is read, which has it. If the micro-batch is committed already, `skip` runs its
-        plan.
+        `query_id` may be None if the checkpoint is read, which has it. If the micro-batch is committed already, `skip`
+        runs its plan.
 
         Raises what the three raise. If the commit raises, after `abort`.
         """
@@ -306,8 +311,9 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                         _LOG,
                         logging.WARNING,
                         "abort_too_late",
-                        "%s: reported as failed, but its transaction was already committed, and all its rows are visible. hint: start "
-                        "the query again from its checkpoint; it detects and skips this batch",
+                        "%s: reported as failed, but its transaction was already committed, and "
+                        "all its rows are visible. "
+                        "hint: start the query again from its checkpoint; it detects and skips this batch",
                         who,
                         txn=begun.txn,
                         query_id=begun.query_id,
@@ -321,7 +327,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 _LOG,
                 logging.WARNING,
                 "abort_failed",
-                "%s: could not be aborted now (%s: %s). The query's next start, or `txlog transactions expire --execute`, ends it",
+                "%s: could not be aborted now (%s: %s). The query's next start, or "
+                "`txlog transactions expire --execute`, ends it",
                 who,
                 type(error).__name__,
                 error,
@@ -369,7 +376,10 @@ def query_names() -> ColumnNames:
 
 
 def begun_columns(options: Mapping[str, str]) -> dict[str, int]:
-    """Return the version of the columns of each topic that the query may write: that of the option, or all. Raises TxlogError."""
+    """Return the version of the columns of each topic that the query may write: that of the option, or all.
+
+    Raises TxlogError.
+    """
     parsed = parse_stream_write_options(options)
     with closing(parsed.open()) as runtime:
         topic = parsed[table.TOPIC]
@@ -378,7 +388,8 @@ def begun_columns(options: Mapping[str, str]) -> dict[str, int]:
 
 
 def _cached_session(options: Options, query_id: str | None) -> AbstractContextManager[Session]:
-    """Return the session of the query, which is known by its id, or by the checkpoint's location if that is not read."""
+    """Return the session of the query, which is known by its id, or by the checkpoint's location if that is not
+    read."""
     query = query_id if options[table.COMMIT_SOURCE_OFFSETS] else None
     return cached_session(options, options[table.CHECKPOINT_LOCATION] if query is None else query)
 
@@ -405,8 +416,8 @@ def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
         _LOG,
         logging.WARNING,
         "transaction_skipped",
-        "transactional.id %r: micro-batch %d of query %s was committed before Spark recorded it, and is skipped: its rows are there "
-        "once (micro-batches skipped by this process for this id: %d)",
+        "transactional.id %r: micro-batch %d of query %s was committed before Spark recorded it, and is skipped: its "
+        "rows are there once (micro-batches skipped by this process for this id: %d)",
         name,
         batch_id,
         begun.query_id,
@@ -422,6 +433,7 @@ def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
 
 def _taken_over(error: TxlogError, begun: StreamFiles, batch_id: int) -> TxlogError:
     return type(error)(
-        f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or another program with its transactional.id, has taken over. This run "
-        f"wrote nothing of this micro-batch; its earlier ones stay. hint: let only one run continue. ({error})"
+        f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or another program with its "
+        "transactional.id, has taken over. This run wrote nothing of this micro-batch; its earlier ones stay. "
+        f"hint: let only one run continue. ({error})"
     )

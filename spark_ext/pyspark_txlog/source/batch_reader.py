@@ -47,7 +47,10 @@ class TxlogReader(DataSourceReader):
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
-        """Return the read as runs of pieces. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
+        """Return the read as runs of pieces.
+
+        Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError.
+        """
         with closing(self._options.open()) as runtime:
             options = settled(self._options, runtime.settings)
             return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema, self._known)]
@@ -58,7 +61,10 @@ class TxlogReader(DataSourceReader):
 
 
 def read_input(partition: InputPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one input partition, on an executor. Raises OffsetOutOfRangeError if retention overtook the read."""
+    """Yield the rows of one input partition, on an executor.
+
+    Raises OffsetOutOfRangeError if retention overtook the read.
+    """
     # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
@@ -91,8 +97,8 @@ def plan_input(
 ) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads; none of them is empty.
 
-    `known` are the topics as they were when `schema` was made from them. Names in `schema` and in `where` are theirs, also
-    if columns were renamed since. None: the user gave `schema`, and its names are the newest.
+    `known` are the topics as they were when `schema` was made from them. Names in `schema` and in `where` are theirs,
+    also if columns were renamed since. None: the user gave `schema`, and its names are the newest.
     """
     topics = subscribed_topics(runtime, options)
     known = {**topics, **(known or {})}
@@ -131,7 +137,8 @@ def read_tasks(
     options: ReadOptions,
     known: Mapping[str, TopicMetadata],
 ) -> list[engine.ReadTask]:
-    """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching rows.
+    """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching
+    rows.
 
     `known` are the topics whose columns these names mean.
     """
@@ -159,11 +166,13 @@ def read_tasks(
 
 
 def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: Options) -> None:
-    """Raise SchemaMismatchError unless each topic has the columns of `schema`, InvalidRequestError if `columns` names others."""
+    """Raise SchemaMismatchError unless each topic has the columns of `schema`, InvalidRequestError if `columns` names
+    others."""
     columns = options[table.COLUMNS]
     if columns is not None and schemas.ALL_COLUMNS not in columns and list(columns) != schema.names:
         raise InvalidRequestError(
-            f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for {', '.join(schema.names)}; give only one of them"
+            f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for "
+            f"{', '.join(schema.names)}; give only one of them"
         )
     schemas.check_user_schema(schema, {name: topic.schema for name, topic in topics.items()})
 

@@ -41,7 +41,10 @@ class ReadOptions(Options):
 
 @plain_errors
 def parse_read_options(options: Mapping[str, str]) -> Options:
-    """Parse the options of `spark.read`. Raises UnknownOptionError and InvalidRequestError with option, expected and found."""
+    """Parse the options of `spark.read`.
+
+    Raises UnknownOptionError and InvalidRequestError with option, expected and found.
+    """
     parsed = Options.parse(options, "read")
     if (state := parsed[table.METADATA]) is not None:
         raise InvalidRequestError(
@@ -57,8 +60,8 @@ def parse_stream_options(options: Mapping[str, str]) -> Options:
     lowered = {name.lower() for name in options}
     if ending := [name for name in table.names_of("read") if name.startswith("ending") and name.lower() in lowered]:
         raise InvalidRequestError(
-            f"option {ending[0]!r} belongs to a batch read, because a stream has no end. hint: leave it out; Trigger.AvailableNow ends a query at the "
-            "rows that exist when it starts"
+            f"option {ending[0]!r} belongs to a batch read, because a stream has no end. "
+            "hint: leave it out; Trigger.AvailableNow ends a query at the rows that exist when it starts"
         )
     parsed = _checked(Options.parse(options, "readStream"), "a stream")
     at_most, at_least = parsed[table.MAX_OFFSETS_PER_TRIGGER], parsed[table.MIN_OFFSETS_PER_TRIGGER]

@@ -2,8 +2,9 @@
 
 One process beside the driver holds the reader as long as the query runs. Spark asks it for the initial offset, the
 latest offset, and the input partitions between two offsets, and reports what has been processed.
-`pyspark_txlog.source.stream_source` answers. The reader is also sent to the executors, which only call `read`. So it opens
-nothing before the first call. It must not fail earlier either, because Spark would report that as an error of Spark.
+`pyspark_txlog.source.stream_source` answers. The reader is also sent to the executors, which only call `read`. So it
+opens nothing before the first call. It must not fail earlier either, because Spark would report that as an error of
+Spark.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class StreamSource:
         begins = last.starts if first.is_unresolved else first.ends
         if begins is None:
             error = InvalidRequestError(
-                "the end of the query's first batch does not contain the start of that batch: the checkpoint was changed by hand. "
+                "the end of the query's first batch does not contain the start of that batch: the "
+                "checkpoint was changed by hand. "
                 "hint: restore it, or start the query with a new checkpointLocation"
             )
             raise mismatch(_LOG, error, store=self._runtime.where)
@@ -147,7 +148,10 @@ class StreamSource:
         plans, lost = self._plan(wanted)
         for tp, count in lost.items():
             self._lost += count
-            text = f"{count} offsets from {wanted[tp][0]} on were removed before this query read them; the query continues after them"
+            text = (
+                f"{count} offsets from {wanted[tp][0]} on were removed before this query read them; the "
+                "query continues after them"
+            )
             self._log_loss(f"failOnDataLoss=false, {tp}: {text}{self._so_far()}", tp, wanted[tp][0], count)
         topics = {tp.topic: self._as_known(self._topic(tp.topic)) for tp in plans}
         check_schema(self._schema, topics, self._read)
@@ -156,7 +160,8 @@ class StreamSource:
         return pack_plans(self._runtime, plans.values(), self._schema, self._read, self._known)
 
     def commit(self, ends: Offsets) -> None:
-        """Raise the committed offsets of `group.id`, if the query has one, to `ends`: everything before them is processed."""
+        """Raise the committed offsets of `group.id`, if the query has one, to `ends`: everything before them is
+        processed."""
         group = self._read.group_id
         raised = {tp: offset for tp, offset in ends.items() if offset > self._group_has.get(tp, -1)}
         if group is None or not raised:
@@ -183,7 +188,7 @@ class StreamSource:
         """Stop the helper threads; idempotent."""
         self._runtime.close()
 
-    # -- which partitions -------------------------------------------------------------------------------------------------
+    # -- which partitions ---------------------------------------------------------------------------------------------
 
     def _partitions(self, is_first: bool) -> list[TopicPartition]:
         """Return the partitions to read, looked up every `metadata.max.age.ms`."""
@@ -211,7 +216,9 @@ class StreamSource:
             except UnknownTopicOrPartitionError as error:
                 if self._read[table.FAIL_ON_DATA_LOSS]:
                     raise UnknownTopicOrPartitionError(
-                        f"{error}. hint: a running query reads this topic; failOnDataLoss=false continues with the other topics, and with this one once it exists again"
+                        f"{error}. "
+                        "hint: a running query reads this topic; failOnDataLoss=false continues with the other "
+                        "topics, and with this one once it exists again"
                     ) from error
                 self._tell_once(name, f"failOnDataLoss=false, continuing without topic {name!r}: {error}")
         return found
@@ -266,8 +273,10 @@ class StreamSource:
         if log_start and not self._runtime.is_recreated(self._topic(tp.topic)):
             if self._read[table.FAIL_ON_DATA_LOSS]:
                 raise OffsetOutOfRangeError(
-                    f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed before the query read them. hint: "
-                    "failOnDataLoss=false continues with the remaining rows; a shorter metadata.max.age.ms finds partitions sooner"
+                    f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed "
+                    "before the query read them. "
+                    "hint: failOnDataLoss=false continues with the remaining rows; a shorter "
+                    "metadata.max.age.ms finds partitions sooner"
                 )
             self._lost += log_start
             text = f"failOnDataLoss=false, {tp} joins at offset {log_start}: earlier rows were removed{self._so_far()}"
@@ -285,7 +294,7 @@ class StreamSource:
             self._told.add(name)
             log(_LOG, logging.WARNING, "topic_missing", "%s", text, topic=name)
 
-    # -- how far ----------------------------------------------------------------------------------------------------------
+    # -- how far ------------------------------------------------------------------------------------------------------
 
     def _end(self, view: PartitionView) -> int:
         return end_offset(view, self._read.isolation_level)
@@ -309,7 +318,10 @@ class StreamSource:
         return removed_offsets(self._session, view, start, self._read.isolation_level).offsets
 
     def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
-        """Return how many removed offsets the batch up to `chosen` skips. Spark reads the progress before it plans the batch."""
+        """Return how many removed offsets the batch up to `chosen` skips.
+
+        Spark reads the progress before it plans the batch.
+        """
         if self._read[table.FAIL_ON_DATA_LOSS]:
             return 0
         overtaken = [tp for tp, start in starts.items() if begins[tp] < min(start, chosen[tp])]
@@ -329,7 +341,7 @@ class StreamSource:
         report[SOURCE_KEY].update(lag=lag, lost=self._lost + about_to_lose)
         return report
 
-    # -- planning ---------------------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
 
     def _plan(
         self, wanted: Mapping[TopicPartition, tuple[int, int]]
@@ -369,8 +381,9 @@ class StreamSource:
             raise _log_went_back(tp, end, view)
         if end > self._end(view):
             raise OffsetOutOfRangeError(
-                f"{tp}: this batch was planned up to offset {end}, but isolation.level={self._read.isolation_level} shows rows up to {self._end(view)}: "
-                "it was planned with read_uncommitted. hint: finish the batch with that level, or start again after the open transactions have ended"
+                f"{tp}: this batch was planned up to offset {end}, but isolation.level={self._read.isolation_level} "
+                f"shows rows up to {self._end(view)}: it was planned with read_uncommitted. "
+                "hint: finish the batch with that level, or start again after the open transactions have ended"
             )
 
     def _offset(self, ends: Offsets, starts: Offsets | None) -> StreamOffset:
@@ -379,7 +392,8 @@ class StreamSource:
     def _check_store(self, offset: StreamOffset) -> None:
         if offset.store_id != self._store_id:
             error = InvalidRequestError(
-                f"the checkpoint of this query is of the store {offset.store_id}, but {self._runtime.where} is the store {self._store_id}. "
+                f"the checkpoint of this query is of the store {offset.store_id}, but {self._runtime.where} is the "
+                f"store {self._store_id}. "
                 "hint: read the store that the query was started with, or give the query a new checkpointLocation"
             )
             raise mismatch(_LOG, error, store=self._runtime.where)
@@ -412,6 +426,7 @@ def at_most(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, 
 
 def _log_went_back(tp: TopicPartition, offset: int, view: PartitionView) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
-        f"{tp}: this query has read or planned up to offset {offset}, but the log ends at {view.state.next_offset}: the store was put back to an "
-        "older state, and new rows would take offsets that count as read. hint: start the query with a new checkpointLocation"
+        f"{tp}: this query has read or planned up to offset {offset}, but the log ends at {view.state.next_offset}: "
+        "the store was put back to an older state, and new rows would take offsets that count as read. "
+        "hint: start the query with a new checkpointLocation"
     )

@@ -1,4 +1,7 @@
-"""Which topics and partitions does a read include, and where does it begin in them? The same for batches and streams."""
+"""Which topics and partitions does a read include, and where does it begin in them?
+
+The same for batches and streams.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def subscribed_topics(runtime: Runtime, options: Options, *, may_be_none: bool =
 def subscribed_partitions(
     session: Session, options: Options, topics: Mapping[str, TopicMetadata]
 ) -> list[TopicPartition]:
-    """Return the partitions of `topics` to read. Raises UnknownTopicOrPartitionError if an assigned one does not exist."""
+    """Return the partitions of `topics` to read.
+
+    Raises UnknownTopicOrPartitionError if an assigned one does not exist.
+    """
     if (partitions := options[table.ASSIGN]) is not None:
         assigned = [
             TopicPartition(name, number) for name, numbers in partitions.items() if name in topics for number in numbers
