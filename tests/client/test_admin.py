@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.client.world import ORDERS, orders, rows_of, tp
+from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.cli.groups import _describe as show_group
 from txlog.cli.output import Output, OutputFormat
 from txlog.client.descriptions import OffsetReset
@@ -18,9 +18,11 @@ from txlog.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     ProducerFencedError,
+    StoreChangedError,
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol.context import PROOF_AGE_MS
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
@@ -61,6 +63,21 @@ def test_transactions_are_listed_and_described(world, store, hung):
     done = admin.describe_transaction("done")
     assert (done.txn_version, done.duration_ms, done.last_outcome, done.partitions) == (4, -1, "commit", ())
     assert b'"transactional_id":"done"' in msgspec.json.encode(admin.list_transactions())
+
+
+def test_ids_and_groups_of_another_store_are_not_taken_for_none(world, store):
+    calls = (store.admin().list_transactions, store.admin().list_groups)
+    assert [call() for call in calls] == [(), ()]
+    other = World()
+    other.seed = 7
+    other.open().create_topic("orders", ORDERS)
+    world.memory._objects.clear()
+    world.memory._objects.update(other.memory._objects)
+    world.clock.advance_ms(PROOF_AGE_MS)
+    for call in calls:
+        with pytest.raises(StoreChangedError, match="another store lies here now"):
+            call()
+    other.close()
 
 
 def test_transactions_that_are_not_there(store):

@@ -281,3 +281,23 @@ def test_a_new_process_reads_few_records_of_the_table_however_many_it_has(world,
                 path for _, path in cost.calls() if path.startswith("__transaction_state/") and path.endswith(".batch")
             ]
             assert len(read) <= INTERNAL_ROLL.batches + 1
+
+
+def test_an_operator_opens_only_internal_partitions_that_hold_anything(world, store):
+    for number in range(3):
+        with store.producer(f"id-{number}", staged=False) as producer, producer.transaction():
+            producer.send("orders", orders(number), partition=0)
+            producer.send_offsets_to_transaction({tp("orders", 0): number}, f"group-{number}")
+    ids, homes = (len(world.memory.list(f"{topic}/")) for topic in ("__transaction_state", "__consumer_offsets"))
+    assert 0 < ids < 50 > homes > 0
+    # One LIST finds the partitions of an internal topic in use, and one opens each of them. Topics cost one LIST, and
+    # one each.
+    for call, lists in (
+        (lambda admin: len(admin.list_transactions()), 1 + ids),
+        (lambda admin: len(admin.list_groups()), 1 + homes + 2 + 1),
+        (lambda admin: 3 + len(admin.find_hanging()), 1 + ids + 2 + 4),
+    ):
+        admin = world.open().admin()
+        with world.counting.counting() as cost:
+            assert call(admin) == 3
+        assert cost.list == lists, str(cost.requests())

@@ -14,10 +14,12 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
 from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_of
+from pyspark_txlog.source.metadata_tables import _OF_PARTITIONS, _OF_THE_STORE
 from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
+from txlog.core.names import TopicPartition
 from txlog.engine import pack_tasks
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
@@ -126,6 +128,30 @@ def test_what_planning_costs(store: Store) -> None:
     with counting.counting() as cost:
         plan_input(runtime, parsed, schema)
     assert (cost.list, cost.get, cost.total) == (1 + 2, 1 + 12, 16)
+    runtime.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "lists", "gets"),
+    [
+        ("partitions", 1 + 2, 1 + 12),
+        ("segments", 1 + 2, 1 + 12),
+        ("aborted", 1 + 2, 1 + 12),
+        ("files", 1 + 2, 1 + 12),
+        ("transactions", 1, 0),
+        ("consumer_groups", 1 + 2, 1),
+        ("history", 1, 0),
+    ],
+)
+def test_what_a_task_of_a_metadata_table_costs(store: Store, table: str, lists: int, gets: int) -> None:
+    """A look-up of each topic, then a LIST and the tail's GETs for each partition; or one LIST, as nothing is in use."""
+    counting = CountingStore(open_object_store(store.runtime.url))
+    runtime = Runtime.open(store.runtime.url, object_store=counting)
+    rows_of = {**_OF_THE_STORE, **_OF_PARTITIONS}[table]
+    with counting.counting() as cost:
+        rows = list(rows_of(runtime, [TopicPartition("orders", 0), TopicPartition("orders", 1)]))
+    assert len(rows) == (2 if table == "partitions" else 0)
+    assert (cost.list, cost.get, cost.total) == (lists, gets, lists + gets), str(cost.requests())
     runtime.close()
 
 

@@ -28,8 +28,8 @@ from txlog.client.offsets import OffsetSpec, lags_ms
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session, readable
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
-from txlog.core.effects import Program
-from txlog.core.names import TopicPartition, is_reserved
+from txlog.core.effects import Gather, Program
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition, is_reserved
 from txlog.core.records import GroupValue, OffsetValue, TransactionRow, TransactionState
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import (
@@ -48,6 +48,8 @@ from txlog.protocol.expiry import ExpireResult
 from txlog.protocol.groups import GroupChange, GroupDescription
 from txlog.protocol.load import get_fresh_view, relisting
 from txlog.protocol.read import read_partition
+from txlog.protocol.requests import partitions_in_use
+from txlog.protocol.stores import check_store
 from txlog.protocol.table import state_partition
 
 STATES = get_args(TransactionState)
@@ -99,8 +101,8 @@ class Admin:
         `max_ms`, return all open transactions. `damaged` is as in `list_offsets`.
         """
         by_producer = {row.value.producer_id: row.value for row in self._transactions(damaged)}
-        names = [found.topic for found in self._runtime.list_topics(damaged)] if topic is None else [topic]
-        tps = [tp for name in names for tp in self._runtime.partitions(name, 0)]
+        topics = self._runtime.list_topics(damaged) if topic is None else [self._runtime.topic(topic, 0)]
+        tps = [TopicPartition(each.topic, number) for each in topics for number in range(each.partitions)]
         now_ms = self._runtime.clock.now_ms()
         found = []
         for tp, view in self._session.readable_views(tps, "looking for open transactions", damaged).items():
@@ -214,14 +216,7 @@ class Admin:
 
         Raises UnknownTopicOrPartitionError.
         """
-        tp = self._runtime.partition(topic, partition, 0)
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionDescription]]:
-            views, seen = yield from get_fresh_view(ctx, views, tp)
-            seen, (indexes, aborted) = yield from relisting(ctx, seen, read_partition)
-            return with_view(views, seen), PartitionDescription.of(seen, indexes, aborted)
-
-        return self._session.call(f"describing {tp}", program)
+        return describe_partition(self._session, self._runtime.partition(topic, partition, 0))
 
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
         """Move a partition's log start to `before` (None: after its last row), and return the log start.
@@ -253,8 +248,7 @@ class Admin:
         their errors are appended to the list. Raises NotAStoreError while the location is empty.
         """
         self._runtime.require_store()
-        tps = group_protocol.home_partitions(self._session.context())
-        views = self._session.readable_views(tps, "listing groups", damaged)
+        views = self._internal_views(CONSUMER_OFFSETS_TOPIC, "listing groups", damaged)
         return GroupList(self._group_infos(group_protocol.groups_of(views.values()), damaged))
 
     def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
@@ -377,8 +371,22 @@ class Admin:
 
     def _transactions(self, damaged: list[CorruptLogError] | None = None) -> tuple[TransactionRow, ...]:
         self._runtime.require_store()
-        tps = table.table_partitions(self._session.context())
-        return table.rows_of(self._session.readable_views(tps, "listing transactions", damaged).values())
+        return table.rows_of(self._internal_views(TRANSACTION_STATE_TOPIC, "listing transactions", damaged).values())
+
+    def _internal_views(
+        self, topic: str, what: str, damaged: list[CorruptLogError] | None
+    ) -> dict[TopicPartition, PartitionView]:
+        """Return fresh views of an internal topic's partitions that hold anything."""
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, list[TopicPartition]]]:
+            # An empty folder of another store is not an empty table (W47).
+            found, _ = yield Gather((partitions_in_use(topic), check_store(ctx)))
+            return views, found
+
+        found = self._session.call(what, program)
+        # Also those that held something: if such a folder is empty now, its view shows that the store has changed.
+        held = [tp for tp in self._session.views if tp.topic == topic]
+        return self._session.readable_views(sorted({*found, *held}), what, damaged)
 
     def _require_id(self, transactional_id: str) -> None:
         check_transactional_id(transactional_id)
@@ -445,6 +453,17 @@ class Admin:
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)
         lags = lags_ms(self._session, described[0].offsets, views) if times else {}
         return tuple(GroupInfo.of(group, views, lags) for group in described)
+
+
+def describe_partition(session: Session, tp: TopicPartition) -> PartitionDescription:
+    """Return what `Admin.describe_partition` returns of a partition that exists."""
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionDescription]]:
+        views, seen = yield from get_fresh_view(ctx, views, tp)
+        seen, (indexes, aborted) = yield from relisting(ctx, seen, read_partition)
+        return with_view(views, seen), PartitionDescription.of(seen, indexes, aborted)
+
+    return session.call(f"describing {tp}", program)
 
 
 def _check_states(states: Iterable[str]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txlog.client.admin import Admin
+from txlog.client.admin import Admin, describe_partition
 from txlog.client.descriptions import PartitionDescription
 from txlog.core.names import parse_rows_path
 from txlog.maintenance.history import read_history
@@ -10,6 +10,7 @@ from txlog.maintenance.history import read_history
 __all__ = [
     "Admin",
     "PartitionDescription",
+    "describe_partition",
     "parse_rows_path",
     "read_history",
 ]

@@ -45,7 +45,6 @@ from txlog.core.names import (
     TRANSACTION_STATE_TOPIC,
     SegmentName,
     TopicPartition,
-    parse_partition_folder,
     publication_path,
 )
 from txlog.core.records import (
@@ -65,7 +64,7 @@ from txlog.protocol.groups import GroupDescription, groups_of
 from txlog.protocol.load import load, refresh
 from txlog.protocol.publications import newest_number, read_chain
 from txlog.protocol.read import ReadIndex, read_indexes
-from txlog.protocol.requests import names_in
+from txlog.protocol.requests import partitions_in_use
 
 T = TypeVar("T")
 K = TypeVar("K", TopicPartition, str, "tuple[TopicPartition, SegmentName]")
@@ -213,15 +212,9 @@ class StoreMonitor:
 
     def _internal(self, seen: StoreState) -> list[TopicPartition]:
         """Return the partitions of internal topics that hold anything."""
-        found = self._each("listing internal topics", _INTERNAL, lambda topic: names_in(f"{topic}/"))
-        tps = []
-        for topic, listed in found.items():
-            if isinstance(listed, TxlogError):
-                seen.damaged.append((topic, listed))
-                continue
-            numbers = sorted(number for name in listed if (number := parse_partition_folder(name)) is not None)
-            tps += [TopicPartition(topic, number) for number in numbers]
-        return tps
+        found = self._each("listing internal topics", _INTERNAL, partitions_in_use)
+        seen.damaged += [(topic, error) for topic, error in found.items() if isinstance(error, TxlogError)]
+        return [tp for tps in found.values() if not isinstance(tps, TxlogError) for tp in tps]
 
     def _look_at_partitions(self, tps: list[TopicPartition], seen: StoreState) -> Views:
         """Return views on the fresh tail, without rows. Errors of single partitions are added to `seen.damaged`."""

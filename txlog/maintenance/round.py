@@ -27,7 +27,7 @@ from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import PartitionView, Views
-from txlog.protocol.requests import names_in
+from txlog.protocol.requests import partitions_in_use
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer
@@ -185,8 +185,7 @@ class Round:
     def internal(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of an internal topic that are not empty. Costs one LIST."""
         if topic not in self._internal:
-            numbers = [names.parse_partition_folder(name) for name in self.runtime.run(names_in(f"{topic}/"))]
-            self._internal[topic] = [TopicPartition(topic, n) for n in sorted(n for n in numbers if n is not None)]
+            self._internal[topic] = self.runtime.run(partitions_in_use(topic))
         return self._internal[topic]
 
     def over_table(self, topic: str, step: Step, what: str, sweep: Callable[..., Program[tuple[Views, T]]]) -> list[T]:

@@ -261,14 +261,9 @@ def leave_group(ctx: Context, views: Views, group: str, generation: int, member_
 
 def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupDescription, ...]]]:
     """Return every group that has a member or an offset, read fresh, by name."""
-    tps = home_partitions(ctx)
+    tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
     views = yield from gather_fresh_views(ctx, views, tps)
     return views, groups_of([views[tp] for tp in tps])
-
-
-def home_partitions(ctx: Context) -> list[TopicPartition]:
-    """Return the partitions that hold the groups."""
-    return [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
 
 
 def groups_of(views: Iterable[PartitionView]) -> tuple[GroupDescription, ...]:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.effects import Delete, Gather, Get, List, Modified, Now, Program, Size, StoreNow
+from txlog.core.names import TopicPartition, parse_partition_folder
 
 T = TypeVar("T")
 
@@ -40,6 +41,16 @@ def modified(path: str) -> Program[int | None]:
 def names_in(folder: str) -> Program[tuple[str, ...]]:
     found: tuple[str, ...] = yield List(folder)
     return found
+
+
+def partitions_in_use(topic: str) -> Program[list[TopicPartition]]:
+    """Return the partitions of a topic whose folders hold anything. Costs one LIST.
+
+    Of the many partitions of an internal topic a small store uses few, and opening an empty one costs a LIST, too.
+    """
+    listed = yield from names_in(f"{topic}/")
+    numbers = sorted(number for name in listed if (number := parse_partition_folder(name)) is not None)
+    return [TopicPartition(topic, number) for number in numbers]
 
 
 def store_now() -> Program[int]:

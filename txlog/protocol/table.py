@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from txlog.core import names
 from txlog.core.append_rules import BatchDraft, Refuse, next_record
 from txlog.core.effects import NewId, Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -160,15 +159,10 @@ def list_transactions(
     ctx: Context, views: Views, partitions: Collection[int] | None = None
 ) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
     """Return every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
-    tps = table_partitions(ctx, partitions)
+    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
+    tps = [TopicPartition(TRANSACTION_STATE_TOPIC, number) for number in numbers]
     views = yield from gather_fresh_views(ctx, views, tps)
     return views, rows_of([views[tp] for tp in tps])
-
-
-def table_partitions(ctx: Context, partitions: Collection[int] | None = None) -> list[TopicPartition]:
-    """Return the partitions of the table, or those of them with these numbers."""
-    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
-    return [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
 
 
 def rows_of(views: Iterable[PartitionView]) -> tuple[TransactionRow, ...]:

@@ -3,6 +3,16 @@
 `metadata_schemas` has the columns. Each query reads the present state, consistent for each partition but not over all
 of them. `subscribe`, `subscribePattern` or `assign` choose topics in the tables that have rows for partitions. Without
 them all topics except the internal ones are shown.
+
+`StoreMonitor` of `txlog.inspection`, which the exporter, `txlog top` and the page share, does not serve these tables. It
+looks at each topic and partition of the store, and each table needs less.
+
+* `transactions`, `consumer_groups` and `history` need one internal topic, or the journal. Groups also need the
+  partitions that they have offsets of.
+* `partitions`, `segments`, `aborted` and `files` are read by several tasks at once. A monitor in each task would look at
+  the whole store again. It also drops the rows of commit records, whose size counts in `bytes`.
+
+They share the parts that the monitor consists of: `partitions_in_use`, `read_partition`, and the walk over batches.
 """
 
 from __future__ import annotations
@@ -23,7 +33,7 @@ from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_
 from txlog import engine
 from txlog.engine import FilePiece, Runtime, TopicPartition
 from txlog.engine.schemas import SchemaField
-from txlog.engine.tables import Admin, PartitionDescription, parse_rows_path, read_history
+from txlog.engine.tables import Admin, PartitionDescription, describe_partition, parse_rows_path, read_history
 from txlog.errors import SchemaMismatchError
 from txlog.text import nearest
 
@@ -248,8 +258,11 @@ def _known(number: int) -> int | None:
 
 
 def _descriptions(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[PartitionDescription]:
-    admin = Admin(runtime)
-    return (admin.describe_partition(tp.topic, tp.partition) for tp in wanted)
+    session = engine.read_session(runtime)
+    for tp in wanted:
+        # The task has just opened the store, so the first look at each topic is fresh, and the next ones cost nothing.
+        yield describe_partition(session, runtime.partition(tp.topic, tp.partition))
+        session.forget([tp])
 
 
 def _statistics(found: Mapping[str, tuple[Any, Any, int]], fields: Mapping[str, SchemaField]) -> list[tuple[str, Any]]:
