@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import textwrap
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
 
-from pyspark_txlog.option_table import render_markdown
+from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS, Call, Option
 from txlog.config import SCOPE_DOCS, SCOPES, ConfigKey, keys_of
 from txlog.storage.backends import BACKENDS
 
@@ -61,7 +63,44 @@ def with_options(page: str) -> str:
     _, closed, after = rest.partition(END)
     if not found or not closed:
         raise ValueError(f"docs/kafka.md has no {START.strip()} and {END.strip()}")
-    return f"{before}{START}\n{render_markdown()}\n{END}{after}"
+    return f"{before}{START}\n{render_options()}\n{END}{after}"
+
+
+def render_options() -> str:
+    """Return both tables as Markdown, the part of docs/kafka.md between the two markers."""
+    lines = ["### Options of Spark's Kafka source and sink", ""]
+    lines += ['| Spark\'s Kafka | where | in `format("txlog")` |', "|---|---|---|"]
+    rows = [(one.name, _side_of(one.calls), one.kafka) for one in OPTIONS if one.kafka is not None]
+    rows += [(one.name, one.side, one.here) for one in KAFKA_OPTIONS]
+    lines += [
+        f"| `{name}` | {where} | {_cell(here)} |" for name, where, here in sorted(rows, key=lambda row: row[0].lower())
+    ]
+    lines += ["", '### All options of `format("txlog")`', ""]
+    lines += ["| option | calls | default | range | |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{option.name}` | {_calls_of(option.calls)} | {_default_of(option)} | {_cell(option.value.range)} | "
+        f"{_cell(option.doc)} |"
+        for option in OPTIONS
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _side_of(calls: Sequence[Call]) -> str:
+    return "source" if set(calls) <= {"read", "readStream"} else "sink"
+
+
+def _calls_of(calls: Sequence[Call]) -> str:
+    return "all" if set(calls) == set(get_args(Call)) else ", ".join(calls)
+
+
+def _default_of(option: Option[Any]) -> str:
+    if option.stream is not None:
+        return f"{option.default}; in a stream: {option.stream[0]}"
+    return f"`{option.default}`" if option.default else option.otherwise
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def lowest_versions() -> str:

@@ -100,24 +100,6 @@ def kafka_option(name: str) -> KafkaOption | None:
     return next((one for one in KAFKA_OPTIONS if fnmatchcase(name.lower(), one.name.lower())), None)
 
 
-def render_markdown() -> str:
-    """Return both tables as Markdown, the part of docs/kafka.md between the two markers."""
-    lines = ["### Options of Spark's Kafka source and sink", ""]
-    lines += ['| Spark\'s Kafka | where | in `format("txlog")` |', "|---|---|---|"]
-    rows = [(one.name, _side(one.calls), one.kafka) for one in OPTIONS if one.kafka is not None]
-    rows += [(one.name, one.side, one.here) for one in KAFKA_OPTIONS]
-    lines += [
-        f"| `{name}` | {where} | {_cell(here)} |" for name, where, here in sorted(rows, key=lambda row: row[0].lower())
-    ]
-    lines += ["", '### All options of `format("txlog")`', ""]
-    lines += ["| option | calls | default | range | |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{option.name}` | {_calls(option.calls)} | {_default(option)} | {_cell(option.value.range)} | {_cell(option.doc)} |"
-        for option in OPTIONS
-    ]
-    return "\n".join(lines) + "\n"
-
-
 # -- the tables -------------------------------------------------------------------------------------------------------
 
 _READ: tuple[Call, ...] = ("read",)
@@ -420,21 +402,3 @@ _KAFKA: Mapping[Side, Mapping[str, str]] = {
 KAFKA_OPTIONS: tuple[KafkaOption, ...] = tuple(
     KafkaOption(name, side, here) for side, options in _KAFKA.items() for name, here in options.items()
 )
-
-
-def _side(calls: tuple[Call, ...]) -> str:
-    return "source" if set(calls) <= set(_READS) else "sink"
-
-
-def _calls(calls: tuple[Call, ...]) -> str:
-    return "all" if calls == _ALL else ", ".join(calls)
-
-
-def _default(option: Option[Any]) -> str:
-    if option.stream is not None:
-        return f"{option.default}; in a stream: {option.stream[0]}"
-    return f"`{option.default}`" if option.default else option.otherwise
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
