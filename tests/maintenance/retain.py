@@ -6,10 +6,11 @@ from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.maintenance.partition_loop import results
-from txlog.maintenance.retention import Retained, policy_of, retain_partitions
+from txlog.maintenance.retention import policy_of, retain_partitions
+from txlog.protocol.retention import RetentionPlan
 
 
-def retain(store: Store, tp: TopicPartition, *, dry_run: bool = False) -> Retained | None:
+def retain(store: Store, tp: TopicPartition, *, dry_run: bool = False) -> RetentionPlan | None:
     """Return what retention removed, or would remove; None if nothing."""
     policy = policy_of(store.runtime, tp.topic)
     if policy is None:

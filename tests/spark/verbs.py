@@ -21,8 +21,9 @@ from txlog.maintenance.compact import Compacted, compact_partitions
 from txlog.maintenance.history import record
 from txlog.maintenance.merge import Merged, merge_partitions
 from txlog.maintenance.partition_loop import gather
-from txlog.maintenance.retention import Retained, policy_of, retain_partitions
+from txlog.maintenance.retention import policy_of, retain_partitions
 from txlog.maintenance.vacuum import VacuumReport, vacuum
+from txlog.protocol.retention import RetentionPlan
 
 D = TypeVar("D")
 Made = tuple[list[D], list[TxlogError]]
@@ -51,7 +52,7 @@ def compact(spark: SparkSession, store: Store, policies: Mapping[TopicPartition,
 
 def retain(
     spark: SparkSession, store: Store, partitions: Iterable[TopicPartition], *, dry_run: bool = False
-) -> Made[Retained]:
+) -> Made[RetentionPlan]:
     policies = {tp: policy for tp in partitions if (policy := policy_of(store.runtime, tp.topic)) is not None}
     session = read_session(store.runtime)
     return gather(retain_partitions(session, policies, on_spark(spark, store), dry_run=dry_run))

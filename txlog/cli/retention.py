@@ -14,7 +14,7 @@ from txlog.core.retention import ACTIVE
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.maintenance.retention import Retained
+    from txlog.protocol.retention import RetentionPlan
 
 
 def retention(
@@ -43,7 +43,7 @@ def retention(
     raise_first(failed)
 
 
-def retention_document(retained: Retained, *, executed: bool) -> RetentionDocument:
+def retention_document(retained: RetentionPlan, *, executed: bool) -> RetentionDocument:
     """Return what was removed from one partition."""
     sources = (retained, retained.topic_partition)
     return document_of(RetentionDocument, *sources, executed=executed, held_until=retained.held_until_ms)

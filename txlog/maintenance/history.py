@@ -25,10 +25,10 @@ from txlog.logs import log
 from txlog.maintenance.compact import Compacted
 from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
-from txlog.maintenance.retention import Retained
 from txlog.protocol import history as protocol
+from txlog.protocol.retention import RetentionPlan
 
-D = TypeVar("D", bound=Merged | Retained | None)
+D = TypeVar("D", bound=Merged | RetentionPlan | None)
 
 StepOutcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
 
@@ -105,14 +105,14 @@ class Recorder:
         )
         self._began_at = now_ms
 
-    def add_outcome(self, tp: TopicPartition, outcome: Merged | Retained | TxlogError | None) -> None:
+    def add_outcome(self, tp: TopicPartition, outcome: Merged | RetentionPlan | TxlogError | None) -> None:
         """Record what a verb did to a partition. What it left alone is not recorded."""
         match outcome:
             case TxlogError():
                 self.add(tp, "failed", message=str(outcome))
             case Merged():
                 self.add_merged(outcome)
-            case Retained() if outcome.moves:
+            case RetentionPlan() if outcome.moves:
                 self.add_retained(outcome)
 
     def follow(self, outcomes: Iterable[Outcome[D]]) -> Iterator[Outcome[D]]:
@@ -137,7 +137,7 @@ class Recorder:
             bytes_written=merged.bytes,
         )
 
-    def add_retained(self, retained: Retained) -> None:
+    def add_retained(self, retained: RetentionPlan) -> None:
         """Record what retention removed."""
         self.add(
             retained.topic_partition,

@@ -8,7 +8,6 @@ holds back rows that it has not read, as long as the group is alive. See PROTOCO
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from txlog.client.runtime import Runtime
@@ -19,33 +18,6 @@ from txlog.errors import InvalidRequestError
 from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan, plan_retention
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retained:
-    """What retention removed from one partition, or would remove."""
-
-    topic_partition: TopicPartition
-    log_start_before: int
-    log_start_after: int
-    segments: int
-    """Sealed segments and runs that the move put below the log start."""
-    rows: int
-    bytes: int
-    """Size of their files."""
-    setting: str
-    """`retention.ms` or `retention.bytes`, whichever caused the move. Empty if nothing was removed."""
-    held_by: str | None
-    """A consumer group that holds further rows back."""
-    held_until_ms: int | None
-    """When the hold ends, if the group commits nothing more."""
-    active_rows: int
-    """Further rows beyond the limits, which stay because they are in the active segment."""
-
-    @property
-    def moves(self) -> bool:
-        """Return whether anything was removed. If not, a group holds all of it, or it is in the active segment."""
-        return self.log_start_after > self.log_start_before
 
 
 def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
@@ -79,14 +51,14 @@ def retain_partitions(
     workers: Workers | None = None,
     *,
     dry_run: bool,
-) -> Iterator[Outcome[Retained | None]]:
+) -> Iterator[Outcome[RetentionPlan | None]]:
     """Move the log start of each partition to where its policy wants it, one partition for each task.
 
-    Yield what was removed, is held or is in the active segment, and None if there is nothing of this. See
-    `over_partitions` for the rest.
+    Yield the plan, which names what was removed, is held or is in the active segment. Yield None if there is nothing of
+    this. See `over_partitions` for the rest.
     """
 
-    def plan(tp: TopicPartition) -> list[Task[TopicPartition, Retained | None]]:
+    def plan(tp: TopicPartition) -> list[Task[TopicPartition, RetentionPlan | None]]:
         # Planning and moving are one task: both are small requests, and together they need no copy.
         return [Task(subject=tp, title=f"txlog retention: {tp}", work=partial(_retain, tp, policies[tp], dry_run))]
 
@@ -95,12 +67,12 @@ def retain_partitions(
 
 def _retain(
     tp: TopicPartition, policy: RetentionPolicy, dry_run: bool, session: Session, progress: Progress | None
-) -> Retained | None:
+) -> RetentionPlan | None:
     """Do one task. Raises ClockSkewError, and what reading and appending raise."""
     plan = plan_partition(session, tp, policy)
     if plan.moves and not dry_run:
         apply_partition(session, plan)
-    return retained_of(plan) if plan.moves or plan.hold is not None or plan.active_rows else None
+    return plan if plan.moves or plan.hold is not None or plan.active_rows else None
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy) -> RetentionPlan:
@@ -115,19 +87,3 @@ def apply_partition(session: Session, plan: RetentionPlan) -> int:
     """
     session.runtime.ensure_writable()
     return session.call("moving the log start", lambda ctx, views: apply_plan(ctx, views, plan))
-
-
-def retained_of(plan: RetentionPlan) -> Retained:
-    """Return a plan as figures."""
-    return Retained(
-        topic_partition=plan.topic_partition,
-        log_start_before=plan.log_start_before,
-        log_start_after=plan.log_start_after,
-        segments=len(plan.gone),
-        rows=sum(each.rows for each in plan.gone),
-        bytes=sum(each.bytes for each in plan.gone),
-        setting="" if not plan.moves else "retention.ms" if plan.by_time else "retention.bytes",
-        held_by=None if plan.hold is None else plan.hold.group,
-        held_until_ms=None if plan.hold is None or plan.hold.until_ms == 2**63 - 1 else plan.hold.until_ms,
-        active_rows=plan.active_rows,
-    )

@@ -19,14 +19,14 @@ from txlog.maintenance.compact import Compacted, compact_partitions, compaction_
 from txlog.maintenance.merge import Merged, merge_partitions
 from txlog.maintenance.partition_loop import Outcome
 from txlog.maintenance.publish import publish_topics
-from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_from, retained_of
+from txlog.maintenance.retention import apply_partition, plan_partition, policy_from
 from txlog.maintenance.round import Round, Step, candidates_of
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, Views
 from txlog.protocol.expiry import expire, expire_producers, idle_producers
 from txlog.protocol.groups import expire_groups
-from txlog.protocol.retention import RetentionPolicy
+from txlog.protocol.retention import RetentionPlan, RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
 from txlog.publication.publish import formats_of
 from txlog.text import bytes_text, count_text, duration_text, time_text
@@ -277,7 +277,7 @@ def _retire(a_round: Round, step: Step, *, after_compaction: bool) -> None:
                         step.leave("the topic's settings changed; the next round goes by them", tp)
                         continue
                     apply_partition(a_round.session, plan)
-                    _tell_retained(a_round, step, retained_of(plan))
+                    _tell_retained(a_round, step, plan)
                 elif plan.hold is not None:
                     step.leave(f"rows that would go are held for consumer group {plan.hold.group!r}", tp)
                 if plan.active_rows:
@@ -304,7 +304,7 @@ def _retention_now(a_round: Round, topic: TopicMetadata, after_compaction: bool)
     return replace(policy, retention_bytes=-1) if policy.retention_ms >= 0 else None
 
 
-def _tell_retained(a_round: Round, step: Step, gone: Retained) -> None:
+def _tell_retained(a_round: Round, step: Step, gone: RetentionPlan) -> None:
     a_round.history.add_retained(gone)
     step.did(
         f"moved the log start from {gone.log_start_before} to {gone.log_start_after}, by {gone.setting}: "

@@ -58,7 +58,36 @@ class RetentionPlan:
 
     @property
     def moves(self) -> bool:
+        """Whether anything is removed. If not, a group holds all of it, or it is in the active segment."""
         return self.log_start_after > self.log_start_before
+
+    @property
+    def segments(self) -> int:
+        return len(self.gone)
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.gone)
+
+    @property
+    def bytes(self) -> int:
+        """Size of their files."""
+        return sum(each.bytes for each in self.gone)
+
+    @property
+    def setting(self) -> str:
+        """`retention.ms` or `retention.bytes`, whichever requires the move. Empty if nothing is removed."""
+        return "" if not self.moves else "retention.ms" if self.by_time else "retention.bytes"
+
+    @property
+    def held_by(self) -> str | None:
+        """A consumer group that holds further rows back."""
+        return None if self.hold is None else self.hold.group
+
+    @property
+    def held_until_ms(self) -> int | None:
+        """When the hold ends, if the group commits nothing more."""
+        return None if self.hold is None or self.hold.until_ms == 2**63 - 1 else self.hold.until_ms
 
 
 def plan_retention(
