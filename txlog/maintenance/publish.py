@@ -17,7 +17,7 @@ from txlog.core.records import CommitRecord, TopicMetadata
 from txlog.errors import StoreChangedError, TxlogError
 from txlog.maintenance.merge import merge_partitions
 from txlog.maintenance.partition_loop import gather
-from txlog.maintenance.workers import Progress, Workers
+from txlog.maintenance.workers import Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.publications import end_tails
 from txlog.publication.known import Known
@@ -32,7 +32,6 @@ def publish_topics(
     session: Session,
     topics: Iterable[TopicMetadata],
     workers: Workers | None = None,
-    progress: Progress | None = None,
     known: Known | None = None,
 ) -> Iterator[Outcome]:
     """Bring the tables of each topic up to date. An error of one topic does not stop the others.
@@ -43,7 +42,7 @@ def publish_topics(
     for topic in topics:
         held = set(session.views)
         try:
-            outcome: Published | TxlogError = _publish(session, topic, workers, progress, known)
+            outcome: Published | TxlogError = _publish(session, topic, workers, known)
         except StoreChangedError:
             raise
         except TxlogError as error:
@@ -71,17 +70,15 @@ def _unexpected(topic: str, error: Exception) -> TxlogError:
     return made
 
 
-def _publish(
-    session: Session, topic: TopicMetadata, workers: Workers | None, progress: Progress | None, known: Known
-) -> Published:
+def _publish(session: Session, topic: TopicMetadata, workers: Workers | None, known: Known) -> Published:
     made = publish_topic(session, topic, known)
     if not made.must_rewrite:
         return made
-    _rewrite(session, made, workers, progress)
+    _rewrite(session, made, workers)
     return publish_topic(session, topic, known, copies=True)
 
 
-def _rewrite(session: Session, made: Published, workers: Workers | None, progress: Progress | None) -> None:
+def _rewrite(session: Session, made: Published, workers: Workers | None) -> None:
     """Merge the segments of the files that other formats would misread, each by itself."""
     paths = frozenset(each.path for each in made.must_rewrite)
     partitions = sorted({each.topic_partition for each in made.must_rewrite})
@@ -96,6 +93,6 @@ def _rewrite(session: Session, made: Published, workers: Workers | None, progres
     session.call("sealing", program)
     session.forget(partitions)
     policy = MergePolicy(max_inputs=1, rewrite=paths)
-    _, failed = gather(merge_partitions(session, partitions, policy, workers=workers, progress=progress))
+    _, failed = gather(merge_partitions(session, partitions, policy, workers=workers))
     if failed:
         raise failed[0]
