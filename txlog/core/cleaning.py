@@ -25,6 +25,7 @@ from txlog.core.records import (
     Clean,
     CleanedRun,
     Compaction,
+    DataFile,
     IndexedFile,
     IndexEntry,
     SegmentIndex,
@@ -80,6 +81,11 @@ class MergePolicy:
     limit."""
     rewrite: frozenset[str] = frozenset()
     """Paths of files that are rewritten whatever their size: other formats would misread them."""
+
+
+def count_small(files: Iterable[DataFile]) -> int:
+    """Return how many files have less than half the size that a merge aims at by default."""
+    return sum(file.bytes * 2 < DEFAULT_TARGET_BYTES for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from txlog.core.cleaning import count_small
 from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.transactions import IDLE, is_timed_out
-from txlog.inspection.look import StoreState, aborted_in_tail, count_small, rows_end
+from txlog.inspection.look import StoreState, aborted_in_tail, rows_end
 from txlog.metrics.registry import Labels
 
 Gauges: TypeAlias = dict[str, dict[Labels, float]]

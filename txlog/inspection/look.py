@@ -37,7 +37,7 @@ from typing import TypeAlias, TypeVar
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.ages import ClockReading
-from txlog.core.cleaning import DEFAULT_TARGET_BYTES
+from txlog.core.cleaning import count_small
 from txlog.core.effects import Get, Program, ReadClocks, gathered
 from txlog.core.fates import LogBatch, walk_batches
 from txlog.core.names import (
@@ -50,7 +50,6 @@ from txlog.core.names import (
 from txlog.core.records import (
     AbortedTxn,
     CleanupRun,
-    DataFile,
     Publication,
     TopicMetadata,
     TransactionRow,
@@ -339,11 +338,6 @@ class StoreMonitor:
 def rows_end(batches: Iterable[LogBatch]) -> int:
     """Return the end of the last of these batches that has committed rows; -1 if there is none."""
     return max((each.end_offset for each in batches if each.fate == "committed" and each.entry.records), default=-1)
-
-
-def count_small(files: Iterable[DataFile]) -> int:
-    """Return how many files have less than half the size that a merge aims at, as `measure_partition` counts them."""
-    return sum(file.bytes * 2 < DEFAULT_TARGET_BYTES for file in files)
 
 
 def aborted_in_tail(view: PartitionView) -> list[AbortedTxn]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from txlog.client.session import Session
-from txlog.core.cleaning import MergePolicy, choose_merges
+from txlog.core.cleaning import MergePolicy, choose_merges, count_small
 from txlog.core.effects import List, Program
 from txlog.core.fates import walk_batches
 from txlog.core.names import TopicPartition
@@ -48,23 +48,21 @@ class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
     """... with this many bytes in all."""
 
 
-def measure_partition(session: Session, tp: TopicPartition, policy: MergePolicy | None = None) -> PartitionSize:
-    """Measure one partition, and what `policy` would merge. Costs one GET for each segment, and two LISTs."""
+def measure_partition(session: Session, tp: TopicPartition) -> PartitionSize:
+    """Measure one partition, and what a merge would do now. Costs one GET for each segment, and two LISTs."""
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionSize]]:
         views, view = yield from get_fresh_view(ctx, views, tp)
         view, (indexes, aborted) = yield from relisting(ctx, view, read_partition)
         listed: Sequence[str] = yield List(tp.folder)
         rows: Sequence[str] = yield List(f"{tp.folder}rows/")
-        size = _measured(view, indexes, aborted, len(listed) + len(rows), policy or MergePolicy())
+        size = _measured(view, indexes, aborted, len(listed) + len(rows))
         return with_view(views, view), size
 
     return session.call(f"measuring {tp}", program)
 
 
-def _measured(
-    view: PartitionView, indexes: ReadIndexes, aborted: Sequence[AbortedTxn], objects: int, policy: MergePolicy
-) -> PartitionSize:
+def _measured(view: PartitionView, indexes: ReadIndexes, aborted: Sequence[AbortedTxn], objects: int) -> PartitionSize:
     tp, state = view.topic_partition, view.state
     walk = [name for name in view.walk if name in indexes]
     tail = [stored.record for stored in view.tail]
@@ -81,7 +79,7 @@ def _measured(
         {name: indexes[name].index for name in walk},
         log_start_offset=state.log_start_offset,
         last_stable_offset=state.last_stable_offset,
-        policy=policy,
+        policy=MergePolicy(),
     )
     merged = {file.path: file for group in groups for name in group for file in indexes[name].index.files}
     return PartitionSize(
@@ -92,7 +90,7 @@ def _measured(
         tail_batches=len(tail),
         files=len(files),
         bytes=sum(file.bytes for file in files.values()) + inline_bytes,
-        small_files=sum(file.bytes * 2 < policy.target_bytes for file in files.values()),
+        small_files=count_small(files.values()),
         rows=sum(batch.entry.records for batch in batches),
         aborted_rows=sum(batch.entry.records for batch in batches if batch.fate == "aborted"),
         merge_runs=len(groups),
