@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from conf.site.markdown import escape
 from txlog.inspection import look
-from txlog.metrics.table import METRICS, SECONDS, SOURCES, Metric
+from txlog.metrics.table import METRICS, SECONDS, Metric, Source
+
+SOURCES: Mapping[Source, str] = {
+    "process": (
+        "Every process that opens a store after `txlog.metrics.enable()`: producers, consumers, jobs, Spark's tasks."
+    ),
+    "maintain": "`txlog maintain`, about its own rounds.",
+    "store": "`txlog exporter`, about the whole store.",
+    "exporter": "`txlog exporter`, about its own looks at the store.",
+    "spark": "Spark's driver, about the streaming queries of a session with `pyspark_txlog.ProgressMetrics`.",
+}
+"""The sources, in their order on the page, and what each of them is."""
 
 _TITLES = {
     "process": "Metrics of a process",

@@ -14,16 +14,6 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Source: TypeAlias = Literal["process", "maintain", "store", "exporter", "spark"]
 
-SOURCES: dict[Source, str] = {
-    "process": (
-        "Every process that opens a store after `txlog.metrics.enable()`: producers, consumers, jobs, Spark's tasks."
-    ),
-    "maintain": "`txlog maintain`, about its own rounds.",
-    "store": "`txlog exporter`, about the whole store.",
-    "exporter": "`txlog exporter`, about its own looks at the store.",
-    "spark": "Spark's driver, about the streaming queries of a session with `pyspark_txlog.ProgressMetrics`.",
-}
-
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the buckets of every histogram."""
 
