@@ -46,7 +46,7 @@ def names_in(folder: str) -> Program[tuple[str, ...]]:
 def partitions_in_use(topic: str) -> Program[list[TopicPartition]]:
     """Return the partitions of a topic whose folders hold anything. Costs one LIST.
 
-    Of the many partitions of an internal topic a small store uses few, and opening an empty one costs a LIST, too.
+    An internal topic has many partitions. A small store uses few of them, and to open an empty one costs a LIST, too.
     """
     listed = yield from names_in(f"{topic}/")
     numbers = sorted(number for name in listed if (number := parse_partition_folder(name)) is not None)
