@@ -30,8 +30,10 @@ Side: TypeAlias = Literal["source", "sink", "both"]
 SAME = "the same"
 """The value of `Option.kafka` if nothing differs."""
 CATALOG_HINT = (
-    "Tables of Spark's catalog (CREATE TABLE ... USING txlog, saveAsTable) are not supported: Spark drops their options. hint: use "
-    "CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), TxLog.create_views(), or .save(path)"
+    "Tables of Spark's catalog (CREATE TABLE ... USING txlog, saveAsTable) are not supported: "
+    "Spark drops their options. "
+    "hint: use CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), "
+    "TxLog.create_views(), or .save(path)"
 )
 
 
@@ -135,7 +137,8 @@ PATH = Always(
     _ALL,
     values.STORE,
     missing=f"where is the store? Name its folder or URL in .{{}}(...). {CATALOG_HINT}",
-    doc="The folder or URL of the store; `load`, `save` and `start` set it. A store in memory is not supported, because other processes cannot see it.",
+    doc="The folder or URL of the store; `load`, `save` and `start` set it. A store in memory is not supported, "
+    "because other processes cannot see it.",
     native="the TxLog names the store",
 )
 STORAGE_OPTIONS = Always(
@@ -175,7 +178,8 @@ STARTING_OFFSETS = Always(
     default="earliest",
     stream=("latest", values.offsets("latest", "earliest", "committed")),
     overridden_by=("startingTimestamp", "startingOffsetsByTimestamp"),
-    doc="Where to begin. JSON must name each partition. `committed` is the committed offset of the consumer group `group.id`. A stream with a checkpoint ignores this option and continues at the checkpoint.",
+    doc="Where to begin. JSON must name each partition. `committed` is the committed offset of the consumer group "
+    "`group.id`. A stream with a checkpoint ignores this option and continues at the checkpoint.",
     kafka="the same, and `committed`",
 )
 STARTING_TIMESTAMP = Option(
@@ -207,7 +211,8 @@ ENDING_OFFSETS = Always(
     values.ENDS,
     default="latest",
     overridden_by=("endingTimestamp", "endingOffsetsByTimestamp"),
-    doc="Where to end; this offset itself is not read. With read_committed, the read ends at the last stable offset or earlier.",
+    doc="Where to end; this offset itself is not read. With read_committed, the read ends at the last "
+    "stable offset or earlier.",
     kafka=SAME,
 )
 ENDING_TIMESTAMP = Option(
@@ -228,18 +233,21 @@ ENDING_OFFSETS_BY_TIMESTAMP = Option(
 GROUP_ID: Option[str] = _setting(
     "group.id",
     _READS,
-    doc="The consumer group for `startingOffsets=committed`. A stream also commits its progress for this group after each batch.",
+    doc="The consumer group for `startingOffsets=committed`. A stream also commits its progress for "
+    "this group after each batch.",
 )
 ALLOW_MIXED_GROUPS: Option[bool] = _setting(
     "allow.mixed.groups",
     _STREAMS,
-    doc="Whether the query may commit offsets of a group whose members share partitions. They read the same rows as the query.",
+    doc="Whether the query may commit offsets of a group whose members share partitions. They read "
+    "the same rows as the query.",
 )
 AUTO_OFFSET_RESET: Option[str] = _setting(
     "auto.offset.reset",
     _READS,
     otherwise="the client's setting of that name, else `none`",
-    doc="With `startingOffsets=committed`: where to begin in a partition for which the group has no offset. `none` raises an error.",
+    doc="With `startingOffsets=committed`: where to begin in a partition for which the group has no "
+    "offset. `none` raises an error.",
 )
 ISOLATION_LEVEL: Option[str] = _setting(
     "isolation.level", _READS, doc="Whether rows of open and aborted transactions are hidden."
@@ -249,13 +257,15 @@ COLUMNS = Option(
     _READS,
     values.COLUMNS,
     otherwise="`*`, all columns of the topic",
-    doc="The columns to read, in that order. `*` means all columns of the topic. `_topic`, `_partition`, `_offset`, `_timestamp` are read only if they are named.",
+    doc="The columns to read, in that order. `*` means all columns of the topic. `_topic`, `_partition`, `_offset`, "
+    "`_timestamp` are read only if they are named.",
 )
 WHERE = Option(
     "where",
     _READS,
     values.CONDITION,
-    doc="Returns only rows for which the condition is true. It does not open files that cannot match by their statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
+    doc="Returns only rows for which the condition is true. It does not open files that cannot match by their "
+    "statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
 )
 METADATA = Option(
     "metadata",
@@ -269,7 +279,8 @@ FAIL_ON_DATA_LOSS = Always(
     _READS,
     values.BOOLEAN,
     default="true",
-    doc="If offsets were removed before the query read them: true raises an error; false continues after them and reports how many were lost.",
+    doc="If offsets were removed before the query read them: true raises an error; false continues after them and "
+    "reports how many were lost.",
     kafka="the same; lost offsets are counted",
 )
 MIN_PARTITIONS = Option(
@@ -284,7 +295,8 @@ MAX_OFFSETS_PER_TRIGGER = Option(
     "maxOffsetsPerTrigger",
     _STREAM,
     values.integer(1),
-    doc="The maximum number of offsets in a micro-batch, over all partitions, in proportion to what each has. It may cut a transaction.",
+    doc="The maximum number of offsets in a micro-batch, over all partitions, in proportion to what each has. "
+    "It may cut a transaction.",
     kafka=SAME,
 )
 MIN_OFFSETS_PER_TRIGGER = Option(
@@ -313,14 +325,16 @@ TOPIC = Option(
     values.TOPIC,
     otherwise="for each row: its column `topic`",
     doc="The topic of all rows. Without this option, the column `topic` of each row names its topic.",
-    kafka="the same, but the topic must exist. If both the option and a column `topic` are given, the write fails, unless the topic has such a column. So no column is dropped silently",
+    kafka="the same, but the topic must exist. If both the option and a column `topic` are given, the write fails, "
+    "unless the topic has such a column. So no column is dropped silently",
 )
 KEY = Option(
     "key",
     _WRITES,
     values.COLUMNS,
     otherwise="the topic's `key.columns`",
-    doc="The columns whose hash chooses the partition, computed as in Kafka's default partitioner. A column `partition` overrides it.",
+    doc="The columns whose hash chooses the partition, computed as in Kafka's default partitioner. A column "
+    "`partition` overrides it.",
 )
 TRANSACTIONAL_ID: Option[str] = _setting(
     "transactional.id",
@@ -332,7 +346,8 @@ TXN_VERSION = Option(
     "txn.version",
     _WRITE,
     values.integer(0),
-    doc="The number of the transaction. If it is not above the last one committed under `transactional.id`, the write is skipped. A stream uses its batch number.",
+    doc="The number of the transaction. If it is not above the last one committed under `transactional.id`, the "
+    "write is skipped. A stream uses its batch number.",
 )
 TRANSACTION_TIMEOUT_MS: Option[int] = _setting(
     "transaction.timeout.ms",
@@ -350,16 +365,18 @@ MERGE_SCHEMA = Always(
     _WRITES,
     values.BOOLEAN,
     default="false",
-    doc="Adds the frame's columns that the topic lacks, as nullable ones at its end, before the first row is written. They stay if the write fails. "
-    "Needs the option `topic`.",
+    doc="Adds the frame's columns that the topic lacks, as nullable ones at its end, before the first row is "
+    "written. They stay if the write fails. Needs the option `topic`.",
 )
 CHECKPOINT_LOCATION = Always(
     "checkpointLocation",
     _SINK,
     values.FOLDER,
-    missing="where is the query's checkpoint? Name it in .option('checkpointLocation', …): Spark does not pass spark.sql.streaming.checkpointLocation "
-    "to a Python sink, and without a checkpoint txlog cannot detect repeated micro-batches",
-    doc="Spark's checkpoint of the query. Set it as an option, because Spark does not pass its session-wide default to a Python sink.",
+    missing="where is the query's checkpoint? Name it in .option('checkpointLocation', …): Spark does not pass "
+    "spark.sql.streaming.checkpointLocation to a Python sink, and without a checkpoint txlog cannot "
+    "detect repeated micro-batches",
+    doc="Spark's checkpoint of the query. Set it as an option, because Spark does not pass its session-wide "
+    "default to a Python sink.",
     kafka="the same, but it must be an option of the query",
 )
 COMMIT_SOURCE_OFFSETS = Always(
@@ -367,8 +384,8 @@ COMMIT_SOURCE_OFFSETS = Always(
     _SINK,
     values.BOOLEAN,
     default="true",
-    doc="Whether each micro-batch's transaction includes the sources' offsets. Use false for a checkpoint that only Spark can read. False is refused "
-    "if the id has committed offsets.",
+    doc="Whether each micro-batch's transaction includes the sources' offsets. Use false for a checkpoint that only "
+    "Spark can read. False is refused if the id has committed offsets.",
 )
 QUERY_NAME = Option(
     "queryName", _SINK, values.TEXT, doc="The name that `queryName(...)` sets. Only Spark uses it.", kafka=SAME
@@ -380,10 +397,12 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _KAFKA: Mapping[Side, Mapping[str, str]] = {
     "source": {
         "kafka.isolation.level": "`isolation.level`; its default is read_committed, while Kafka's default is read_uncommitted",
-        "kafka.group.id": "`group.id`; two queries of one group do not divide the partitions between them, as in Spark's Kafka source",
+        "kafka.group.id": "`group.id`; two queries of one group do not divide the partitions between them, "
+        "as in Spark's Kafka source",
         "groupIdPrefix": "nothing: a query without `group.id` has no group",
         "maxRecordsPerPartition": "nothing: txlog divides tasks by files and rows; `minPartitions` asks for more tasks",
-        "kafkaConsumer.pollTimeoutMs": "nothing: tasks read files and no consumer polls; the store's driver has its own timeouts (`storage.<name>`)",
+        "kafkaConsumer.pollTimeoutMs": "nothing: tasks read files and no consumer polls; the store's driver has its own "
+        "timeouts (`storage.<name>`)",
         "fetchOffset.numRetries": "nothing: failed reads are retried until `default.api.timeout.ms` (`TXLOG_CONFIG`)",
         "fetchOffset.retryIntervalMs": "nothing: `retry.backoff.ms` and `retry.backoff.max.ms` (`TXLOG_CONFIG`)",
     },
@@ -392,8 +411,10 @@ _KAFKA: Mapping[Side, Mapping[str, str]] = {
     },
     "both": {
         "kafka.bootstrap.servers": "the store's path in `load(...)`, `save(...)`, `start(...)`: there are no brokers",
-        "includeHeaders": "nothing: topics of Kafka's record shape have a column `headers`; other topics have the columns that you define",
-        "kafka.*": "a setting of Kafka's consumer or producer. If txlog has it, set it without `kafka.` in `TXLOG_CONFIG`; otherwise it is an error",
+        "includeHeaders": "nothing: topics of Kafka's record shape have a column `headers`; other topics have "
+        "the columns that you define",
+        "kafka.*": "a setting of Kafka's consumer or producer. If txlog has it, set it without `kafka.` in `TXLOG_CONFIG`; "
+        "otherwise it is an error",
         "spark.kafka.*.cache.*": "nothing: there are no connections to cache",
         "spark.kafka.clusters.*": "nothing: the object store controls who may read and write",
     },

@@ -20,10 +20,11 @@ The first look and changes cost more.
 * A partition is also listed again when `metadata.max.age.ms` is over. That costs one LIST, and one GET for each record
   of its tail, one for its snapshot and one for its list of cleaned runs. A store that was put back to an older state is
   noticed by then.
-* A new run of maintenance costs one GET, for at most `max_runs` runs a look. A new publication costs one LIST, and a GET
-  for each publication since the last one that lists all files. Its folder is also listed when `metadata.max.age.ms` is over.
-* An index of a segment costs one GET, or two if the segment has aborted transactions. A look reads at most `max_reads` of
-  them.
+* A new run of maintenance costs one GET, for at most `max_runs` runs a look. A new publication costs one LIST, and a
+  GET for each publication since the last one that lists all files. Its folder is also listed when `metadata.max.age.ms`
+  is over.
+* An index of a segment costs one GET, or two if the segment has aborted transactions. A look reads at most `max_reads`
+  of them.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ class MicroBatch:
         if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
             error = InvalidRequestError(
                 f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id "
-                f"{before.transactional_id!r} has committed is {before.txn_version}, but the checkpoint counts all before "
+                f"{before.transactional_id!r} has committed is {before.txn_version}, but the "
+                "checkpoint counts all before "
                 f"{self.number} as committed: the log was put back to an older "
                 'state. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
             )

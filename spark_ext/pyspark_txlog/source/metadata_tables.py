@@ -4,13 +4,13 @@
 of them. `subscribe`, `subscribePattern` or `assign` choose topics in the tables that have rows for partitions. Without
 them all topics except the internal ones are shown.
 
-`StoreMonitor` of `txlog.inspection`, which the exporter, `txlog top` and the page share, does not serve these tables. It
-looks at each topic and partition of the store, and each table needs less.
+`StoreMonitor` of `txlog.inspection`, which the exporter, `txlog top` and the page share, does not serve these tables.
+It looks at each topic and partition of the store, and each table needs less.
 
 * `transactions`, `consumer_groups` and `history` need one internal topic, or the journal. Groups also need the
   partitions that they have offsets of.
-* `partitions`, `segments`, `aborted` and `files` are read by several tasks at once. A monitor in each task would look at
-  the whole store again. It also drops the rows of commit records, whose size counts in `bytes`.
+* `partitions`, `segments`, `aborted` and `files` are read by several tasks at once. A monitor in each task would look
+  at the whole store again. It also drops the rows of commit records, whose size counts in `bytes`.
 
 They share the parts that the monitor consists of: `partitions_in_use`, `read_partition`, and the walk over batches.
 """
@@ -111,8 +111,9 @@ def check_columns(name: str, schema: spark.StructType) -> None:
     for column in schema.fields:
         if column.name not in own.names or own[column.name].dataType != column.dataType:
             raise SchemaMismatchError(
-                f"metadata={name}: no column {column.name!r} of type {column.dataType.simpleString()}.{nearest(column.name, own.names)} The "
-                f"columns are {', '.join(f'{each.name} {each.dataType.simpleString()}' for each in own.fields)}"
+                f"metadata={name}: no column {column.name!r} of type "
+                f"{column.dataType.simpleString()}.{nearest(column.name, own.names)} The columns are "
+                f"{', '.join(f'{each.name} {each.dataType.simpleString()}' for each in own.fields)}"
             )
 
 
