@@ -365,7 +365,7 @@ def test_a_group_in_use_is_left_alone(cli: Cli, store: Store, group: str, comman
     assert refused.startswith("group 'audit' is in use by member 'desk-")
     assert ", which joined 20" in refused
     assert "if it is gone, --force" in refused
-    # The error has its hint on a line of its own; a dry run shows it in a sentence.
+    # The error has its hint on a separate line; a dry run shows it in a sentence.
     refused = refused.replace("\n  hint: ", ". hint: ")
     dry = cli(*call)
     assert dry.out.splitlines()[-2].startswith("Would ")

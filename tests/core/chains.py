@@ -183,8 +183,8 @@ def chains(draw: st.DrawFn, max_size: int = 40) -> Chain:
         if kind == "data":
             chain.append("data", producer_id, rows, inline=inline, roll=roll, later_ms=later_ms)
         elif kind == "plain":
-            # Kafka refuses plain data of a producer with an open transaction, so plain data has producer ids of its own
-            # here.
+            # Kafka refuses plain data of a producer with an open transaction, so plain data has other
+            # producer ids here.
             chain.append(
                 "data", 10 + producer_id, rows, inline=inline, roll=roll, later_ms=later_ms, transactional=False
             )

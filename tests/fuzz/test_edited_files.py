@@ -59,7 +59,7 @@ def test_every_byte(opener: Opener, bits: int) -> None:
         (INLINE_1, [(3547, 65)], "and the schema says"),
         (ONE, [(9863, 4)], "and the schema says"),
         (INLINE_0, [(3803, 0)], "and the schema says"),
-        # The name of the writer is no UTF-8.
+        # The name of the writer is not valid UTF-8.
         (INLINE_1, [(7568, 145)], "the name of its writer"),
     ],
 )

@@ -91,7 +91,7 @@ class NativeSink(TxlogSink):
 
     def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
         install()
-        # Until this program ends, because the query opens its store in a thread of its own.
+        # Until this program ends, because the query opens its store in another thread.
         self._patched.close()
         self._patched.enter_context(_striking(str(strikes), "commit"))
         writer = stream.writeStream.format("txlog").option("topic", "out").option("path", str(place))

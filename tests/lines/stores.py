@@ -118,7 +118,7 @@ class Scene:
             offsets = {(each.topic, each.partition): (each.committed, each.pending) for each in group.offsets}
             found[f"group {group.group}"] = (offsets, len(group.members))
         for txn in admin.list_transactions():
-            # COMPLETE_* may be written by whoever comes next.
+            # The next process may write COMPLETE_*.
             ended = "ended" if "EMPTY" in txn.state or "COMPLETE" in txn.state else txn.state
             found[f"id {txn.transactional_id}"] = (ended, txn.txn_version)
         if whole:

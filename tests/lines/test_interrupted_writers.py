@@ -223,7 +223,7 @@ def run(case: Case, inline_bytes: str, stride: int) -> None:
     stride = min(stride, max(len(lines) // 2, 1))
     for number, at in enumerate(range(stride // 2, len(lines), stride)):
         for way in case.ways if stride == 1 else (case.ways[number % len(case.ways)],):
-            # Of a sample, the next line that runs stands for one that does not.
+            # In a sample, the next line that runs stands for one that does not.
             outcomes = (live(case, inline_bytes, line, way) for line in lines[at : at + stride])
             found = next((outcome for outcome in outcomes if outcome is not None), None)
             tried += found is not None

@@ -532,7 +532,7 @@ class WildLife:
                 more = sorted(p for p in now.keys() - self._copy.keys() if p.startswith(f"{TOPIC}/{name}/"))
                 lost += more[self.random.randrange(len(more) + 1) :]
         if any(path not in now for path in self._copy if path.startswith(f"{TOPIC}/publication/")):
-            # A vacuum ran since the copy. What is left would not be a chain.
+            # A vacuum ran since the copy. The rest would not be a chain.
             return
         for path in lost:
             self.world.memory.delete(path)
@@ -560,7 +560,7 @@ class WildLife:
         self.told.append(f"  lost {len(lost)} objects and the log behind")
         self.events["copy ended early: log"] += 1
         self.committed, self._whole, self.formats = self._as_copied
-        # The transactions of the copy are ended by whoever takes over.
+        # The next owners end the transactions of the copy.
         self._open = {}
         for number in range(3):
             producer = self.world.open().producer(f"open{number}", staged=False)

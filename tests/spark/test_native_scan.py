@@ -113,7 +113,7 @@ class History:
                     producer.send("t", self._rows(count), partition=partition)
                     producer.flush()
         else:
-            # Each producer has an id of its own, so that an open transaction stays open.
+            # Each producer has another id, so that an open transaction stays open.
             producer = self.store.producer(f"{kind}-{self._next}", staged=kind == "staged")
             producer.init_transactions()
             producer.begin_transaction()

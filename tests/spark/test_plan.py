@@ -105,7 +105,7 @@ def test_no_rows_no_input_partition(store: Store) -> None:
     assert plan(store, **ends) == []
     reader = TxlogReader(options(store, **ends), schema_of(options(store)))
     assert reader.partitions() == []
-    # Spark then makes an empty partition of its own.
+    # Spark itself then makes an empty partition.
     assert list(reader.read(InputPartition(None))) == []
 
 
