@@ -39,9 +39,6 @@ COLUMNS: dict[str, frozenset[str]] = {
     "fenced but committed": frozenset({"G1a", "fail-but-visible", "zombie-commit", "fence-leak", "changed-outcome"}),
 }
 """The columns of the table, by anomalies of `lab.histories.anomaly`; "other" is the rest."""
-_LOOKS_OLD = "are older than delete.grace.ms"
-"""A daemon whose clock is ahead by more than the grace takes rows that came while it looked for old ones, and publishes
-in a later round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +148,6 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled
 
 def _maintained(place: Place) -> tuple[Counter[str], list[str]]:
     """Return (what rounds of maintenance did, a sentence for each failure that is not retried)."""
-
-    def is_retried(text: str) -> bool:
-        return text.endswith("tries again)") or (place.clock_skew_ms > 0 and _LOOKS_OLD in text)
-
     done: Counter[str] = Counter()
     failed = []
     for path in sorted(Path(place.histories).glob(f"*{plan.MAINTAINED_SUFFIX}")):
@@ -166,7 +159,9 @@ def _maintained(place: Place) -> tuple[Counter[str], list[str]]:
             for step in said["steps"]:
                 done.update({name: count for name, count in step["counts"].items() if name not in ("done", "left")})
                 texts = [each["text"] for each in step["failed"]]
-                failed += [f"{path.name}: {step['step']}: {each}" for each in texts if not is_retried(each)]
+                failed += [
+                    f"{path.name}: {step['step']}: {each}" for each in texts if not each.endswith("tries again)")
+                ]
     return done, failed
 
 

@@ -4,7 +4,8 @@ topic."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,9 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
 from txlog.publication import iceberg
 from txlog.publication import publish as publishing
+from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_file import OpenedFile
+from txlog.testing.clock import ManualClock
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0", "segment.batches": "1"}
 A = TopicPartition("orders", 0)
@@ -316,3 +319,48 @@ def test_what_iceberg_does_not_take_is_refused_before_anything_is_written(world:
     topic = store.runtime.topic("orders", 0)
     with pytest.raises(InvalidRequestError, match=r"of a store with '#' in its URL, file:///a#b\."):
         iceberg.check_writable(topic, "file:///a#b")
+
+
+class Busy:
+    """A store in which another process does something before one of `every` requests, up to request `last`."""
+
+    def __init__(self, inner: ObjectStore, act: Callable[[], object], *, every: int, last: int) -> None:
+        self._inner, self._act, self._every, self._last = inner, act, every, last
+        self._asked = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._inner, verb)
+        if not callable(found):
+            return found
+
+        def request(*args: Any) -> Any:
+            self._asked += 1
+            if self._asked <= self._last and self._asked % self._every == 0:
+                self._act()
+            return found(*args)
+
+        return request
+
+
+@pytest.mark.parametrize("every", [10, 20, 36, 44])
+def test_a_publisher_with_a_clock_ahead_of_the_grace_takes_its_cut_again(world: World, every: int) -> None:
+    """Each row that comes while it looks is older than delete.grace.ms by its clock. It gives these a file, too."""
+    lazy = {"publish.formats": "delta", "publish.max.lag.ms": "10000"}
+    world.open(delete_grace_ms=20_000).create_topic("orders", ORDERS, config=lazy, partitions=4)
+    ahead = World.of(world.memory, ManualClock(world.clock.now_ms() + 60_000))
+    ids = count()
+    with world.open().producer() as producer:
+
+        def send() -> None:
+            number = next(ids)
+            producer.send("orders", orders(number), partition=number % 4).result()
+
+        publish(ahead.open(cast(ObjectStore, Busy(ahead.counting, send, every=every, last=150))))
+    shown = [row for (row,) in rows_of(world, tables_of(world)[-1])]
+    for partition in range(4):
+        own = [row for row in shown if row % 4 == partition]
+        assert own == list(range(partition, 4 * len(own), 4))
+    ahead.clock.advance_ms(10_001)
+    publish(ahead.open())
+    assert rows_of(world, tables_of(world)[-1]) == ones(*range(next(ids)))
+    ahead.close()

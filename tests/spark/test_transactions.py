@@ -20,11 +20,14 @@ from pyspark.sql import functions as F
 from lab.invariants import check_store
 from pyspark_txlog import TxLog
 from pyspark_txlog.native.write import Road
+from pyspark_txlog.sink.checkpoint import Checkpoint
+from pyspark_txlog.sink.micro_batch import MicroBatch, check_scope
 from tests.spark.conftest import Console, Log, append
 from txlog.client.offsets import committed_offsets
 from txlog.client.reading import read_session
 from txlog.core.names import TopicPartition
 from txlog.core.records import TransactionMetadata
+from txlog.engine import TxnVersion
 from txlog.errors import (
     CommitFailedError,
     IllegalStateError,
@@ -454,3 +457,30 @@ def test_take_over_takes_back_what_another_program_took(spark: SparkSession, log
         # Also from a TxLog that had the id before, and has not noticed its loss. A second call changes nothing.
         epochs = [each.take_over("clean").producer_epoch for each in (three, other, three, three)]
         assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2, epochs[0] + 2]
+
+
+def test_take_over_goes_on_with_a_querys_micro_batches(
+    spark: SparkSession, log: Log, three: TxLog, tmp_path: Path
+) -> None:
+    """Whoever takes a query over may have committed several micro-batches since this TxLog lost it."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    for number in range(8):
+        (tmp_path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{number}")
+    kept = Checkpoint.open(str(tmp_path), {})
+
+    def commit(by: TxLog, number: int) -> TransactionMetadata:
+        version = TxnVersion(version=number, scope="q")
+        with by._transactions.begin("query", version, {}, lambda now: check_scope(now, "q")) as txn:
+            txn.carry_sources(MicroBatch(query_id="q", number=number, checkpoint=kept))
+        assert txn.result is not None
+        return txn.result.txn
+
+    with TxLog(spark, log.url, {"fsync": False}) as other:
+        for by, numbers in ((three, range(3)), (other, range(3, 6)), (three, range(6, 8))):
+            by.take_over("query")
+            assert [commit(by, number).txn_version for number in numbers] == list(numbers)
+        other.take_over("query")
+        with pytest.raises(InvalidRequestError, match="has committed micro-batch 7 of it"):
+            commit(other, 6)
+        assert commit(other, 7).txn_version == 7

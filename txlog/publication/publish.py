@@ -17,7 +17,8 @@ import msgspec
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core import envelope
-from txlog.core.effects import Program
+from txlog.core.ages import ClockReading
+from txlog.core.effects import Program, ReadClocks
 from txlog.core.features import PUBLICATION
 from txlog.core.names import TopicPartition
 from txlog.core.publication import (
@@ -296,12 +297,13 @@ class _Attempt:
 
     def _cut(self, lag_ms: int) -> Shown:
         """Take a cut after rows in commit records that are older than `lag_ms` have a file."""
-        runtime, topic = self._runtime, self._topic
+        topic = self._topic
         partitions = [TopicPartition(topic.topic, number) for number in range(topic.partitions)]
-        older_than_ms = runtime.clock.now_ms() - lag_ms
         self._session.fresh_views(partitions, "looking at a topic")
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, Shown]]:
+            now: ClockReading = yield ReadClocks()
+            older_than_ms = now.wall_ms - lag_ms
             oldest = {
                 tp: next((each.record.timestamp for each in views[tp].tail if each.record.payload_bytes), None)
                 for tp in partitions

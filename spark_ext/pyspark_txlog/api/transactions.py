@@ -18,7 +18,7 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_road, write_frame
-from pyspark_txlog.sink.micro_batch import compute_skipped, hides_query, in_micro_batch, query_id
+from pyspark_txlog.sink.micro_batch import MicroBatch, compute_skipped, hides_query, in_micro_batch, query_id
 from pyspark_txlog.sink.routing import TopicRoute, topic_for
 from txlog.engine import (
     ConsumerGroupMetadata,
@@ -80,6 +80,21 @@ class Transaction:
     @property
     def transactional_id(self) -> str:
         return self._staged.transactional_id
+
+    def carry_sources(self, batch: MicroBatch) -> None:
+        """Include the end offsets of a micro-batch's sources in the transaction. If it was committed before, check that
+        it is the same micro-batch.
+
+        Raises CommitFailedError (the rows of the sources are already committed), InvalidRequestError (the checkpoint is
+        older than the log).
+        """
+        session, before = self._staged.session, self._staged.txn
+        if self.repeated:
+            batch.check_replay(session, before)
+            return
+        sent = batch.offsets(session, before)
+        with self._lock:
+            self._offsets += sent
 
     def write(
         self,
@@ -214,8 +229,9 @@ class Transactions:
         transactional_id: str | None,
         version: TxnVersion | None,
         settings: Mapping[str, object],
+        check: Check | None = None,
     ) -> Iterator[Transaction]:
-        """Run a transaction around a block; see `TxLog.transaction`."""
+        """Run a transaction around a block; see `TxLog.transaction`. `check` is as in `take_over`."""
         if transactional_id is None:
             if version is not None:
                 raise InvalidRequestError(
@@ -237,6 +253,8 @@ class Transactions:
         try:
 
             def refuse(current: TransactionMetadata | None) -> None:
+                if check is not None:
+                    check(current)
                 check_version(current, version)
 
             # Checked before the init, because a call that is refused anyway must not fence the current owner of the id.
