@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import TxlogDataSource
 from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.effort import load_profile
 from tests.jvm import begin_quickly
-from txlog.client import at_exit
+from txlog.client.producer import at_exit
 
 load_profile()
 

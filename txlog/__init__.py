@@ -13,7 +13,7 @@ from txlog._version import __version__
 from txlog.errors import *
 
 if TYPE_CHECKING:
-    from txlog.client.admin import Admin
+    from txlog.client.admin.admin import Admin
     from txlog.client.consumer import Consumer
     from txlog.client.groups import ConsumerGroupMetadata, OffsetAndMetadata
     from txlog.client.producer import Producer

@@ -22,12 +22,12 @@ import pyarrow as pa
 from benchmarks.harness import Contestant, Goal, NotAvailable, Place, Samples, Spec
 from benchmarks.worlds import World
 from txlog.client import reading
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.client.store import Store
 from txlog.errors import TxlogError
 from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.publish import publish_topics
-from txlog.publication.known import Known
+from txlog.publication.cache import PublicationCache
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())]
 SCHEMA = pa.schema(_FIELDS)
@@ -70,7 +70,7 @@ def measure(transactions: int, *, is_maintained: bool) -> Samples:
         store.create_topic(TOPIC, SCHEMA, partitions=PARTITIONS, config=CONFIG)
         maintainer = Maintainer(keeps.runtime)
         session = reading.read_session(publishes.runtime)
-        known = Known()
+        cache = PublicationCache()
         with store.producer("mine") as producer:
 
             def commit(number: int) -> None:
@@ -85,24 +85,24 @@ def measure(transactions: int, *, is_maintained: bool) -> Samples:
                 commit(number)
                 if number % EVERY == EVERY - 1:
                     if not is_maintained:
-                        _publish(session, publishes, known)
+                        _publish(session, publishes, cache)
                     elif maintainer.run().failures:
                         raise RuntimeError("maintenance failed")
-            _publish(session, publishes, known)
+            _publish(session, publishes, cache)
             took, requests = [], []
             for number in range(PUBLICATIONS * BETWEEN):
                 commit(transactions + number)
                 if number % BETWEEN == BETWEEN - 1:
                     with world.counting.counting() as cost:
                         began = time.process_time()
-                        _publish(session, publishes, known)
+                        _publish(session, publishes, cache)
                         took.append((time.process_time() - began) * 1000)
                     requests.append(cost.total)
             with world.counting.counting() as idle:
-                _publish(session, publishes, known)
+                _publish(session, publishes, cache)
             commit(transactions + PUBLICATIONS * BETWEEN)
         with closing(world.open()) as cold, world.counting.counting() as cost:
-            _publish(reading.read_session(cold.runtime), cold, Known())
+            _publish(reading.read_session(cold.runtime), cold, PublicationCache())
     return {
         "ms": took,
         "requests": requests,
@@ -113,8 +113,8 @@ def measure(transactions: int, *, is_maintained: bool) -> Samples:
     }
 
 
-def _publish(session: Session, store: Store, known: Known) -> None:
-    ((_, made),) = publish_topics(session, [store.runtime.topic(TOPIC, 0)], known=known)
+def _publish(session: Session, store: Store, cache: PublicationCache) -> None:
+    ((_, made),) = publish_topics(session, [store.runtime.topic(TOPIC, 0)], cache=cache)
     if isinstance(made, TxlogError):
         raise made
     if made.number < 0 or made.must_rewrite:

@@ -25,7 +25,7 @@ from lab.histories.inspection import inspect_partition, inspect_transactions
 from lab.histories.offsets import made_from
 from lab.histories.recorder import read_history
 from lab.invariants import Census, find_violations
-from txlog.client.descriptions import OffsetInfo
+from txlog.client.admin.descriptions import OffsetInfo
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.errors import TransactionalIdNotFoundError

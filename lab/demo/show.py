@@ -27,7 +27,7 @@ from txlog.text import count_text, duration_text
 if TYPE_CHECKING:
     from lab.demo.proof import Proof
     from txlog.client import Store
-    from txlog.client.descriptions import OffsetInfo, PartitionDescription
+    from txlog.client.admin.descriptions import OffsetInfo, PartitionDescription
 
 PIPE_WIDTH = 120
 """Columns without a terminal and without COLUMNS; every table fits in 80."""

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 import txlog
 from txlog.client.consumer import Consumer
-from txlog.client.members import LOOK_MS, SharedMembership
+from txlog.client.groups.members import LOOK_MS, SharedMembership
 from txlog.client.producer import Producer
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.exporter.exporter import Exporter

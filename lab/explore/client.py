@@ -432,7 +432,7 @@ def _log_start_of(ctx: Context) -> topic_changes.AppendLogStart:
 
 
 def _find_deleted(client: Client) -> Program[TxlogError | None]:
-    """Check for deleted topics before the decision, as `txlog.client.coordinator` does."""
+    """Check for deleted topics before the decision, as `txlog.client.transactions.coordinator` does."""
     staged = {part.topic: part.schema_id for part in client.staged}
     for topic in client.topics:
         if topic.topic in staged:

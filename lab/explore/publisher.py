@@ -21,8 +21,8 @@ import numpy as np
 
 from lab.explore.client import Call, Client, patiently
 from lab.explore.frames import Replayed
-from txlog.client.session import Session
-from txlog.client.settings import Settings
+from txlog.client.session.session import Session
+from txlog.client.session.settings import Settings
 from txlog.core.effects import Gather, InlineRows, NewId, Now, Program, WriteRows
 from txlog.core.evolution import written_schema
 from txlog.core.features import PUBLICATION
@@ -228,7 +228,7 @@ def _publish(door: Door, client: Client) -> int:
 
 
 class _Runtime(Replayed):
-    """Stands in for `txlog.client.runtime.Runtime`, with the settings of the topic and the columns of its version."""
+    """Stands in for a `Runtime`, with the settings of the topic and the columns of its version."""
 
     settings = _SETTINGS
     url = "memory://store"

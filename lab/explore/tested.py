@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("an ONGOING leaves no room for its PREPARE_ABORT", "W43", "protocol/test_schedules.py::test_a_registration_leaves_room_for_the_abort", {HERE + "table._PREPARE_HEADROOM_BYTES": 0}),
         ("a later try does not look for the first one", "W44", "client/test_in_doubt.py::test_a_commit_that_won_is_answered_so_although_its_record_is_sealed_since", {HERE + "transactions._own_commit": nothing}),
         # Groups
-        ("a member whose session is over returns rows", "W56", "client/test_members.py::test_a_member_that_slept_past_its_session_is_told", {CLIENT + "members.SharedMembership._is_gone": lambda _: False}),
+        ("a member whose session is over returns rows", "W56", "client/test_members.py::test_a_member_that_slept_past_its_session_is_told", {CLIENT + "groups.members.SharedMembership._is_gone": lambda _: False}),
         ("a member joins the group of a job", "W57", "protocol/test_members.py::test_a_member_cannot_join_the_group_of_a_job", {HERE + "members.find_job": lambda *_: ""}),
         ("a job commits for a group of members", "W57", "protocol/test_members.py::test_a_job_cannot_commit_for_a_group_of_members", {CORE + "groups._check_alone": nothing}),
         # Topics
@@ -185,7 +185,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a deletion goes on with whatever has the name", "W50", "client/test_store.py::test_a_deletion_that_loses_the_race_spares_the_topic_that_was_made_anew", {HERE + "topic_changes.newest_version": _newest_of_the_name}),
         # Settings and clocks of the moment
         ("a job goes by the settings that it knows", "W45", "maintenance/test_maintain.py::test_rows_go_by_the_settings_of_this_moment", {"txlog.maintenance.round.Round.newest": lambda _, topic: topic}),
-        ("retention does not compare the clocks", "W45", "maintenance/test_retention.py::test_a_clock_far_from_the_stores_removes_nothing", {CLIENT + "runtime.Runtime.ensure_writable": nothing}),
+        ("retention does not compare the clocks", "W45", "maintenance/test_retention.py::test_a_clock_far_from_the_stores_removes_nothing", {CLIENT + "session.runtime.Runtime.ensure_writable": nothing}),
         ("a deletion of rows hides its own offset", "W49", "client/test_admin.py::test_a_consumer_that_has_read_everything_stays_in_range_of_deleted_records", {HERE + "append._end_of_rows": _of_old_rows}),
         # Readers
         ("objects of a later version are read", "R1", "golden/test_frozen.py::test_an_object_of_a_later_version_is_refused_whatever_else_it_holds", {CORE + "envelope.FORMAT_VERSION": 99}),
@@ -195,13 +195,13 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("an opening believes slots that it slept over", "R7", "protocol/test_load.py::test_opening_that_slept_between_its_list_and_its_gets_lists_again", {HERE + "context.Context.max_view_age_ms": property(lambda _: 10**15)}),
         ("an index may be that of another segment", "R8", "protocol/test_read.py::test_an_index_of_another_segment_is_refused", {HERE + "read.check_index": nothing}),
         ("a .txnindex may have other entries", "R8", "protocol/test_read.py::test_an_index_of_another_segment_is_refused", {HERE + "read.check_txn_index": nothing}),
-        ("a reader that tails never lists", "R9", "client/test_budget.py::test_listing_again_is_a_matter_of_age", {CLIENT + "session.refresh": lambda ctx, view, _: refresh(ctx, view)}),
+        ("a reader that tails never lists", "R9", "client/test_budget.py::test_listing_again_is_a_matter_of_age", {CLIENT + "session.session.refresh": lambda ctx, view, _: refresh(ctx, view)}),
         ("a read may begin below the log start", "R12", "protocol/test_read.py::test_ranges", {HERE + "read._check_range": nothing}),
         ("pages are not checked", "R13", "storage/test_parquet_files.py::test_a_flipped_bit_in_a_page_of_a_large_file", {STORAGE + "parquet_file.pq.ParquetFile": _unchecked_file}),
         ("columns are found by their place", "R14", "storage/test_parquet_files.py::test_columns_are_found_by_id", {STORAGE + "parquet_reader.find_columns": _by_place}),
         ("the rows that are read need not match", "R14a", "client/test_where.py::test_three_valued_logic_on_whole_numbers", {CLIENT + "tables.predicate.Predicate.keep": lambda _, batch: batch}),
         ("pending offsets are overlooked", "R16", "cli/test_errors.py::test_undecided_offsets_are_worth_another_try", {CORE + "groups.fetch_offset": _decided_offset}),
-        ("ends come from a view that is held", "R17", "client/test_budget.py::test_latest_offsets_warm_are_one_get_a_partition", {CLIENT + "session.refresh": lambda ctx, view, *_: program_of(view)()}),
+        ("ends come from a view that is held", "R17", "client/test_budget.py::test_latest_offsets_warm_are_one_get_a_partition", {CLIENT + "session.session.refresh": lambda ctx, view, *_: program_of(view)()}),
         ("a reader without write permission fails", "R18", "client/test_groups.py::test_reader_that_may_not_write_gets_the_offsets_that_are_decided", {HERE + "groups.StoreAccessError": _NeverError}),
         ("a state that is not known is taken for EMPTY", "R22", "golden/test_frozen.py::test_an_unknown_value_of_an_enumeration_is_damage_and_never_skipped", {"msgspec.json.decode": _unknown_is_empty}),
         # Clean-up

@@ -198,7 +198,7 @@ class Client(Process):
             self.views = yield from transactions.complete(self.ctx, self.views, self.txn)
 
     def _find_deleted(self) -> Program[TxlogError | None]:
-        """Check for deleted topics before the decision, as `txlog.client.coordinator` does (W46)."""
+        """Check for deleted topics before the decision, as `txlog.client.transactions.coordinator` does (W46)."""
         staged = {part.topic: part.schema_id for part in self.staged}
         for topic in sorted(set(staged) & set(self.topics)):
             newest = yield from topic_programs.refresh_topic_of_rows(topic, staged[topic], self.topics[topic])

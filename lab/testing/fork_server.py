@@ -14,7 +14,7 @@ from txlog.storage.backends import BACKENDS
 PRELOADED = (
     "lab.chaos.roles",
     "lab.invariants",
-    "txlog.client.staged_files",
+    "txlog.client.transactions.staged_files",
     "txlog.storage.fsspec_store",
     *(backend.package for backend in BACKENDS),
     # pyarrow imports it, if it is installed, with the first rows that it converts. This takes longer than everything

@@ -8,7 +8,7 @@ import pytest
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.cli.groups import _describe as show_group
 from txlog.cli.output import Output, OutputFormat
-from txlog.client.descriptions import OffsetReset
+from txlog.client.admin.descriptions import OffsetReset
 from txlog.core.records import AbortedTxn
 from txlog.errors import (
     CommitFailedError,

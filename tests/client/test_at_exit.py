@@ -16,7 +16,7 @@ from txlog.client.store import Store
 OPEN = """
 import os, sys, threading, time
 import txlog
-from txlog.client import at_exit
+from txlog.client.producer import at_exit
 from txlog.errors import StorageError
 from txlog.storage.local import LocalObjectStore
 

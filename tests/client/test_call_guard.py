@@ -21,7 +21,7 @@ from tests.client.world import ORDERS, World, orders, tp
 from tests.storage.processes import in_fork
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.errors import IllegalStateError

@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, orders, tp
-from txlog.client import background_tasks
+from txlog.client.producer import background_tasks
 from txlog.client.staged import StagedTransaction
 from txlog.errors import TransactionalIdNotFoundError
 

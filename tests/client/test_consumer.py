@@ -710,7 +710,7 @@ def test_block_that_raises_does_not_commit_what_it_was_working_on(world, store):
 @pytest.fixture
 def alone(monkeypatch):
     """The consumers' stores were made without the feature `group-members`: a group has one member."""
-    monkeypatch.setattr("txlog.client.consumer.GROUP_MEMBERS", "none-of-this-store")
+    monkeypatch.setattr("txlog.client.consumer.consumer.GROUP_MEMBERS", "none-of-this-store")
 
 
 def test_second_member_is_warned_of_and_the_first_one_closes_without_an_error(world, store, caplog, alone):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, World, many, orders, tp
-from txlog.client.deferred_rows import MAX_DEFERRED_BYTES
+from txlog.client.producer.deferred_rows import MAX_DEFERRED_BYTES
 from txlog.client.store import Store
 from txlog.core import envelope
 from txlog.core.records import StoreDescriptor

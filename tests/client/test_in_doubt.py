@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from tests.client.world import ORDERS, World, orders
-from txlog.client.admin import Admin
-from txlog.client.sender import Sender
+from txlog.client.admin.admin import Admin
+from txlog.client.producer.sender import Sender
 from txlog.client.store import Store
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import PutOutcome
@@ -78,7 +78,7 @@ def world() -> Iterator[World]:
 
 def between_tries(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[bool]:
     """Let `act` happen while a call waits for its second try. Return a list that then contains True."""
-    from txlog.client import retry
+    from txlog.client.session import retry
 
     done: list[bool] = []
     pause = retry.pause

@@ -20,7 +20,7 @@ from tests.client.test_members import FOUR, SESSION_MS, Member, send, settle
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, World, orders
 from txlog import logs
-from txlog.client.retry import WARN_AFTER_MS
+from txlog.client.session.retry import WARN_AFTER_MS
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core.records import OffsetValue
@@ -309,8 +309,8 @@ def test_the_environment_prints_lines(tmp_path: Path) -> None:
     lines = printed(tmp_path, PROGRAM, TXLOG_LOG_LEVEL="info")
     assert [line.split(" ", 3)[2] for line in lines] == ["INFO", "INFO", "INFO"]
     assert (
-        "txlog.client.transaction_manager: producer (transactional.id 'loader'): version 1 was committed before"
-        in lines[2]
+        "txlog.client.producer.transaction_manager: "
+        "producer (transactional.id 'loader'): version 1 was committed before" in lines[2]
     )
     assert "committed version 1" in "\n".join(printed(tmp_path / "new", PROGRAM, TXLOG_LOG_LEVEL="DEBUG"))
 

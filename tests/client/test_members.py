@@ -13,7 +13,7 @@ import txlog
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client.consumer import Consumer
 from txlog.client.groups import GroupOffsets
-from txlog.client.members import LOOK_MS
+from txlog.client.groups.members import LOOK_MS
 from txlog.client.offsets import raise_committed
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction

@@ -10,8 +10,8 @@ import pytest
 import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from tests.support import partition_for
-from txlog.client import batches
-from txlog.client.batches import SEND_BYTES, RecordMetadata
+from txlog.client.producer import batches
+from txlog.client.producer.batches import SEND_BYTES, RecordMetadata
 from txlog.client.store import Store
 from txlog.core import envelope, names
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
@@ -232,7 +232,7 @@ def test_longest_linger_there_is(world, store):
 
 
 def test_rows_linger_no_more_when_there_is_no_room(world, store, monkeypatch):
-    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 100)
+    monkeypatch.setattr("txlog.client.producer.producer.MAX_BUFFER_BYTES", 100)
     with store.producer(linger_ms=10**9) as producer:
         for number in range(20):
             producer.send("orders", orders(number), partition=0)
@@ -240,7 +240,7 @@ def test_rows_linger_no_more_when_there_is_no_room(world, store, monkeypatch):
 
 
 def test_small_rows_take_the_memory_of_their_sends(world, store, monkeypatch):
-    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 10 * SEND_BYTES)
+    monkeypatch.setattr("txlog.client.producer.producer.MAX_BUFFER_BYTES", 10 * SEND_BYTES)
     with store.producer("loader") as producer, producer.transaction():
         for number in range(30):
             producer.send("orders", {"id": number}, partition=0)
@@ -251,7 +251,7 @@ def test_small_rows_take_the_memory_of_their_sends(world, store, monkeypatch):
 
 
 def test_a_callback_does_not_wait_for_room(world, store, monkeypatch):
-    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 100)
+    monkeypatch.setattr("txlog.client.producer.producer.MAX_BUFFER_BYTES", 100)
     errors = []
 
     def again(error, metadata):
@@ -507,7 +507,7 @@ def test_topic_deleted_and_made_anew_meanwhile(world, store):
 
 
 def test_a_send_waits_for_room_no_longer_than_max_block(world, store, monkeypatch):
-    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr("txlog.client.producer.producer.MAX_BUFFER_BYTES", 1)
     with store.producer(linger_ms=10**6, max_block_ms=0) as producer:
         producer.send("orders", orders(1), partition=0)
         with pytest.raises(TxlogTimeoutError, match=r"max.block.ms = 0; nothing of this send was taken"):

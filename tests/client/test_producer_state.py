@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlog.client.producer_state import ALLOWED, ProducerState, again
+from txlog.client.producer.producer_state import ALLOWED, ProducerState, again
 from txlog.errors import (
     AbortableError,
     IllegalStateError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlog.client.retry import Limit, limited
+from txlog.client.session.retry import Limit, limited
 from txlog.core.effects import Gather, Get, Program
 from txlog.errors import StorageError, TxlogTimeoutError
 from txlog.testing.clock import ManualClock

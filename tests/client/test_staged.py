@@ -11,7 +11,7 @@ from tests.client.world import ORDERS, orders, tp
 from txlog.client.groups import GroupOffsets, group_offsets
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.groups import OffsetsCondition
 from txlog.core.records import OffsetValue
 from txlog.core.state import PartitionState
@@ -383,7 +383,7 @@ def test_a_failed_call_keeps_the_views(world, store):
 
 
 def test_long_tail_is_listed_again_once_its_first_segment_is_finished(world, store, monkeypatch):
-    monkeypatch.setattr("txlog.client.session.LONG_TAIL_RECORDS", 5)
+    monkeypatch.setattr("txlog.client.session.session.LONG_TAIL_RECORDS", 5)
     store.create_topic("small", ORDERS, config={"segment.batches": 4})
     consumer = world.open().consumer("small", auto_offset_reset="earliest")
     with store.producer() as producer:

@@ -11,10 +11,10 @@ import pytest
 
 from tests.client.world import ORDERS, World
 from txlog.client.reading import plan_reads, read_session, read_task, tasks
-from txlog.client.row_writer import key_columns_of
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
+from txlog.client.topics.row_writer import key_columns_of
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.names import parse_rows_path
 from txlog.core.records import StagedPart
 from txlog.errors import ProducerFencedError, SchemaMismatchError, UnknownTopicOrPartitionError

@@ -7,7 +7,7 @@ import pytest
 from lab.testing.damage import overwrite
 from tests.client.world import orders, tp
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import read_staged_folder
+from txlog.client.transactions.staged_files import read_staged_folder
 from txlog.core.names import staged_folder
 from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.conform import conform

@@ -19,7 +19,7 @@ import txlog
 from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client import reading
-from txlog.client.retry import MAX_REQUEST_RETRIES
+from txlog.client.session.retry import MAX_REQUEST_RETRIES
 from txlog.core import envelope
 from txlog.core.records import StoreConstants, StoreDescriptor
 from txlog.errors import (

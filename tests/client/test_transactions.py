@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.world import ORDERS, World, many, orders, tp
-from txlog.client.transaction_manager import SETTLE_MS
+from txlog.client.producer.transaction_manager import SETTLE_MS
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     IllegalStateError,

@@ -18,11 +18,11 @@ import pyarrow as pa
 
 import txlog
 from lab.baton import Baton, BatonStore
-from txlog.client.admin import Admin
-from txlog.client.batches import SendFuture
+from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
-from txlog.client.scope import TransactionScope
+from txlog.client.producer.batches import SendFuture
+from txlog.client.producer.transaction_scope import TransactionScope
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition

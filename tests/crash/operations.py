@@ -21,10 +21,10 @@ from lab.testing.damage import overwrite
 from txlog.client.consumer import Consumer
 from txlog.client.groups import GroupOffsets, offset_values
 from txlog.client.producer import Producer
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.clock import Clock, IdGenerator, SystemClock
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition

@@ -20,7 +20,7 @@ import pytest
 from lab.invariants import check_store
 from tests.crash import operations
 from tests.crash.operations import CALLS, SETTINGS, WITHOUT_ROWS
-from txlog.client.admin import Admin
+from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.staged import StagedTransaction

@@ -16,8 +16,8 @@ import txlog
 from tests.cli.support import FAST, Cli
 from tests.client.world import World
 from tests.evolution.log import SCHEMA, made, topic_of
-from txlog.client.column_changes import stored_default
 from txlog.client.store import Store
+from txlog.client.topics.column_changes import stored_default
 from txlog.core.evolution import contradictions
 from txlog.core.features import SCHEMA_EVOLUTION, STORE_FEATURES
 from txlog.core.records import SchemaField

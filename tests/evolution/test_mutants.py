@@ -94,7 +94,7 @@ def take_dropped_ids_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_by_the_newest_names(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("txlog.client.column_names.ColumnNames.check_rows", lambda names, topic, data: None)
+    patch.setattr("txlog.client.topics.column_names.ColumnNames.check_rows", lambda names, topic, data: None)
 
 
 MUTANTS = [

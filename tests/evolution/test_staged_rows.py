@@ -11,8 +11,8 @@ import pytest
 from tests.client.world import World
 from tests.evolution.log import change, check, made, topic_of
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.evolution import AddColumn, Change, MoveColumn, RenameColumn
 from txlog.core.records import SchemaField, StagedPart, TopicMetadata
 from txlog.errors import InvalidRequestError, SchemaMismatchError

@@ -14,8 +14,8 @@ from tests.client.world import World, rows_of
 from tests.evolution.log import TP, Model, change, check, made, merge, topic_of, try_change
 from txlog.client import reading
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.evolution import AddColumn, AllowNulls, Change, DropColumn, MoveColumn, RenameColumn, SetType
 from txlog.core.fetch_plan import FilePiece
 from txlog.core.records import SchemaField

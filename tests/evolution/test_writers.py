@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import World
-from txlog.client import column_names
-from txlog.client.column_names import ColumnNames, topic_versions
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.store import Store
+from txlog.client.topics import column_names
+from txlog.client.topics.column_names import ColumnNames, topic_versions
 from txlog.core.records import TopicMetadata
 from txlog.errors import SchemaMismatchError, TransactionAbortableError, UnknownTopicOrPartitionError
 

@@ -29,8 +29,8 @@ from tests.golden.make_evolved import paths
 from txlog.client import reading
 from txlog.client.groups import OffsetAndMetadata
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles, read_staged_folder
 from txlog.client.store import Store
+from txlog.client.transactions.staged_files import StagedFiles, read_staged_folder
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
 from txlog.core.cleaning import FileLayout, MergePolicy

@@ -28,7 +28,7 @@ from tests.kill import points, strikes
 from tests.kill.points import Point
 from tests.kill.rivals import DeltaSink, ParquetSink
 from tests.kill.strikes import STEP, Striker, StrikingStore
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.storage.open import open_object_store
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])

@@ -17,15 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import txlog
-from txlog.client import at_exit
-from txlog.client.admin import Admin
+from txlog.client.admin.admin import Admin
 from txlog.client.groups import GroupOffsets
-from txlog.client.producer import Producer
+from txlog.client.producer import Producer, at_exit
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
 from txlog.client.tables.snapshot import Snapshot
 from txlog.client.tables.table import TopicTable
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetValue, StagedPart
 from txlog.errors import (

@@ -6,15 +6,15 @@ import txlog
 from tests.lines.readers import CALLS, POLLS
 from tests.lines.test_interrupted_calls import CALLS as OTHERS
 from tests.lines.test_interrupted_writers import CASES
-from txlog.client.admin import Admin
+from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
-from txlog.client.scope import TransactionScope
+from txlog.client.producer.transaction_scope import TransactionScope
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
 from txlog.client.tables.snapshot import Snapshot
 from txlog.client.tables.table import Changes, TopicTable
+from txlog.client.transactions.staged_files import StagedFiles
 
 CLASSES = (
     Admin, Changes, Consumer, Producer, Snapshot, StagedFiles, StagedTransaction, Store, TopicTable, TransactionScope

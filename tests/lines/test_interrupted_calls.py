@@ -26,7 +26,7 @@ CALLS = (*STORES, *ADMINS, *TABLES, *STAGED)
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members of a test that has ended write no heartbeats."""
-    monkeypatch.setattr("txlog.client.members.beat", lambda *_: None)
+    monkeypatch.setattr("txlog.client.groups.members.beat", lambda *_: None)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ SAMPLE = 4
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats are written when the test says so."""
-    monkeypatch.setattr("txlog.client.members.beat", lambda *_: None)
+    monkeypatch.setattr("txlog.client.groups.members.beat", lambda *_: None)
 
 
 def again(lives: Lives, call: Callable[[], object]) -> None:

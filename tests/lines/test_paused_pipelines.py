@@ -37,7 +37,7 @@ ALL = list(KINDS)
 
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlog.client.members.beat", lambda *_: None)
+    monkeypatch.setattr("txlog.client.groups.members.beat", lambda *_: None)
 
 
 class Pipeline:

@@ -44,7 +44,7 @@ SAMPLE = 1
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats are written when the test asks for them."""
-    monkeypatch.setattr("txlog.client.members.beat", lambda *_: None)
+    monkeypatch.setattr("txlog.client.groups.members.beat", lambda *_: None)
 
 
 class Paused(Lives):

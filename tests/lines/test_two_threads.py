@@ -36,7 +36,7 @@ OTHER = [20, 21, 22, 23]
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats are written when the test asks for them."""
-    monkeypatch.setattr("txlog.client.members.beat", lambda *_: None)
+    monkeypatch.setattr("txlog.client.groups.members.beat", lambda *_: None)
 
 
 class Second(threading.Thread):

@@ -22,9 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import txlog
 from tests.machine.toy import Toy, ToyTransaction
-from txlog.client.batches import RecordMetadata
 from txlog.client.consumer import Consumer
-from txlog.client.producer import Producer
+from txlog.client.producer import Producer, RecordMetadata
 from txlog.client.store import Store
 from txlog.core.effects import PutOutcome
 from txlog.core.features import GROUP_MEMBERS, STORE_FEATURES

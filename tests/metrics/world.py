@@ -8,7 +8,7 @@ from typing import Any
 from tests.client.world import ORDERS, World, orders
 from txlog.client import TopicPartition
 from txlog.client.producer import Producer
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.store import Store
 from txlog.exporter.exporter import Exporter
 from txlog.metrics import Registry

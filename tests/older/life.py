@@ -82,7 +82,7 @@ class Life:
         clock = Clock()
         with contextlib.ExitStack() as stack:
             for where in (
-                "client.runtime",
+                "client.session.runtime",
                 "storage.memory",
                 "exporter.exporter",
                 "maintenance.fsck.store_check",

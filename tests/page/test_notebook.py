@@ -12,7 +12,7 @@ from tests.client.world import World
 from tests.page.reading import Parsed
 from tests.page.stores import random_topic
 from txlog.client import Store
-from txlog.client.descriptions import GroupList, TransactionList
+from txlog.client.admin.descriptions import GroupList, TransactionList
 from txlog.core.names import TopicPartition
 from txlog.inspection import notebook
 

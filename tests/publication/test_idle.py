@@ -17,7 +17,7 @@ from txlog.maintenance.maintain import Maintainer
 from txlog.maintenance.publish import publish_topics
 from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
-from txlog.publication.known import Known
+from txlog.publication.cache import PublicationCache
 from txlog.publication.publish import Published
 from txlog.testing.counting_store import Cost
 
@@ -53,13 +53,13 @@ class Daemon:
         self.world = world
         self.store: Store = world.open()
         self.session = reading.read_session(self.store.runtime)
-        self.known = Known()
+        self.cache = PublicationCache()
 
     def round(self) -> tuple[Published, Cost]:
         self.world.clock.advance_ms(10_000)
         with self.world.counting.counting() as cost:
             topic = self.store.runtime.topic("orders", 0)
-            ((_, made),) = publish_topics(self.session, [topic], known=self.known)
+            ((_, made),) = publish_topics(self.session, [topic], cache=self.cache)
         assert isinstance(made, Published), made
         return made, cost
 
@@ -78,7 +78,7 @@ def test_a_round_without_new_rows_is_cheap(world: World) -> None:
         made, cost = daemon.round()
         assert (made.number, made.publications) == (1, 0)
         assert cost.total <= IDLE_REQUESTS, cost.calls()
-    assert not daemon.session.views.keys() & set(daemon.known.looks["orders"].views)
+    assert not daemon.session.views.keys() & set(daemon.cache.looks["orders"].views)
     # Nothing that happens is missed.
     send(world, 100)
     assert daemon.round()[0].rows_added == 2
@@ -105,7 +105,7 @@ def test_every_change_ends_the_idle_rounds(world: World) -> None:
     def settle() -> None:
         for _ in range(2):
             daemon.round()
-        assert daemon.known.looks["orders"].shows_all
+        assert daemon.cache.looks["orders"].shows_all
         assert daemon.round()[1].total <= IDLE_REQUESTS
 
     settle()
@@ -136,7 +136,7 @@ def test_an_open_transaction_is_looked_for_in_each_round(world: World) -> None:
     daemon = Daemon(world)
     for _ in range(3):
         daemon.round()
-    look = daemon.known.looks["orders"]
+    look = daemon.cache.looks["orders"]
     assert not look.shows_all
     assert 1000 not in shown(world)
     late.commit_transaction()
@@ -195,7 +195,7 @@ def test_a_known_publication_is_compared_with_the_stored_one(world: World) -> No
     daemon = Daemon(world)
     for _ in range(3):
         daemon.round()
-    known = daemon.known.looks["orders"].tables
+    known = daemon.cache.looks["orders"].tables
     _, cost = daemon.round()
     path = publication_path("orders", known.number)
     assert [each for _, each in cost.calls() if each.startswith("orders/publication/")] == ["orders/publication/", path]

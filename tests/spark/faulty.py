@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 import txlog
 from pyspark_txlog import TxlogDataSource
 from pyspark_txlog.sink.batch_writer import TaskFiles, TxlogWriter
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.store import Store
 from txlog.storage.open import open_object_store
 from txlog.testing.failing_store import FailingStore, Fault

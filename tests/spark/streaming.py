@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog.source.batch_reader import read_input, schema_and_topics
 from pyspark_txlog.source.options import parse_schema_options, parse_stream_options
 from pyspark_txlog.source.stream_source import StreamSource
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.store import Store
 from txlog.storage.object_store import ObjectStore
 

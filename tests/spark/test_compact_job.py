@@ -14,7 +14,7 @@ from tests.spark.test_merge_job import told
 from tests.spark.test_spark_ui import jobs, last_job
 from tests.spark.verbs import compact, run_job
 from txlog.cli.compact import compaction_policies
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.errors import MissingObjectError, TxlogTimeoutError

@@ -34,7 +34,7 @@ from lab.demo.proof import Proof, count_out_of_order, prove
 from lab.demo.show import NOISE, Show, SparkMessages
 from tests.cli import support as cli
 from tests.spark.conftest import Log
-from txlog.client.descriptions import OffsetInfo
+from txlog.client.admin.descriptions import OffsetInfo
 from txlog.client.store import Store
 from txlog.errors import TxlogError
 

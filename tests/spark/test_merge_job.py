@@ -11,7 +11,7 @@ from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
 from tests.spark.test_spark_ui import jobs, last_job
 from tests.spark.verbs import merge, run_job
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile

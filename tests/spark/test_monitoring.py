@@ -192,4 +192,4 @@ def test_the_page_lists_every_event() -> None:
         module for module in modules if re.search(r"^\s+(print\(|warnings\.warn)", module.read_text(), re.MULTILINE)
     ]
     names = {str(module.relative_to(root)) for module in prints if "/cli/" not in str(module)}
-    assert names <= {"txlog/logs.py", "txlog/client/at_exit.py", "spark_ext/pyspark_txlog/messages.py"}
+    assert names <= {"txlog/logs.py", "txlog/client/producer/at_exit.py", "spark_ext/pyspark_txlog/messages.py"}

@@ -20,7 +20,7 @@ from tests.client.world import rows_of
 from tests.publication.lives import publish
 from tests.publication.table_readers import Tables
 from txlog.client import reading
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.client.store import Store
 from txlog.core import fates
 from txlog.core.cleaning import MergePolicy

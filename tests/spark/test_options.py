@@ -11,7 +11,7 @@ from pyspark_txlog.sink.options import parse_write_options, settled_write
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.subscription import named_topics
 from txlog.client.offsets import OffsetSpec
-from txlog.client.settings import Settings
+from txlog.client.session.settings import Settings
 from txlog.core.names import TopicPartition
 from txlog.errors import (
     InvalidConfigurationError,

@@ -17,7 +17,7 @@ from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_of
 from pyspark_txlog.source.metadata_tables import _OF_PARTITIONS, _OF_THE_STORE
 from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.engine import pack_tasks

@@ -19,9 +19,9 @@ from pyspark_txlog.sink import session_cache
 from pyspark_txlog.sink.options import parse_stream_write_options
 from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.spark.conftest import ORDERS
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.client.staged import StagedTransaction
-from txlog.client.staged_files import StagedFiles
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (

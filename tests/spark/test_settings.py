@@ -24,8 +24,8 @@ from pyspark_txlog.sink.batch_writer import TxlogWriter, producer_config, write_
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.stream_source import StreamSource
-from txlog.client.runtime import Runtime
-from txlog.client.staged_files import StagedFiles
+from txlog.client.session.runtime import Runtime
+from txlog.client.transactions.staged_files import StagedFiles
 from txlog.config import KEYS, Scope
 from txlog.core.records import DataFile, StagedPart, TransactionMetadata
 

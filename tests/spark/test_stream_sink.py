@@ -23,9 +23,9 @@ from pyspark_txlog import committed_source_offsets, install, uninstall
 from pyspark_txlog.native import write
 from pyspark_txlog.sink.checkpoint import default_transactional_id
 from tests.spark.conftest import Console, Log, dotted
-from txlog.client.coordinator import Coordinator
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.client.staged import StagedTransaction
+from txlog.client.transactions.coordinator import Coordinator
 from txlog.core.names import TopicPartition
 from txlog.storage.open import open_object_store
 
@@ -248,7 +248,7 @@ def test_another_run_fences_this_one_with_one_clear_error(
 
     def overtaken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # While this task runs, another driver starts the query, which is an init of its id.
-        from txlog.client.runtime import Runtime
+        from txlog.client.session.runtime import Runtime
         from txlog.client.staged import StagedTransaction
 
         runtime = Runtime.open(url)

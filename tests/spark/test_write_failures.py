@@ -166,7 +166,7 @@ def test_a_second_run_of_a_job_fences_the_first(log: Log, console: Console) -> N
 
     def overtaken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # While this task runs, another instance of the same id starts.
-        from txlog.client.runtime import Runtime
+        from txlog.client.session.runtime import Runtime
         from txlog.client.staged import StagedTransaction
 
         runtime = Runtime.open(url)

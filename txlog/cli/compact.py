@@ -17,7 +17,7 @@ from txlog.errors import InvalidRequestError, TxlogError
 from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from txlog.client.runtime import Runtime
+    from txlog.client.session.runtime import Runtime
     from txlog.core.compaction import Cleanable, CompactionPolicy
     from txlog.maintenance.compact import Compacted
 

@@ -339,7 +339,7 @@ class _Printer:
         awaited = self._consumer.awaited
         if awaited.keys() - self._awaited:
             # A local import, because it loads what most runs do not need.
-            from txlog.client.waiting import awaited_text
+            from txlog.client.consumer import awaited_text
 
             self._awaited |= awaited.keys()
             typer.echo(f"This consumer {awaited_text(awaited)}.", err=True)

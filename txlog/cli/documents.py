@@ -1,16 +1,16 @@
-"""The structs that each command prints with `--output json`. Some are the descriptions of `txlog.client.descriptions`.
+"""The structs that each command prints with `--output json`. Some are in `txlog.client.admin.descriptions`.
 
     topics create, alter         TopicDocument
     topics list, describe        list of TopicSummary, of TopicDocument
     topics delete                DeletionDocument
-    get-offsets                  list of client.descriptions.OffsetInfo
-    transactions list            list of client.descriptions.TransactionDescription
-    transactions describe        client.descriptions.TransactionDescription
-    transactions find-hanging    list of client.descriptions.HangingTransaction
+    get-offsets                  list of client.admin.descriptions.OffsetInfo
+    transactions list            list of client.admin.descriptions.TransactionDescription
+    transactions describe        client.admin.descriptions.TransactionDescription
+    transactions find-hanging    list of client.admin.descriptions.HangingTransaction
     transactions abort           AbortDocument
     transactions expire          ExpireDocument
-    consumer-groups list         list of client.descriptions.GroupInfo
-    consumer-groups describe     client.descriptions.GroupInfo
+    consumer-groups list         list of client.admin.descriptions.GroupInfo
+    consumer-groups describe     client.admin.descriptions.GroupInfo
     consumer-groups reset-offsets ResetDocument
     consumer-groups delete       GroupDeletionDocument
     dump-log                     inspection.objects.DumpedObject, inspection.chain.PartitionChain
@@ -39,7 +39,7 @@ import msgspec
 from txlog.core.records import SchemaField
 
 if TYPE_CHECKING:
-    from txlog.client.descriptions import OffsetReset
+    from txlog.client.admin.descriptions import OffsetReset
 
 D = TypeVar("D", bound=msgspec.Struct)
 

@@ -12,7 +12,7 @@ from txlog.metrics import enabled
 from txlog.text import time_text
 
 if TYPE_CHECKING:
-    from txlog.client.runtime import Runtime
+    from txlog.client.session.runtime import Runtime
 
 _PORT = 9464
 _HOST = "127.0.0.1"
@@ -53,7 +53,7 @@ def exporter(
     look that takes longer than 8 seconds goes on, and its scrape gets the numbers of the look before.
     """
     # A local import, because it loads more than `--help` needs.
-    from txlog.client.runtime import Runtime
+    from txlog.client.session.runtime import Runtime
     from txlog.exporter.exporter import Exporter
     from txlog.metrics.prometheus import Server
 

@@ -16,8 +16,8 @@ from txlog.errors import CorruptLogError, InvalidRequestError
 from txlog.text import count_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.admin import Admin
-    from txlog.client.descriptions import GroupInfo, OffsetReset
+    from txlog.client.admin.admin import Admin
+    from txlog.client.admin.descriptions import GroupInfo, OffsetReset
 
 app = group("consumer-groups", "List and describe consumer groups, move their offsets, delete them.")
 

@@ -28,7 +28,7 @@ from txlog.text import parse_storage_value, parse_time
 
 if TYPE_CHECKING:
     from txlog.client import Admin, Store
-    from txlog.client.runtime import Runtime
+    from txlog.client.session.runtime import Runtime
     from txlog.maintenance.workers import Workers
 
     WorkersOf = Callable[[Runtime], Workers]
@@ -179,7 +179,7 @@ class Session:
 
     def damaged_runtime(self) -> Runtime:
         """Return the store without a look at its descriptor, so that even a damaged one can be checked."""
-        from txlog.client.runtime import Runtime
+        from txlog.client.session.runtime import Runtime
         from txlog.storage.open import open_object_store
 
         options = self.settings.storage_options

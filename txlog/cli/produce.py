@@ -21,7 +21,7 @@ from txlog.text import count_text
 
 if TYPE_CHECKING:
     from txlog.client import Producer
-    from txlog.client.batches import RecordMetadata
+    from txlog.client.producer import RecordMetadata
 
 _ALL_OR_NOTHING = "With --transaction it is all or nothing."
 

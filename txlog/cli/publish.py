@@ -53,14 +53,14 @@ def publish(
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.publish import publish_topics
-    from txlog.publication.known import Known
+    from txlog.publication.cache import PublicationCache
 
     if files:
         _show_files(session, _topics(session, names))
         return
     reads = read_session(runtime)
     workers = session.workers(runtime)
-    known = Known()
+    cache = PublicationCache()
     with Interrupts() as interrupts:
         while True:
             made: list[PublishDocument] = []
@@ -69,7 +69,7 @@ def publish(
                 for name, found in _found(session, names):
                     outcome: object = found
                     if not isinstance(found, TxlogError):
-                        ((_, outcome),) = publish_topics(reads, [found], workers, known=known)
+                        ((_, outcome),) = publish_topics(reads, [found], workers, cache=cache)
                     if isinstance(outcome, UnknownTopicOrPartitionError) and not names:
                         continue  # it was deleted meanwhile
                     if isinstance(outcome, TxlogError):

@@ -24,7 +24,7 @@ from txlog.errors import RetriableError, TxlogError
 from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.descriptions import GroupInfo, OffsetInfo
+    from txlog.client.admin.descriptions import GroupInfo, OffsetInfo
     from txlog.inspection.look import StoreMonitor
 
 _INTERVAL_MS = 2000
@@ -93,7 +93,7 @@ def top(
 
 def _look(monitor: StoreMonitor, names: list[str]) -> _Look:
     # A local import, because `--help` does not need it.
-    from txlog.client.descriptions import GroupInfo, HangingTransaction, OffsetInfo
+    from txlog.client.admin.descriptions import GroupInfo, HangingTransaction, OffsetInfo
 
     monotonic_ms = monitor.runtime.clock.monotonic_ms()
     seen = monitor.look(names)

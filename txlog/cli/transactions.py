@@ -12,7 +12,7 @@ from txlog.errors import CorruptLogError, InvalidRequestError
 from txlog.text import duration_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.descriptions import TransactionDescription
+    from txlog.client.admin.descriptions import TransactionDescription
 
 app = group("transactions", "List and describe transactions, find hanging ones, abort and expire them.")
 

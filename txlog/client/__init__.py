@@ -1,7 +1,7 @@
 """What users call: the store, producers, consumers, administration.
 
-Each name is resolved at its first use (PEP 562), because Spark's planning processes import `txlog.client.runtime` and
-must not load pyarrow.
+Each name is resolved at its first use (PEP 562), because Spark's planning processes import
+`txlog.client.session.runtime` and must not load pyarrow.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Admin": "admin",
+    "Admin": "admin.admin",
     "Consumer": "consumer",
     "ConsumerGroupMetadata": "groups",
-    "EndResult": "session",
+    "EndResult": "session.session",
     "OffsetAndMetadata": "groups",
     "Producer": "producer",
     "RecordMetadata": "producer",
     "StagedTransaction": "staged",
     "Store": "store",
-    "TopicPartition": "session",
+    "TopicPartition": "session.session",
     "open": "store",
 }
 

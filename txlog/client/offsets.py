@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 from txlog.client.groups import check_group, commit_offsets, marked
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.removed import removed_offsets
-from txlog.client.runtime import check_partition
-from txlog.client.session import Session
+from txlog.client.session.runtime import check_partition
+from txlog.client.session.session import Session
 from txlog.config import DEFAULT_ISOLATION, IsolationLevel
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import OffsetsCondition

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from txlog import metrics
-from txlog.client.runtime import Runtime, check_columns
-from txlog.client.session import Session
-from txlog.client.settings import call_layer
+from txlog.client.session.runtime import Runtime, check_columns
+from txlog.client.session.session import Session
+from txlog.client.session.settings import call_layer
 from txlog.config import DEFAULT_ISOLATION, IsolationLevel, Layer, parse_isolation
 from txlog.core.effects import Gather, Program
 from txlog.core.evolution import WrittenSchema

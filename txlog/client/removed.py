@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.config import IsolationLevel
 from txlog.core.effects import Program
 from txlog.core.fates import walk_batches

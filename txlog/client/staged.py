@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Self, TypeAlias
 
 from txlog import metrics
-from txlog.client.call_guard import CallGuard, InsideCallError, in_turn
-from txlog.client.coordinator import Coordinator, look_up, txn_version
 from txlog.client.groups import GroupOffsets
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.client.settings import call_layer
+from txlog.client.session.call_guard import CallGuard, InsideCallError, in_turn
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
+from txlog.client.session.settings import call_layer
+from txlog.client.transactions.coordinator import Coordinator, look_up, txn_version
 from txlog.config import Layer, ProducerConfig
 from txlog.core.owner_errors import check_owner, fenced_error
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -272,7 +272,7 @@ class StagedTransaction:
         if not inline or (alone and sum(len(part.payload) for part in inline) <= MAX_INLINE_BYTES):
             return parts
         # A local import, because a commit of files does not need pyarrow.
-        from txlog.client.staged_files import settle_inline
+        from txlog.client.transactions.staged_files import settle_inline
 
         runtime = self._coordinator.session.runtime
         return settle_inline(runtime, self.txn, parts, max_bytes=MAX_INLINE_BYTES, compression=compression)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from txlog.client.admin import Admin
-from txlog.client.call_guard import Owner, close_after
-from txlog.client.column_changes import ColumnChanges, alter_columns, check_not_inside
-from txlog.client.column_names import former_column, topic_versions
+from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
-from txlog.client.repr_html import repr_html
-from txlog.client.runtime import Runtime
-from txlog.client.settings import call_layer
+from txlog.client.session.call_guard import Owner, close_after
+from txlog.client.session.repr_html import repr_html
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.settings import call_layer
+from txlog.client.topics.column_changes import ColumnChanges, alter_columns, check_not_inside
+from txlog.client.topics.column_names import former_column, topic_versions
 from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
 from txlog.core.effects import Program

@@ -21,7 +21,6 @@ Names of this module load neither pyarrow nor a store's driver, so that planning
 
 from __future__ import annotations
 
-from txlog.client.coordinator import look_up, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, group_offsets
 from txlog.client.reading import (
     ReadTask,
@@ -34,11 +33,12 @@ from txlog.client.reading import (
     tasks,
     topic_for,
 )
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.client.settings import Settings, call_layer
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
+from txlog.client.session.settings import Settings, call_layer
 from txlog.client.staged import StagedTransaction, producer_session
 from txlog.client.tables.packing import MAX_TASK_BYTES, offsets_of, pack_tasks
+from txlog.client.transactions.coordinator import look_up, txn_version
 from txlog.config import KEYS, IsolationLevel, Layer
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition

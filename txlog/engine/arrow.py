@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txlog.client.column_changes import add_columns
-from txlog.client.column_names import ColumnNames, topic_versions
-from txlog.client.row_writer import check_keys, key_columns_of
 from txlog.client.staged import MAX_INLINE_BYTES
-from txlog.client.staged_files import StagedFiles, read_staged_folder
+from txlog.client.topics.column_changes import add_columns
+from txlog.client.topics.column_names import ColumnNames, topic_versions
+from txlog.client.topics.row_writer import check_keys, key_columns_of
+from txlog.client.transactions.staged_files import StagedFiles, read_staged_folder
 from txlog.core.compaction import value_columns
 from txlog.core.names import staged_folder
 from txlog.storage.arrow_evolution import columns_to_read

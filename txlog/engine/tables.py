@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txlog.client.admin import Admin, describe_partition
-from txlog.client.descriptions import PartitionDescription
+from txlog.client.admin.admin import Admin, describe_partition
+from txlog.client.admin.descriptions import PartitionDescription
 from txlog.core.names import parse_rows_path
 from txlog.maintenance.history import read_history
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.clock import Clock, SystemClock
 from txlog.core.names import is_reserved
 from txlog.errors import RetriableError, TxlogError

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from txlog.client import reading
-from txlog.client.descriptions import PartitionDescription
-from txlog.client.runtime import Runtime
+from txlog.client.admin.descriptions import PartitionDescription
+from txlog.client.session.runtime import Runtime
 from txlog.core import names
 from txlog.core.effects import Program
 from txlog.core.fates import Fate, LogBatch, walk_batches

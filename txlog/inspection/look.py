@@ -35,8 +35,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.core.ages import ClockReading
 from txlog.core.cleaning import count_small
 from txlog.core.effects import Get, Program, ReadClocks, gathered

@@ -1,7 +1,8 @@
 """How do a store, its topics, transactions and groups look in a notebook?
 
 They are drawn as `txlog inspect` draws them, or shown as tables without the extra `page`. To show an object never
-raises an error, and costs a bounded number of requests. `txlog.client.repr_html` imports this module by its name.
+raises an error, and costs a bounded number of requests. `txlog.client.session.repr_html` imports this module by its
+name.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from txlog.client.descriptions import (
+from txlog.client.admin.descriptions import (
     GroupInfo,
     GroupList,
     PartitionDescription,
     TransactionDescription,
     TransactionList,
 )
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.client.store import Store, TopicDescription
 from txlog.client.tables.snapshot import Snapshot
 from txlog.client.tables.table import TopicTable

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.core import names
 from txlog.core.names import TopicPartition
 from txlog.storage.object_store import ObjectStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.core import envelope, names
 from txlog.core.records import CommitRecord
 from txlog.core.schema import OFFSET_COLUMN

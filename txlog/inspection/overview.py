@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from txlog.client.descriptions import GroupInfo, TransactionDescription
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.admin.descriptions import GroupInfo, TransactionDescription
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.core.names import TopicPartition
 from txlog.core.records import CleanupRun, CleanupStep
 from txlog.drawing.sections import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from txlog.client.descriptions import PartitionDescription
-from txlog.client.session import Session
+from txlog.client.admin.descriptions import PartitionDescription
+from txlog.client.session.session import Session
 from txlog.core.effects import Gather, Program
 from txlog.core.fates import LogBatch, walk_batches
 from txlog.core.names import SegmentName, TopicPartition

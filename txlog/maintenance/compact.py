@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txlog.client.reading import piece_rows, run_many, written_schemas
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.core.cleaning import Kept
 from txlog.core.compaction import (
     Cleanable,

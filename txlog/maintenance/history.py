@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import CleanupRun, CleanupStep
 from txlog.errors import TxlogError

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txlog.client import reading
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
@@ -25,7 +25,7 @@ from txlog.maintenance.history import recorded
 from txlog.maintenance.round import MAX_NAMED, Action, MaintainReport, Round, RoundStoppedError, Step, StepReport
 from txlog.maintenance.steps import WORK
 from txlog.maintenance.workers import Workers
-from txlog.publication.known import Known
+from txlog.publication.cache import PublicationCache
 
 __all__ = ["MAX_NAMED", "STEPS", "Action", "MaintainPolicy", "MaintainReport", "Maintainer", "StepReport"]
 
@@ -93,7 +93,7 @@ class Maintainer:
         """Segments in which the last plan found nothing to merge."""
         self.looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
         """What a job last looked at in a partition, and when. What depends on time is looked at again."""
-        self.published = Known()
+        self.published = PublicationCache()
         """What the next publication of a topic need not read again."""
         self.vacuum_session = reading.read_session(runtime)
         # Vacuum drops its views after each use, so it has its own session. The other steps need views that stay.

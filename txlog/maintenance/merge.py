@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from txlog.client.reading import piece_rows, run_many, topic_of_rows, written_schemas
-from txlog.client.runtime import Runtime, check_columns
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime, check_columns
+from txlog.client.session.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, Kept, MergePolicy
 from txlog.core.features import SORTED_RUNS
 from txlog.core.names import TopicPartition

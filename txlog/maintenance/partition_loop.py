@@ -14,8 +14,8 @@ from functools import partial
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from txlog.client.reading import MAX_RELISTS
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import (
     ClockSkewError,

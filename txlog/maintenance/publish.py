@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import TypeAlias
 
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.core.cleaning import MergePolicy
 from txlog.core.effects import Program
 from txlog.core.records import CommitRecord, TopicMetadata
@@ -20,7 +20,7 @@ from txlog.maintenance.partition_loop import gather
 from txlog.maintenance.workers import Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.publications import end_tails
-from txlog.publication.known import Known
+from txlog.publication.cache import PublicationCache
 from txlog.publication.publish import Published, publish_topic
 from txlog.text import shorten
 
@@ -32,17 +32,17 @@ def publish_topics(
     session: Session,
     topics: Iterable[TopicMetadata],
     workers: Workers | None = None,
-    known: Known | None = None,
+    cache: PublicationCache | None = None,
 ) -> Iterator[Outcome]:
     """Bring the tables of each topic up to date. An error of one topic does not stop the others.
 
-    An error of another kind is the cause of a TxlogError. `known` is as in `publish_topic`. Raises StoreChangedError.
+    An error of another kind is the cause of a TxlogError. `cache` is as in `publish_topic`. Raises StoreChangedError.
     """
-    known = Known() if known is None else known
+    cache = PublicationCache() if cache is None else cache
     for topic in topics:
         held = set(session.views)
         try:
-            outcome: Published | TxlogError = _publish(session, topic, workers, known)
+            outcome: Published | TxlogError = _publish(session, topic, workers, cache)
         except StoreChangedError:
             raise
         except TxlogError as error:
@@ -51,7 +51,7 @@ def publish_topics(
             # A library of a format may fail in its own way, and the other topics have other columns and formats.
             outcome = _unexpected(topic.topic, error)
         finally:
-            # A job that has views of the topic needs them later, too. The others are in `known` as far as they are
+            # A job that has views of the topic needs them later, too. The others are in `cache` as far as they are
             # small.
             session.forget([tp for tp in session.views if tp.topic == topic.topic and tp not in held])
         yield topic.topic, outcome
@@ -70,12 +70,12 @@ def _unexpected(topic: str, error: Exception) -> TxlogError:
     return made
 
 
-def _publish(session: Session, topic: TopicMetadata, workers: Workers | None, known: Known) -> Published:
-    made = publish_topic(session, topic, known)
+def _publish(session: Session, topic: TopicMetadata, workers: Workers | None, cache: PublicationCache) -> Published:
+    made = publish_topic(session, topic, cache)
     if not made.must_rewrite:
         return made
     _rewrite(session, made, workers)
-    return publish_topic(session, topic, known, copies=True)
+    return publish_topic(session, topic, cache, copies=True)
 
 
 def _rewrite(session: Session, made: Published, workers: Workers | None) -> None:

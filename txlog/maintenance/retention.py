@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.config import TopicConfig
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import InvalidRequestError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.core.cleaning import MergePolicy, choose_merges, count_small
 from txlog.core.effects import List, Program
 from txlog.core.fates import walk_batches

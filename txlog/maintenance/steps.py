@@ -136,7 +136,7 @@ def _publish(a_round: Round, step: Step) -> None:
             )
         return
     for name, made in publish_topics(
-        a_round.session, due, a_round.maintainer.workers, known=a_round.maintainer.published
+        a_round.session, due, a_round.maintainer.workers, cache=a_round.maintainer.published
     ):
         a_round.maintainer.check_stop()
         tp = TopicPartition(name, 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.errors import TxlogError
 
 S = TypeVar("S")

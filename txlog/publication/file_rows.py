@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from txlog.client.reading import written_schemas
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.core import names
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
 from txlog.core.names import TopicPartition

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.core import envelope
 from txlog.core.ages import ClockReading
 from txlog.core.effects import Program, ReadClocks
@@ -52,6 +52,7 @@ from txlog.protocol.publications import (
     take_shown,
 )
 from txlog.protocol.topics import earlier_version
+from txlog.publication.cache import PublicationCache
 from txlog.publication.columns import named_columns, why_misread
 from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import (
@@ -62,7 +63,6 @@ from txlog.publication.formats import (
     table_conflict,
     write_version,
 )
-from txlog.publication.known import Known
 from txlog.storage.backends import canonical_url
 from txlog.text import count_text
 
@@ -105,11 +105,11 @@ def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]
 
 
 def publish_topic(
-    session: Session, topic: TopicMetadata, known: Known | None = None, *, copies: bool = False
+    session: Session, topic: TopicMetadata, cache: PublicationCache | None = None, *, copies: bool = False
 ) -> Published:
     """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
 
-    `known` keeps what was read from one call to the next, which then reads only what is new. `copies`: rows of files
+    `cache` keeps what was read from one call to the next, which then reads only what is new. `copies`: rows of files
     that a format would misread are copied, because a merge has left these files: it does not take files with rows at or
     behind the last stable offset.
 
@@ -126,7 +126,7 @@ def publish_topic(
             "hint: copy its topics to a new store"
         )
     runtime.ensure_writable()
-    attempt = _Attempt(session, topic, Known() if known is None else known, copies)
+    attempt = _Attempt(session, topic, PublicationCache() if cache is None else cache, copies)
     try:
         for _ in range(MAX_ROUNDS):
             try:
@@ -155,12 +155,12 @@ def publish_topic(
 class _Attempt:
     """From reading the chain to writing the formats. It runs again if another publisher was faster."""
 
-    def __init__(self, session: Session, topic: TopicMetadata, known: Known, copies: bool) -> None:
+    def __init__(self, session: Session, topic: TopicMetadata, cache: PublicationCache, copies: bool) -> None:
         self._session = session
         self._runtime = session.runtime
         self._topic = topic
         self._formats: tuple[FormatName, ...] = ()
-        self._known = known
+        self._cache = cache
         self._copies = copies
         self.made = 0
         """Publications that this call has created."""
@@ -173,7 +173,7 @@ class _Attempt:
         runtime = self._runtime
         # The chain is read before the partitions are listed: otherwise a publisher that slept could name deleted files
         # (W58, C13). A look at the end of a log does not show what a merge has superseded since the LIST.
-        look = self._known.looks.pop(self._topic.topic, None)
+        look = self._cache.looks.pop(self._topic.topic, None)
         chain = runtime.run(read_chain(self._topic.topic, None if look is None else look.tables))
         before = self._newest = chain.newest
         self._forget()
@@ -199,7 +199,7 @@ class _Attempt:
             if look.shows_all and not is_new_look and len(look.views) == topic.partitions:
                 views = self._session.fresh_views(list(look.views), "looking at a topic")
                 if look.is_at(views):
-                    self._known.looks[topic.topic] = replace(look, views=views)
+                    self._cache.looks[topic.topic] = replace(look, views=views)
                     return Published(topic=topic.topic, number=before.number, publications=self.made)
         shown = self._shown()
         newest = runtime.topic(topic.topic, 0)
@@ -238,7 +238,7 @@ class _Attempt:
             tables = self._add(before, shown, changes)
         else:
             views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
-            self._known.keep(topic.topic_id, before, views, shown)
+            self._cache.keep(topic.topic_id, before, views, shown)
         if tables is None:
             return None
         return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
@@ -310,10 +310,10 @@ class _Attempt:
             }
             late = [tp for tp, at_ms in oldest.items() if at_ms is not None and at_ms < older_than_ms]
             views = yield from end_tails(ctx, views, late, lambda record: record.payload_bytes > 0)
-            return (yield from take_shown(ctx, views, partitions, self._known.indexes))
+            return (yield from take_shown(ctx, views, partitions, self._cache.indexes))
 
         shown = self._session.call("taking a cut", program)
-        self._known.indexes.update(shown.indexes)
+        self._cache.indexes.update(shown.indexes)
         return shown
 
     def _misread(self, before: Tables, shown: Shown) -> dict[str, Unreadable]:

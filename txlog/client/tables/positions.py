@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from txlog.client.offsets import EARLIEST, LATEST, OffsetSpec, offsets_for_times, parse_spec, resolve
 from txlog.client.reading import take_cut
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.config import IsolationLevel
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from txlog.client.offsets import format_offsets
 from txlog.client.reading import read_session
-from txlog.client.repr_html import repr_html
-from txlog.client.runtime import Runtime
+from txlog.client.session.repr_html import repr_html
+from txlog.client.session.runtime import Runtime
 from txlog.client.tables.table import Cut, TopicTable
 from txlog.core.names import TopicPartition
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError

@@ -16,13 +16,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.client.column_names import former_column
 from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks
-from txlog.client.repr_html import repr_html
-from txlog.client.row_writer import key_columns_of
 from txlog.client.rows import METADATA_FIELDS, joined
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
+from txlog.client.session.repr_html import repr_html
+from txlog.client.session.runtime import Runtime
+from txlog.client.session.session import Session
 from txlog.client.tables.expression import Expression
 from txlog.client.tables.latest import Newest
 from txlog.client.tables.packing import has_gaps, pack_tasks
@@ -30,6 +28,8 @@ from txlog.client.tables.positions import Position, offsets_of, past_cut
 from txlog.client.tables.predicate import Predicate
 from txlog.client.tables.read_ahead import THREADS, WholeRead, in_order, threads_for
 from txlog.client.tables.where import bind
+from txlog.client.topics.column_names import former_column
+from txlog.client.topics.row_writer import key_columns_of
 from txlog.config import IsolationLevel, parse_isolation
 from txlog.core.compaction import value_columns
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece

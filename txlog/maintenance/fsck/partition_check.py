@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from txlog.client.session import Session
+from txlog.client.session.session import Session
 from txlog.core import chain, names
 from txlog.core.names import NumberedName, SegmentName, SegmentObject, TopicPartition
 from txlog.core.record_checks import StoredRecord

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.core import names
 from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError

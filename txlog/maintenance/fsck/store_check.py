@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from txlog.client.reading import read_session
-from txlog.client.runtime import Runtime
+from txlog.client.session.runtime import Runtime
 from txlog.clock import Clock, SystemClock
 from txlog.core import names
 from txlog.core.features import KNOWN_FEATURES

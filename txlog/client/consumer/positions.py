@@ -1,0 +1,87 @@
+"""Where does a consumer begin in a partition, and which offsets does it look up?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from txlog.client import offsets as lookup
+from txlog.client.consumer.fetcher import Fetcher, FollowedTopics
+from txlog.client.groups import OffsetAndMetadata, OffsetAndTimestamp
+from txlog.client.removed import removed_offsets
+from txlog.client.session.session import Session
+from txlog.config import ConsumerConfig, IsolationLevel
+from txlog.core.names import TopicPartition
+from txlog.core.records import OffsetValue
+from txlog.errors import OffsetOutOfRangeError
+
+
+def find_positions(
+    session: Session,
+    fetcher: Fetcher,
+    followed: FollowedTopics,
+    config: ConsumerConfig,
+    known: dict[TopicPartition, int],
+    *,
+    wait: bool,
+) -> None:
+    """Begin at the group's committed offsets, which `known` gets, or else where `auto.offset.reset` says.
+
+    `wait` is as in `committed_offsets`. Raises NoOffsetForPartitionError.
+    """
+    committed: dict[TopicPartition, OffsetValue | None] = {}
+    if config.group_id is not None:
+        committed = lookup.committed_offsets(session, config.group_id, fetcher.lost, wait=wait)
+    for tp, value in committed.items():
+        if value is not None:
+            fetcher.seek({tp: value.offset})
+            known[tp] = value.offset
+    found = lookup.first_positions(
+        session, fetcher.lost, followed.added, config.auto_offset_reset, config.isolation_level
+    )
+    fetcher.seek(found)
+    followed.added.clear()
+
+
+def reset_positions(session: Session, fetcher: Fetcher, config: ConsumerConfig, error: OffsetOutOfRangeError) -> bool:
+    """Apply `auto.offset.reset` to positions outside of the log that have lost rows. Raise `error` if it is "none".
+
+    A position that has lost none moves to the log start, whatever the policy. So does one of a topic that was created
+    again, unless the policy is "none": all its rows are newer than the position. Returns False if a new look shows that
+    all positions are in range.
+    """
+    policy = config.auto_offset_reset
+    fetcher.look()
+    outside = fetcher.out_of_range()
+    begins, lost = {}, []
+    for tp in outside:
+        removed = removed_offsets(session, session.views[tp], fetcher.positions[tp], config.isolation_level)
+        is_below = fetcher.positions[tp] < removed.log_start
+        if is_below and (not removed.offsets or (removed.by_deletion and policy != "none")):
+            begins[tp] = removed.log_start
+        else:
+            lost.append(tp)
+    if lost and policy == "none":
+        raise error
+    fetcher.seek({**begins, **lookup.edges(session, lost, policy, config.isolation_level)})
+    return bool(outside)
+
+
+def committed_positions(
+    session: Session, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the group's committed offsets, as users name them. Raises UnstableOffsetCommitError."""
+    found = lookup.committed_offsets(session, group, list(partitions))
+    return {
+        tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
+        for tp, value in found.items()
+    }
+
+
+def positions_at(
+    session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return for each partition the first offset at or after a time (ms), or None if every row is older."""
+    found = lookup.offsets_for_times(session, dict(times), isolation)
+    return {
+        tp: None if hit is None else OffsetAndTimestamp(offset=hit[0], timestamp=hit[1]) for tp, hit in found.items()
+    }

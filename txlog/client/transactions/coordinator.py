@@ -1,0 +1,372 @@
+"""The calls of one transactional.id, and the id's record as this instance knows it.
+
+Every instance of an id is its own coordinator (PROTOCOL.md, "The coordinator"): these methods run the protocol in the
+caller's thread. `txlog.client.producer.producer_state` decides which call is allowed in which state.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from txlog import metrics
+from txlog.client.groups import GroupOffsets, check_text
+from txlog.client.session.call_guard import InsideCallError
+from txlog.client.session.session import Call, Session, only_views
+from txlog.core.effects import Gather, Program
+from txlog.core.groups import offsets_partition
+from txlog.core.names import TopicPartition
+from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
+from txlog.core.transactions import COMPLETE, Skipped, TxnVersion
+from txlog.errors import (
+    FencedError,
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    TxlogError,
+    TxlogTimeoutError,
+    TxnVersionScopeError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.logs import Fields, log
+from txlog.protocol import expiry, table, topics
+from txlog.protocol import transactions as protocol
+from txlog.protocol.context import Context, Views
+from txlog.protocol.groups import send_offsets
+from txlog.protocol.transactions import EndResult
+
+_LOG = logging.getLogger(__name__)
+_COMPLETE_MS = 5000
+"""How long the writing of a COMPLETE_* may keep its caller from other work."""
+_Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
+
+_OF_EVERY_TRY = (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    TxnVersionScopeError,
+    InvalidRequestError,
+    RecordTooLargeError,
+)
+"""Refusals of an end that also hold for earlier tries of the same end.
+
+Either the record shows that the epoch was aborted, or the same arguments were refused before. The values that they are
+compared with do not change within an epoch.
+"""
+
+
+class Coordinator:
+    """One instance of a transactional.id, from its init on."""
+
+    def __init__(self, session: Session, txn: TransactionMetadata, *, in_doubt: bool = False) -> None:
+        """Set up an instance. `in_doubt`: whether another process may have decided a commit of this epoch."""
+        self.session = session
+        self.txn = txn
+        """The id's record. This instance writes with its producer_epoch."""
+        self.ended: EndResult | None = None
+        """The result of the last `end`. It belongs to the epoch before that of `txn`."""
+        self._lock = threading.Lock()
+        self._in_doubt = in_doubt
+        self._lost_epoch = -1
+        """The epoch of which the log says that another process ended it."""
+
+    @classmethod
+    def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
+        """InitProducerId: finish or abort what an older instance left, and fence that instance.
+
+        Raises InvalidTxnTimeoutError before anything is written. After TxlogTimeoutError or RetriableError, call again.
+        """
+        check_transactional_id(transactional_id)
+        txn = session.call(
+            "init_transactions",
+            lambda ctx, views: protocol.init_producer(
+                ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms
+            ),
+        )
+        log(
+            _LOG,
+            logging.INFO,
+            "producer_initialized",
+            "%s: initialized as producer %d, epoch %d; earlier instances of the id are fenced",
+            session.who,
+            txn.producer_id,
+            txn.producer_epoch,
+            txn=txn,
+        )
+        return cls(session, txn)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a commit of this epoch may have been decided."""
+        return self._in_doubt
+
+    @property
+    def transactional_id(self) -> str:
+        return self.txn.transactional_id
+
+    def register(self, partitions: Iterable[TopicPartition], version: TxnVersion | None = None) -> bool:
+        """Register partitions with the open transaction in one record. Return False if `version` was committed before.
+
+        Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort),
+        TxnVersionScopeError.
+        """
+        wanted = tuple(partitions)
+        return self._take(
+            f"registering {_listed(wanted)} with the transaction",
+            lambda ctx, views: protocol.add_partitions(ctx, views, self.txn, wanted, version),
+        )
+
+    def send_offsets(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
+        """TxnOffsetCommit: write offsets that are pending until the transaction ends.
+
+        Returns False if `version` was committed before. It makes one registration for all groups, then one record for
+        each. Sending the same offsets again changes nothing. Raises CommitFailedError (a condition does not hold),
+        ConcurrentTransactionsError (another transaction's offsets are pending and stay so), and what `register` raises.
+        """
+        if self._in_doubt:
+            return True  # the first try has sent them, and the end may be decided: no registration is possible any more
+        constants = self.session.runtime.constants
+        groups = {offsets_partition(sent.group, constants.consumer_offsets_partitions) for sent in offsets}
+        if len(groups) > 1 and not self.register(sorted(groups), version):
+            return False
+        return all(self._send_group(sent, version) for sent in offsets)
+
+    def _send_group(self, sent: GroupOffsets, version: TxnVersion | None) -> bool:
+        judged = None if sent.condition is None else sent.condition.judged(self.session.runtime.read_clocks())
+        return self._take(
+            f"sending offsets of group {sent.group!r}",
+            lambda ctx, views: send_offsets(ctx, views, self.txn, sent.group, sent.offsets, judged, version),
+        )
+
+    def find_deleted(
+        self, schema_ids: Mapping[str, int], *, beside: Callable[[], Sequence[Program[None]]] = tuple
+    ) -> UnknownTopicOrPartitionError | None:
+        """Return the error for a topic that was deleted since rows of these schemas (by topic) were made (W46).
+
+        Returns None if no topic was deleted. Also returns None if an earlier commit may have been decided, because a
+        second look must not contradict that commit. Give the result to `end`. Raises TxlogTimeoutError,
+        StoreAccessError; then nothing is decided. The programs that `beside` returns for each try run at the same time.
+        """
+        if not schema_ids or self._in_doubt:
+            return None
+        runtime = self.session.runtime
+
+        def program(_: Context, views: Views) -> Program[tuple[Views, _Found]]:
+            known = {topic: runtime.known_topic(topic) for topic in schema_ids}
+            looks = [topics.refresh_topic_of_rows(topic, number, known[topic]) for topic, number in schema_ids.items()]
+            return views, (yield Gather((*looks, *beside())))[: len(looks)]
+
+        refusal = None
+        found = self.session.call(f"looking up {', '.join(sorted(schema_ids))}", program)
+        for topic, newest in zip(schema_ids, found, strict=True):
+            if isinstance(newest, UnknownTopicOrPartitionError):
+                runtime.forget_topic(topic)
+                refusal = refusal or newest
+            else:
+                runtime.remember_topic(newest)
+        if refusal is None:
+            return None
+        return UnknownTopicOrPartitionError(
+            f"{self.session.who}: {refusal}. Rows are staged for it, so nothing is committed: abort the "
+            "transaction, and begin a new one"
+        )
+
+    def end(
+        self,
+        commit: bool,
+        staged: Sequence[StagedPart] = (),
+        version: TxnVersion | None = None,
+        *,
+        refusal: UnknownTopicOrPartitionError | None = None,
+        limit_ms: int | None = None,
+    ) -> EndResult:
+        """EndTxn: a repeated call joins what the first one decided. This instance goes on with the next epoch.
+
+        `refusal` is the result of `find_deleted` for the topics of `staged`, asked after their last row was made.
+        Raises `refusal`, what `register` raises, and OutcomeUnknownError (from an abort also TxlogTimeoutError): repeat
+        the very same call.
+
+        Once a commit may have been decided, a refusal is raised only if the records show that the commit was not
+        decided. Otherwise OutcomeUnknownError is raised (W44).
+        """
+        parts = tuple(staged)
+        written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
+        in_doubt = self._in_doubt
+        self._in_doubt = in_doubt or commit
+        watch = metrics.TransactionEnd("commit" if commit else "abort")
+        try:
+            # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
+            result = self.session.call(
+                "commit_transaction" if commit else "abort_transaction",
+                lambda ctx, views: protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal),
+                settles=commit,
+                limit_ms=limit_ms,
+            )
+        except TxlogTimeoutError as error:
+            watch.done("unknown")
+            if not commit:
+                raise
+            # Not "retry": a caller who believes that nothing was decided could delete its staged files.
+            raise OutcomeUnknownError(str(error)) from error
+        except (OutcomeUnknownError, InsideCallError):
+            watch.done("unknown")
+            raise
+        except TxlogError as error:
+            self._in_doubt = in_doubt
+            self.note_lost(error)
+            watch.done("failed")
+            if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
+                raise OutcomeUnknownError(
+                    f"{self.session.who}: an earlier try of its commit may have taken effect, this one met "
+                    f"{type(error).__name__}, and the records no longer show what became of the first. "
+                    "hint: delete nothing; read its topics to see whether its rows are visible"
+                ) from error
+            raise
+        # First, because after an interrupt the next call must know that this transaction has ended.
+        before, (self.txn, self._in_doubt, self.ended) = self.txn, (result.txn, False, result)
+        self._log_end(result, before, sorted(written), version)
+        watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
+        self.session.end_overdue(written, self.txn.producer_id)
+        return result
+
+    def complete(self) -> None:
+        """Write the COMPLETE_* of the last transaction if its end left that to later (W27).
+
+        Raises nothing, because the transaction has its outcome: if it fails, the next process writes it.
+        """
+        txn = self.txn
+        if txn.state not in COMPLETE:
+            return
+        try:
+            self.session.call(
+                "completing the last transaction",
+                lambda ctx, views: only_views(protocol.complete(ctx, views, txn)),
+                limit_ms=_COMPLETE_MS,
+            )
+        except Exception:
+            log(
+                _LOG,
+                logging.DEBUG,
+                "complete_failed",
+                "%s: COMPLETE was not written; the next process writes it",
+                self.session.who,
+                txn=txn,
+                exc_info=True,
+            )
+
+    def remove(self) -> bool:
+        """Write a tombstone for the drawn id, which must have no open transaction."""
+        return self.session.call(
+            "forgetting the transactional.id", lambda ctx, views: expiry.remove_own(ctx, views, self.txn)
+        )
+
+    def note_lost(self, error: BaseException) -> None:
+        """Log a warning, once for an epoch, if `error` says that another process fenced this instance or ended its
+        transaction."""
+        if isinstance(error, FencedError | InvalidProducerEpochError) and self._lost_epoch != self.txn.producer_epoch:
+            self._lost_epoch = self.txn.producer_epoch
+            event = "producer_fenced" if isinstance(error, FencedError) else "transaction_lost"
+            log(_LOG, logging.WARNING, event, "%s", error, txn=self.txn, error=type(error).__name__)
+
+    def _log_end(
+        self, result: EndResult, txn: TransactionMetadata, written: Sequence[TopicPartition], version: TxnVersion | None
+    ) -> None:
+        who = self.session.who
+        if result.skipped:
+            return  # the caller logs that, because it knows what was not written
+        if result.txn.last_outcome != "commit":
+            log(_LOG, logging.INFO, "transaction_aborted", "%s: aborted, %s", who, _epoch_text(txn), txn=txn)
+        elif _LOG.isEnabledFor(logging.DEBUG):
+            held = self.session.views
+            offsets = {str(tp): held[tp].state.next_offset for tp in written if tp in held}
+            ends = ", ".join(f"{tp} up to {offset}" for tp, offset in offsets.items())
+            fields: Fields = {"offsets": offsets}
+            if version is not None:
+                fields["txn_version"], fields["txn_scope"] = version.version, version.scope
+            log(
+                _LOG,
+                logging.DEBUG,
+                "transaction_committed",
+                "%s: committed%s, %s: %s",
+                who,
+                f" version {version.version}" if version is not None else "",
+                _epoch_text(txn),
+                ends or "no partition",
+                txn=txn,
+                **fields,
+            )
+
+    def _is_lost(self) -> bool:
+        """Return whether it is certain that no try of the commit won."""
+        try:
+            return self.session.call(
+                "looking for an earlier try of the commit",
+                lambda ctx, views: protocol.shows_lost(ctx, views, self.txn),
+            )
+        except TxlogError:
+            return False
+
+    def _take(self, what: str, program: Call[TransactionMetadata | Skipped]) -> bool:
+        try:
+            answer = self.session.call(what, program)
+        except TxlogError as error:
+            self.note_lost(error)
+            raise
+        if isinstance(answer, Skipped):
+            return False
+        with self._lock:
+            # Rows and offsets register from two threads. Each record holds everything that was registered before it, so
+            # the record with more partitions is the newer one, whichever answer comes last.
+            same = (answer.producer_id, answer.producer_epoch) == (self.txn.producer_id, self.txn.producer_epoch)
+            if not (same and set(answer.partitions) < set(self.txn.partitions)):
+                self.txn = answer
+        return True
+
+
+def look_up(session: Session, transactional_id: str) -> TransactionMetadata | None:
+    """Return the id's record, read again, or None. Finishes nothing and fences no producer."""
+    check_transactional_id(transactional_id)
+    return session.call(
+        "looking up the transactional.id", lambda ctx, views: table.look_up(ctx, views, transactional_id)
+    )
+
+
+def check_transactional_id(transactional_id: object) -> str:
+    """Return `transactional_id` if it is valid. Raises InvalidRequestError, as Kafka answers INVALID_REQUEST."""
+    return check_text(transactional_id, "transactional.id")
+
+
+def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
+    """Return a `txn.version` as users give it. Raises InvalidRequestError if it is not valid.
+
+    A valid version is an integer from 0 on, and its scope is text.
+    """
+    if version is None:
+        return None
+    if isinstance(version, TxnVersion):
+        if version.scope:
+            check_text(version.scope, "scope of a txn.version")
+        return version
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
+        digits = str(version).replace("-", "") if isinstance(version, str | datetime.date) else ""
+        hint = f". hint: version={int(digits)}" if digits.isascii() and digits.isdigit() else ""
+        if hint and digits != str(version):  # a date
+            hint += "; if an older day may come later, use version=1 and a transactional.id for each day"
+        raise InvalidRequestError(
+            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every "
+            f"transaction of the id{hint}"
+        )
+    return TxnVersion(version=version)
+
+
+def _epoch_text(txn: TransactionMetadata) -> str:
+    return f"producer {txn.producer_id}, epoch {txn.producer_epoch}"
+
+
+def _listed(partitions: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(str(tp) for tp in partitions[:3])
+    return shown if len(partitions) <= 3 else f"{shown} and {len(partitions) - 3} more"
