@@ -113,11 +113,14 @@ MUTANTS = [
 def test_a_world_notices(
     world: World, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
+    scenarios: list[Callable[[World], None]]
     scenarios = [partial(worlds.test_every_road_finds_columns_by_id, seed=seed) for seed in SEEDS]
+    if plant is seal_as_the_newest:
+        # Its seals fail and leave the rows where they are, so that no random world notices it.
+        scenarios = [worlds.test_rows_of_several_versions_are_sealed_into_one_file]
     with monkeypatch.context() as patch:
         plant(patch)
-        # A seal that fails leaves the rows where they are, and a world does not notice it.
-        for scenario in (*scenarios, worlds.test_rows_of_several_versions_are_sealed_into_one_file):
+        for scenario in scenarios:
             another = World()
             try:
                 scenario(another)
