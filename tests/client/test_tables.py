@@ -291,9 +291,20 @@ def test_the_isolation_level_is_that_of_consumers(world: World, store: Store) ->
 # -- conditions -------------------------------------------------------------------------------------------------------
 
 
-@examples(200)
+@examples(50)
 @given(rows=ROWS, text=conditions())
 def test_both_kinds_of_conditions_keep_and_skip_alike(rows: list[Row], text: str) -> None:
+    keep_and_skip_alike(rows, text)
+
+
+@pytest.mark.exhaustive
+@examples(1000)
+@given(rows=ROWS, text=conditions())
+def test_many_conditions_of_both_kinds_keep_and_skip_alike(rows: list[Row], text: str) -> None:
+    keep_and_skip_alike(rows, text)
+
+
+def keep_and_skip_alike(rows: list[Row], text: str) -> None:
     """Compare a condition in SQL with the pyarrow expression of each of its comparisons."""
     batch = pa.RecordBatch.from_pylist([{"tiny": None, **row} for row in rows], TYPED)
     file = file_of(rows)

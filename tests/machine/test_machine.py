@@ -628,10 +628,15 @@ class Machine(RuleBasedStateMachine):
 # Shrinking a story of fifty steps takes longer than a test may. HYPOTHESIS_PROFILE=explore does it by hand.
 EXPLORE = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
 Machine.TestCase.settings = settings(
-    max_examples=1000 if EXPLORE else 25,
+    max_examples=1000 if EXPLORE else 12,
     stateful_step_count=50,
     phases=tuple(Phase) if EXPLORE else (Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 TestMachine = Machine.TestCase
+
+
+@pytest.mark.exhaustive
+class TestManyStories(Machine.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(Machine.TestCase.settings, max_examples=100)
