@@ -122,6 +122,8 @@ MADE_BY_USERS = (
     "pyspark_txlog.TxLog",
 )
 """Classes that a program calls itself. The others come from calls, so that the page leaves out how they are made."""
+INTERNAL = ("carry_sources",)
+"""Methods of `Transaction` for those who commit micro-batches themselves."""
 
 _INDEX = """# Python API
 
@@ -161,6 +163,8 @@ def _options(path: str, subject: str) -> dict[str, object]:
         # The value of an alias of a type is its meaning.
         "show_attribute_values": not isinstance(found, type | FunctionType | ModuleType),
     }
+    if path == "pyspark_txlog.api.transactions.Transaction":
+        options["filters"] = ["!^_", *(f"!^{name}$" for name in INTERNAL)]
     if isinstance(found, ModuleType) and hasattr(found, "__all__"):
         options["members"] = found.__all__
     if path == "pyspark_txlog.TxlogDataSource":
