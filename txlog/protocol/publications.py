@@ -19,7 +19,7 @@ from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, sh
 from txlog.core.published_checks import follow
 from txlog.core.records import CommitRecord, Publication
 from txlog.core.snapshots import SnapshotCut
-from txlog.errors import CoordinatorContentionError
+from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present, relisting
@@ -157,8 +157,7 @@ def take_shown(
 
     It shows each transaction wholly or not at all. The views are fresh, so a cut that is taken later shows no less.
     Costs a snapshot, and a GET for each index that is not in `indexes`. Raises InvalidRequestError if a compaction was
-    faster, and CoordinatorContentionError if rows in commit records have become too old meanwhile. After these have
-    got a file, a later call succeeds.
+    faster; a later call succeeds.
     """
     views, cut = yield from take_snapshot(ctx, views, partitions)
     found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
@@ -175,7 +174,7 @@ def take_shown(
     now: ClockReading = yield ReadClocks()
     for tp, (_, end, inline_at, _) in zip(partitions, found, strict=True):
         if inline_at is not None and now.wall_ms - inline_at >= ctx.constants.delete_grace_ms:
-            raise CoordinatorContentionError(
+            raise InvalidRequestError(
                 f"{tp}: rows in commit records from offset {end} on are older than delete.grace.ms = "
                 f"{ctx.constants.delete_grace_ms} ms and not in a file yet, so a cut cannot tell which "
                 "transactions go on there. "

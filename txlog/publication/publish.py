@@ -17,8 +17,8 @@ import msgspec
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
 from txlog.core import envelope
-from txlog.core.ages import ClockReading
-from txlog.core.effects import Program, ReadClocks
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
+from txlog.core.effects import Program
 from txlog.core.features import PUBLICATION
 from txlog.core.names import TopicPartition
 from txlog.core.publication import (
@@ -70,6 +70,9 @@ _LOG = logging.getLogger(__name__)
 
 MAX_ROUNDS = 20
 """How often one call may begin again, because another publisher was faster or the topic changed, before it gives up."""
+_MAX_CUTS = 5
+"""How often one round may take its cut. A cut is refused again only if sealing fails, or if rows come meanwhile to a
+further partition while this machine's clock is ahead by more than the grace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,21 +292,23 @@ class _Attempt:
         # Transactions that go on in commit records must be known until then: merges keep them for the grace.
         constants, config = self._runtime.constants, self._runtime.settings.topic_config(self._topic)
         lag_ms = min(config.publish_max_lag_ms, constants.delete_grace_ms // 2)
-        try:
-            return self._cut(lag_ms)
-        except InvalidRequestError:
-            # A compaction has used rows of a transaction that goes on in commit records. Give these a file.
-            return self._cut(-1)
+        for _ in range(_MAX_CUTS - 1):
+            try:
+                return self._cut(lag_ms)
+            except InvalidRequestError:
+                # A compaction has used rows of a transaction that goes on in commit records, or rows in these became
+                # too old meanwhile. Give all of them a file, also those of a writer whose clock is ahead.
+                lag_ms = -MAX_CLOCK_ERROR_MS
+        return self._cut(lag_ms)
 
     def _cut(self, lag_ms: int) -> Shown:
         """Take a cut after rows in commit records that are older than `lag_ms` have a file."""
-        topic = self._topic
+        runtime, topic = self._runtime, self._topic
         partitions = [TopicPartition(topic.topic, number) for number in range(topic.partitions)]
+        older_than_ms = runtime.clock.now_ms() - lag_ms
         self._session.fresh_views(partitions, "looking at a topic")
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, Shown]]:
-            now: ClockReading = yield ReadClocks()
-            older_than_ms = now.wall_ms - lag_ms
             oldest = {
                 tp: next((each.record.timestamp for each in views[tp].tail if each.record.payload_bytes), None)
                 for tp in partitions

@@ -88,6 +88,7 @@ class Transaction:
         Raises CommitFailedError (the rows of the sources are already committed), InvalidRequestError (the checkpoint is
         older than the log).
         """
+        self._check_open("carry_sources")
         session, before = self._staged.session, self._staged.txn
         if self.repeated:
             batch.check_replay(session, before)
@@ -231,7 +232,10 @@ class Transactions:
         settings: Mapping[str, object],
         check: Check | None = None,
     ) -> Iterator[Transaction]:
-        """Run a transaction around a block; see `TxLog.transaction`. `check` is as in `take_over`."""
+        """Run a transaction around a block; see `TxLog.transaction`.
+
+        `check` gets the id's record, before an init and after it, and raises to refuse the transaction.
+        """
         if transactional_id is None:
             if version is not None:
                 raise InvalidRequestError(
