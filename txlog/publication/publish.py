@@ -71,8 +71,9 @@ _LOG = logging.getLogger(__name__)
 MAX_ROUNDS = 20
 """How often one call may begin again, because another publisher was faster or the topic changed, before it gives up."""
 _MAX_CUTS = 5
-"""How often one round may take its cut. A cut is refused again only if sealing fails, or if rows come meanwhile to a
-further partition while this machine's clock is ahead by more than the grace."""
+"""How often one round may take its cut. It is refused if a compaction was faster, sealing fails or reading takes longer
+than the grace. If this clock is ahead by more than the grace, a partition's first rows that come meanwhile refuse it,
+too: once for each partition, because later records have this clock's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +298,8 @@ class _Attempt:
                 return self._cut(lag_ms)
             except InvalidRequestError:
                 # A compaction has used rows of a transaction that goes on in commit records, or rows in these became
-                # too old meanwhile. Give all of them a file, also those of a writer whose clock is ahead.
-                lag_ms = -MAX_CLOCK_ERROR_MS
+                # too old meanwhile. Give all of them a file: the writer's clock may be ahead, and this one behind.
+                lag_ms = -2 * MAX_CLOCK_ERROR_MS
         return self._cut(lag_ms)
 
     def _cut(self, lag_ms: int) -> Shown:

@@ -1,6 +1,7 @@
 """How do users name offsets and group memberships, and how does a consumer join and leave its group (W36)?
 
-The names are Kafka's: OffsetAndMetadata, ConsumerGroupMetadata.
+The names are Kafka's: OffsetAndMetadata, ConsumerGroupMetadata. Only a consumer also needs `members`, for a group that
+shares partitions, and `rebalance`, `session_timeouts` and `group_log`.
 """
 
 from __future__ import annotations
