@@ -16,7 +16,8 @@ from scripts.code_lines import PACKAGES, code_lines, room, rooms, shipped
 from txlog import errors
 
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "msgspec", "typer", "rich")
-# Lines of code in the wheel, and in one module: `python scripts/code_lines.py`. The sum may only shrink; 42,000 is the goal.
+# Lines of code in the wheel, and in one module: `python scripts/code_lines.py`. 42,000 is the goal. Whoever raises the sum
+# says in the commit by how much, and what for.
 SHIPPED_LINES = 43_705
 MODULE_LINES = 400
 
