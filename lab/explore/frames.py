@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -156,6 +156,10 @@ def _method(value: Any, inside: tuple[int, ...]) -> Hashable:
     return ("method", value.__func__.__code__, _canonical(value.__self__, inside))
 
 
+def _partial(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("partial", *[_canonical(each, inside) for each in (value.func, value.args, value.keywords)])
+
+
 def _cell(value: Any, inside: tuple[int, ...]) -> Hashable:
     try:
         return ("cell", _canonical(value.cell_contents, inside))
@@ -247,6 +251,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
     (GeneratorType, _fingerprint),
     (FunctionType, _function),
     (MethodType, _method),
+    (partial, _partial),
     (CellType, _cell),
     (range, _range),
     (np.ndarray, _array),
@@ -254,5 +259,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
     (re.Match, _match),
     (BaseException, _error),
 )
-_CONTAINERS = frozenset({_sequence, _mapping, _set, _dataclass, _fingerprint, _function, _method, _cell, _iterator})
+_CONTAINERS = frozenset(
+    {_sequence, _mapping, _set, _dataclass, _fingerprint, _function, _method, _partial, _cell, _iterator}
+)
 _HANDLERS: dict[type, _Handler] = {}

@@ -286,14 +286,14 @@ def _apply_without_beats(self: Any, row: Any) -> None:
         self.groups[row.entry.group] = row
 
 
-def _change_judged_once(ctx: Any, views: Any, group: str, judge: Any) -> Any:
+def _change_judged_once(ctx: Any, views: Any, group: str, judge: Any, *check: Any) -> Any:
     judged: list[Any] = []
 
     def once(row: Any, now_ms: int) -> Any:
-        judged.append(judge(row, now_ms))
+        judged.append(judge(row, now_ms=now_ms))
         return judged[0]
 
-    return (yield from CHANGE(ctx, views, group, once))
+    return (yield from CHANGE(ctx, views, group, once, *check))
 
 
 def _committed_alone(folded: Any, entries: Any, **kwargs: Any) -> Any:

@@ -52,7 +52,7 @@ def join_group(member: str, group: str = "g") -> Call:
 
     def call(client: Client) -> Program[Client]:
         try:
-            views, value = yield from patiently(
+            views, (value, _) = yield from patiently(
                 client, lambda: groups.join_group(client.ctx, client.views, group, member, member, ("orders",))
             )
         except (RetriableError, OutcomeUnknownError) as error:

@@ -210,7 +210,7 @@ class Client(Process):
 
     def join(self, group: str, member_id: str) -> Program[GroupValue]:
         def call() -> Program[GroupValue]:
-            self.views, value = yield from groups.join_group(self.ctx, self.views, group, member_id, "", ())
+            self.views, (value, _) = yield from groups.join_group(self.ctx, self.views, group, member_id, "", ())
             return value
 
         return self.patiently(call)

@@ -67,7 +67,7 @@ def of(member: Any) -> OffsetsCondition:
 
 
 def join(cluster: Cluster, member: str) -> Any:
-    return cluster.run(groups.join_group(context(), {}, "g", member, "client", ("orders",)))[1]
+    return cluster.run(groups.join_group(context(), {}, "g", member, "client", ("orders",)))[1][0]
 
 
 # -- plain ------------------------------------------------------------------------------------------------------------
@@ -421,13 +421,13 @@ def test_two_joins_at_once_get_two_generations() -> None:
         return cluster, tasks[0], tasks[1]
 
     for _, first, second in preempted(make):
-        assert {first.result[1].generation, second.result[1].generation} == {1, 2}
+        assert {first.result[1][0].generation, second.result[1][0].generation} == {1, 2}
 
 
 @pytest.mark.parametrize("fault", ["applied", "lost", "late", "hidden retry"])
 def test_a_join_whose_reply_is_lost_is_one_generation(cluster: Cluster, fault: Fault) -> None:
     join(cluster, "m1")
-    _, value = cluster.run(groups.join_group(rolling(1), {}, "g", "m2", "", ()), nth_put(1, fault))
+    _, (value, _) = cluster.run(groups.join_group(rolling(1), {}, "g", "m2", "", ()), nth_put(1, fault))
     cluster.land()
     assert (value.generation, value.member_id) == (2, "m2")
     assert len(cluster.records(G)) == 2
@@ -612,7 +612,7 @@ def test_a_reset_and_a_join_at_once(force: bool) -> None:
         return cluster, Task(cluster, reset), Task(cluster, groups.join_group(context(), {}, "g", "m1", "", ()))
 
     for cluster, reset, joined in preempted(make):
-        _, member = joined.result
+        _, (member, _) = joined.result
         committing = groups.commit_offsets(context(), {}, "g", {A: OffsetValue(offset=9)}, of(member))
         try:
             _ = reset.result

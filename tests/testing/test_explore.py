@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -364,6 +365,7 @@ def test_values_are_canonical() -> None:
     recursive.append(recursive)
     assert frames.canonical(recursive) == (list, ("again", 0))
     assert frames.canonical(Toy(found=(1,))) == frames.canonical(Toy(found=(1,))) != frames.canonical(Toy(found=(2,)))
+    assert frames.canonical(partial(max, 1)) == frames.canonical(partial(max, 1)) != frames.canonical(partial(max, 2))
     assert frames.canonical(ValueError("x")) == (ValueError, "x")
     assert frames.canonical(range(3)) == ("range", 0, 3, 1)
     assert hash(frames.canonical(iter([1, 2]))) == hash(frames.canonical(iter([1, 2])))

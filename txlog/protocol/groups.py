@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import msgspec
 
@@ -42,6 +43,9 @@ from txlog.protocol.seal import seal_in_turn
 from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
+
+Judge: TypeAlias = Callable[[PartitionState, int], tuple[Entry, ...] | TxlogError | None]
+"""(the fold, wall clock) -> the entries to append, an error, or None: there is nothing to write."""
 
 MAX_METADATA_LENGTH = 4096
 MAX_REMOVED_ENTRIES = 4000
@@ -199,34 +203,23 @@ def send_offsets(
 
 def join_group(
     ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
-) -> Program[tuple[Views, GroupValue]]:
+) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
     """Join the group by a compare-and-set on its partition: generation + 1 fences older members (W36).
 
-    Return the new membership.
+    Return the new membership and the former one, None for a new group.
     """
-    views, (value, _) = yield from take_group(ctx, views, group, member_id, client_id, topics)
-    return views, value
-
-
-def take_group(
-    ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
-) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
-    """Join as `join_group`. Return the new membership and the former one, None for a new group."""
     write_id = yield NewId()
-    tp = home_of(ctx, group)
     before: GroupValue | None = None
 
-    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+    def judge(state: PartitionState, now_ms: int) -> tuple[Entry, ...]:
         nonlocal before
         before = membership(state, group)
         entry = rules.judge_join(
             state, group=group, member_id=member_id, client_id=client_id, topics=topics, now_ms=now_ms
         )
-        draft = BatchDraft(records=1, entries=(entry,), roll=ctx.internal_roll)
-        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+        return (entry,)
 
-    views, view = yield from get_view(ctx, views, tp)
-    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    views, view = yield from append_change(ctx, views, group, judge, write_id)
     joined = [
         entry.value
         for stored in view.tail
@@ -236,27 +229,42 @@ def take_group(
     ]
     value = joined[0] if joined else membership(view.state, group)
     assert value is not None
-    view = yield from seal_in_turn(ctx, view, write_id)
-    return with_view(views, view), (value, before)
+    return views, (value, before)
 
 
 def leave_group(ctx: Context, views: Views, group: str, generation: int, member_id: str) -> Program[Views]:
     """Leave the group if this member still holds it. The generation stays."""
-    write_id = yield NewId()
-    tp = home_of(ctx, group)
 
-    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+    def judge(state: PartitionState, now_ms: int) -> tuple[Entry, ...] | None:
         value = membership(state, group)
         if value is None or (value.generation, value.member_id) != (generation, member_id):
-            return Stop(None)
-        left = GroupEntry(group=group, value=GroupValue(generation=generation, member_id="", updated_at=now_ms))
-        draft = BatchDraft(records=1, entries=(left,), roll=ctx.internal_roll)
+            return None
+        return (GroupEntry(group=group, value=GroupValue(generation=generation, member_id="", updated_at=now_ms)),)
+
+    views, _ = yield from append_change(ctx, views, group, judge, (yield NewId()))
+    return views
+
+
+def append_change(
+    ctx: Context, views: Views, group: str, judge: Judge, write_id: str
+) -> Program[tuple[Views, PartitionView]]:
+    """Append what `judge` makes of the fold at the slot, in one record. Raise the error that it returns.
+
+    Return the views, and the group's partition before its finished segments were sealed.
+    """
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        found = judge(state, now_ms)
+        if found is None or isinstance(found, TxlogError):
+            return Stop(found, refused=found is not None)
+        draft = BatchDraft(records=len(found), entries=found, roll=ctx.internal_roll)
         return next_record(state, draft, now_ms=now_ms, write_id=write_id)
 
-    views, view = yield from get_view(ctx, views, tp)
-    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
-    view = yield from seal_in_turn(ctx, view, write_id)
-    return with_view(views, view)
+    views, view = yield from get_view(ctx, views, home_of(ctx, group))
+    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
+    if isinstance(outcome, Stop) and outcome.value is not None:
+        raise outcome.value
+    return with_view(views, (yield from seal_in_turn(ctx, view, write_id))), view
 
 
 def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupDescription, ...]]]:

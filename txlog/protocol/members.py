@@ -6,29 +6,27 @@ Each call is one record, and a compare-and-set on the row of the group: the judg
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from txlog.core import members as rules
-from txlog.core.append_rules import BatchDraft, next_record
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import find_job
 from txlog.core.members import Quiet, beat_of, is_over
 from txlog.core.names import TopicPartition, batch_name, boundary_name
-from txlog.core.records import CommitRecord, Entry, GroupMember, GroupRow, HeartbeatEntry
+from txlog.core.records import Entry, GroupMember, GroupRow, HeartbeatEntry
 from txlog.core.state import PartitionState
 from txlog.errors import InvalidRequestError, StorageError, StoreAccessError, TxlogError
-from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.groups import home_of
-from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.groups import append_change, home_of
+from txlog.protocol.load import get_fresh_view
 from txlog.protocol.requests import many, modified, store_now
-from txlog.protocol.seal import seal_in_turn
-from txlog.protocol.slot import Stop, append_slot
 
 _LITTLE_MS = 1000
 """Clocks that NTP keeps differ by less than this."""
 
-Judge: TypeAlias = Callable[[PartitionState, int], tuple[Entry, ...] | TxlogError | None]
-"""(the fold, the time of the record) -> the entries to append, an error, or None: there is nothing to write."""
+Judge: TypeAlias = Callable[..., tuple[Entry, ...] | TxlogError | None]
+"""(the group's row, `now_ms`: the time of the record) -> the entries to append, an error, or None: nothing to write."""
 
 
 def join(
@@ -55,18 +53,18 @@ def join(
         if row is not None:
             quiet = {**quiet, **(yield from _find_silent(views[home_of(ctx, group)], row))}
 
-    def judge(state: PartitionState, now_ms: int) -> tuple[Entry, ...] | TxlogError:
+    def check(state: PartitionState) -> TxlogError | None:
         job = "" if beside_jobs else find_job(state, group)
-        if job:
-            return InvalidRequestError(
-                f"group {group!r}: {joining.member_id!r} may not become a member, because {job} has committed offsets "
-                "of this group and reads its partitions alone. "
-                "hint: name another group.id, or set allow.mixed.groups=true"
-            )
-        row = state.groups.get(group)
-        return rules.judge_join(row, group=group, joining=joining, partitions=partitions, now_ms=now_ms, quiet=quiet)
+        if not job:
+            return None
+        return InvalidRequestError(
+            f"group {group!r}: {joining.member_id!r} may not become a member, because {job} has committed offsets "
+            "of this group and reads its partitions alone. "
+            "hint: name another group.id, or set allow.mixed.groups=true"
+        )
 
-    return (yield from _change(ctx, views, group, judge))
+    judge = partial(rules.judge_join, group=group, joining=joining, partitions=partitions, quiet=quiet)
+    return (yield from _change(ctx, views, group, judge, check))
 
 
 def sync(
@@ -84,22 +82,8 @@ def sync(
     free. If a session is over, or a topic has more partitions, a new generation is made first (W53). `quiet` are the
     members that this one has found silent; with it, its own clocks say that it lives itself.
     """
-    return (
-        yield from _change(
-            ctx,
-            views,
-            group,
-            lambda state, now_ms: rules.judge_sync(
-                state.groups.get(group),
-                group=group,
-                member_id=member_id,
-                held=held,
-                partitions=partitions,
-                now_ms=now_ms,
-                quiet=quiet,
-            ),
-        )
-    )
+    judge = partial(rules.judge_sync, group=group, member_id=member_id, held=held, partitions=partitions, quiet=quiet)
+    return (yield from _change(ctx, views, group, judge))
 
 
 def heartbeat(
@@ -109,32 +93,16 @@ def heartbeat(
 
     `alive`: its own clocks say that its session is not over.
     """
-    return (
-        yield from _change(
-            ctx,
-            views,
-            group,
-            lambda state, now_ms: rules.judge_heartbeat(
-                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms, alive=alive
-            ),
-        )
-    )
+    judge = partial(rules.judge_heartbeat, group=group, member_id=member_id, alive=alive)
+    return (yield from _change(ctx, views, group, judge))
 
 
 def leave(
     ctx: Context, views: Views, group: str, member_id: str, quiet: Quiet | None = None
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Leave a group: the others get the partitions of this member. Return the group's row. `quiet` as in `sync`."""
-    return (
-        yield from _change(
-            ctx,
-            views,
-            group,
-            lambda state, now_ms: rules.judge_leave(
-                state.groups.get(group), group=group, member_id=member_id, now_ms=now_ms, quiet=quiet
-            ),
-        )
-    )
+    judge = partial(rules.judge_leave, group=group, member_id=member_id, quiet=quiet)
+    return (yield from _change(ctx, views, group, judge))
 
 
 def look(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupRow | None]]:
@@ -180,21 +148,17 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
     }
 
 
-def _change(ctx: Context, views: Views, group: str, judge: Judge) -> Program[tuple[Views, GroupRow | None]]:
-    write_id = yield NewId()
+def _change(
+    ctx: Context,
+    views: Views,
+    group: str,
+    judge: Judge,
+    check: Callable[[PartitionState], TxlogError | None] = lambda _: None,
+) -> Program[tuple[Views, GroupRow | None]]:
+    """Append what `judge` makes of the group's row, unless `check` returns an error for the fold."""
 
-    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        found = judge(state, max(now_ms, state.last_timestamp))
-        if isinstance(found, TxlogError):
-            return Stop(found, refused=True)
-        if found is None:
-            return Stop(None)
-        draft = BatchDraft(records=len(found), entries=found, roll=ctx.internal_roll)
-        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+    def judge_fold(state: PartitionState, now_ms: int) -> tuple[Entry, ...] | TxlogError | None:
+        return check(state) or judge(state.groups.get(group), now_ms=max(now_ms, state.last_timestamp))
 
-    views, view = yield from get_view(ctx, views, home_of(ctx, group))
-    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
-    if isinstance(outcome, Stop) and outcome.value is not None:
-        raise outcome.value
-    view = yield from seal_in_turn(ctx, view, write_id)
-    return with_view(views, view), view.state.groups.get(group)
+    views, view = yield from append_change(ctx, views, group, judge_fold, (yield NewId()))
+    return views, view.state.groups.get(group)

@@ -210,7 +210,7 @@ class GroupMembership:
         )
         self._member, before = self._session.call(
             f"joining group {group!r}",
-            lambda ctx, views: group_protocol.take_group(ctx, views, group, member_id, self._client_id, topics),
+            lambda ctx, views: group_protocol.join_group(ctx, views, group, member_id, self._client_id, topics),
         )
         journal = GroupLog(self._session.who, group)
         if before is not None and before.member_id not in ("", own_id):
