@@ -13,7 +13,7 @@ from types import MappingProxyType
 from txlog.core import envelope, names
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
-from txlog.core.effects import Get, List, Program, PutOutcome, ReadClocks, gathered
+from txlog.core.effects import Get, List, Program, ReadClocks, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
 from txlog.core.published_checks import follow
@@ -23,7 +23,7 @@ from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present, relisting
-from txlog.protocol.put import create, encode_readable
+from txlog.protocol.put import create_or_read, encode_readable
 from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
 from txlog.protocol.requests import get, many
 from txlog.protocol.seal import seal_quietly
@@ -109,15 +109,10 @@ def append_publication(ctx: Context, before: Tables | None, publication: Publica
         path, publication, instead="the tables stay as they are. hint: merge the topic's small files first"
     )
 
-    def look(outcome: PutOutcome) -> Program[bool | None]:
-        if outcome is PutOutcome.WRITTEN:
-            return True
-        stored = yield Get(path)
-        if stored is None:
-            return None
-        return envelope.decode(stored, Publication, path)[0].write_id == publication.write_id
+    def is_own(stored: bytes) -> bool:
+        return stored == data or envelope.decode(stored, Publication, path)[0].write_id == publication.write_id
 
-    won = yield from create(ctx, path, data, look, what="the publication")
+    won = yield from create_or_read(ctx, path, data, is_own, what="the publication")
     return fold(before, publication, envelope.digest(data)) if won else None
 
 

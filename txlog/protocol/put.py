@@ -1,6 +1,6 @@
 """How is an object created exactly once, and how does its writer learn the outcome?
 
-Every create-only object is created by `create` or `put_pure` (PROTOCOL.md, "Appending", W12, W13).
+Every create-only object is created by `create`, `create_or_read` or `put_pure` (PROTOCOL.md, "Appending", W12, W13).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from txlog.core import envelope
-from txlog.core.effects import Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.effects import Get, Program, PutIfAbsent, PutOutcome, Sleep
 from txlog.errors import CorruptLogError, OutcomeUnknownError, RecordTooLargeError, TxlogError
 from txlog.protocol.context import Context
 
@@ -59,6 +59,19 @@ def create(
         f"created{met}, and it may still land. "
         "hint: repeat the same call; do not delete the files that it names"
     )
+
+
+def create_or_read(ctx: Context, path: str, data: bytes, read: Callable[[bytes], T], *, what: str) -> Program[T]:
+    """Create an object that another process may create with other bytes. Return `read` of the one that is there.
+
+    Raises as `create`.
+    """
+
+    def look(outcome: PutOutcome) -> Program[T | None]:
+        stored: bytes | None = data if outcome is PutOutcome.WRITTEN else (yield Get(path))
+        return None if stored is None else read(stored)
+
+    return (yield from create(ctx, path, data, look, what=what))
 
 
 def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:

@@ -17,7 +17,7 @@ import msgspec
 from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import names
 from txlog.core.compaction import tombstone_change
-from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
+from txlog.core.effects import Gather, List, NewId, Now, Program
 from txlog.core.evolution import last_field_id
 from txlog.core.features import PUBLICATION
 from txlog.core.names import TopicPartition
@@ -44,7 +44,7 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 from txlog.protocol.context import Context
-from txlog.protocol.put import create, encode_readable
+from txlog.protocol.put import create_or_read, encode_readable
 from txlog.protocol.topics import (
     decode_version,
     describe_topic,
@@ -295,19 +295,12 @@ def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
     path = names.topic_metadata_path(metadata.topic, metadata.number)
     data = encode_readable(path, metadata, instead="the topic stays as it is")
 
-    def look(outcome: PutOutcome) -> Program[bool | None]:
-        if outcome is PutOutcome.WRITTEN:
-            return True
+    def is_own(stored: bytes) -> bool:
         # Another version won, or this one won and the answer was lost. The stored one decides: versions stay.
-        held = yield Get(path)
-        return (
-            None
-            if held is None
-            else decode_version(held, metadata.topic, metadata.number).write_id == metadata.write_id
-        )
+        return stored == data or decode_version(stored, metadata.topic, metadata.number).write_id == metadata.write_id
 
     what = f"version {metadata.number} of topic {metadata.topic!r}"
-    return (yield from create(ctx, path, data, look, what=what))
+    return (yield from create_or_read(ctx, path, data, is_own, what=what))
 
 
 def _check_publication(ctx: Context, topic: TopicMetadata, before: TopicMetadata | None = None) -> None:

@@ -18,13 +18,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from txlog.core.effects import Delete, Get, List, Program, PutIfAbsent, PutOutcome, Size
+from txlog.core.effects import Delete, Get, List, Program, PutIfAbsent, Size
 from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.commit import Id, Offset, Time
 from txlog.core.records.publications import PublishedFile
 from txlog.protocol.context import Context
-from txlog.protocol.put import create, put_pure
+from txlog.protocol.put import create_or_read, put_pure
 from txlog.protocol.requests import many
 from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
 from txlog.publication.delta_schema import delta_schema, needed_features
@@ -94,7 +94,12 @@ def write_version(
     yield from many([put_pure(ctx, f"{topic.topic}/{each.path}", each.content) for each in look.objects(before, after)])
     lines = [_line(action) for action in look.actions(before, after, held)]
     path = f"{folder}{version:020d}.json"
-    if not (yield from _put_own(ctx, path, b"".join(lines), after)):
+    data = b"".join(lines)
+    # Another version of txlog may write other bytes for the same publication.
+    is_there = yield from create_or_read(
+        ctx, path, data, lambda stored: stored == data or _is_own(stored, after), what="the version"
+    )
+    if not is_there:
         raise table_conflict("delta", topic.topic, path)
     if _has_checkpoint(version):
         yield from _write_checkpoint(ctx, folder, version, look, after)
@@ -313,19 +318,6 @@ def _is_own(data: bytes, tables: Tables) -> bool:
     return found is not None and found.digest == tables.digest
 
 
-def _put_own(ctx: Context, path: str, data: bytes, after: Tables) -> Program[bool]:
-    """Create a version; return whether it is there, from this process or another one of txlog."""
-
-    def look(outcome: PutOutcome) -> Program[bool | None]:
-        if outcome is PutOutcome.CONFLICT:
-            there = yield Get(path)
-            # Another version of txlog may write other bytes for the same publication.
-            return None if there is None else _is_own(there, after)
-        return True if outcome is PutOutcome.WRITTEN else None
-
-    return (yield from create(ctx, path, data, look, what="the version"))
-
-
 def _check_end(folder: str, version: int, after: Tables) -> Program[None]:
     """Check that no version lies behind the one of `after`, unless another publisher was faster.
 
@@ -367,7 +359,7 @@ def _write_checkpoint(ctx: Context, folder: str, version: int, look: _Look, afte
     adds = [look.add(after.files[path], is_change=False) for path in sorted(after.files)]
     actions = [look.protocol, look.metadata, *adds]
     data, path = checkpoint(actions), _checkpoint_path(folder, version)
-    stored = yield from _put_checkpoint(ctx, path, data)
+    stored = yield from create_or_read(ctx, path, data, lambda there: there, what="the checkpoint")
     if stored != data and not is_same_table(stored, actions):
         # An incomplete copy of the store may have left it. The log decides what is in the table.
         yield Delete(path)
@@ -388,18 +380,6 @@ def hinted_version(hint: bytes) -> int:
     """Return the version of a `_last_checkpoint`; -1 if it cannot be read."""
     found = whole_number(json_object(hint).get("version"))
     return -1 if found is None or found > _MAX_VERSION else found
-
-
-def _put_checkpoint(ctx: Context, path: str, data: bytes) -> Program[bytes]:
-    """Create a checkpoint, and return the one that is there."""
-
-    def look(outcome: PutOutcome) -> Program[bytes | None]:
-        if outcome is PutOutcome.WRITTEN:
-            return data
-        found: bytes | None = (yield Get(path)) if outcome is PutOutcome.CONFLICT else None
-        return found
-
-    return (yield from create(ctx, path, data, look, what="the checkpoint"))
 
 
 def _is_there(path: str) -> Program[bool]:

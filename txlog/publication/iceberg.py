@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from txlog.core.effects import Delete, Get, Program, PutIfAbsent, PutOutcome, Size, gathered
+from txlog.core.effects import Delete, Get, Program, PutIfAbsent, Size, gathered
 from txlog.core.names import table_version_path
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
@@ -21,7 +21,7 @@ from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import count_rows
 from txlog.errors import InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
-from txlog.protocol.put import create, put_pure
+from txlog.protocol.put import create_or_read, put_pure
 from txlog.publication.foreign import foreign, json_object
 from txlog.publication.formats import is_decided, table_conflict
 from txlog.publication.iceberg_names import (
@@ -113,7 +113,10 @@ def write_version(
             table, previous, after, topic, written, path, writer.summary(publication.operation), retention_ms
         )
     yield from _check_end(after)
-    yield from _put_metadata(ctx, after, data)
+    found = yield from create_or_read(ctx, after.path_of("iceberg"), data, lambda there: there, what="it")
+    # Another publisher may have spelled the URL of the store differently, or left out other snapshots.
+    if found != data:
+        yield from check_version(after, found)
     yield from put_hint(after)
 
 
@@ -366,21 +369,6 @@ class _Writer:
     def put(self, path: str, data: bytes) -> Program[None]:
         """Create an object. One with its name has the same bytes."""
         yield from put_pure(self._ctx, f"{self._table.topic}/{path}", data)
-
-
-def _put_metadata(ctx: Context, after: Tables, data: bytes) -> Program[None]:
-    path = after.path_of("iceberg")
-
-    def look(outcome: PutOutcome) -> Program[bytes | None]:
-        if outcome is PutOutcome.WRITTEN:
-            return data
-        found: bytes | None = (yield Get(path)) if outcome is PutOutcome.CONFLICT else None
-        return found
-
-    found = yield from create(ctx, path, data, look, what="it")
-    # Another publisher may have spelled the URL of the store differently, or left out other snapshots.
-    if found != data:
-        yield from check_version(after, found)
 
 
 def _by_group(files: Mapping[str, PublishedFile]) -> dict[int, list[PublishedFile]]:
