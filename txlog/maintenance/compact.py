@@ -31,9 +31,8 @@ from txlog.core.fetch_plan import Piece
 from txlog.core.names import TopicPartition
 from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
-from txlog.core.segments import indexed_file
 from txlog.errors import InvalidConfigurationError
-from txlog.maintenance.merge import Merged, topic_of_inputs
+from txlog.maintenance.merge import Merged, topic_of_inputs, write_run
 from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge
@@ -256,7 +255,11 @@ class _Pass:
         counted = _Counted(merge)
         keys_read = self._read
         self._to_read = keys_read + piece_rows(merge.pieces)
-        file = self._write(merge, self._survivors(merge, selection, counted))
+        survivors = self._survivors(merge, selection, counted)
+        first = next(survivors, None)
+        file = None
+        if first is not None:
+            file = write_run(self._runtime, self._topic, merge, itertools.chain([first], survivors))
         return Copied(
             unique=plan.unique,
             inputs=len(names),
@@ -269,27 +272,9 @@ class _Pass:
             keyless=selection.keyless,
         )
 
-    def _write(self, merge: Merge, survivors: Iterator[pa.RecordBatch]) -> IndexedFile | None:
-        # A local import, as everywhere below, so that planning does not load pyarrow.
-        from txlog.storage.parquet_writer import write_rows_file
-
-        first = next(survivors, None)
-        if first is None:
-            return None
-        topic = self._topic
-        file = write_rows_file(
-            self._runtime.store,
-            topic.topic,
-            merge.path,
-            itertools.chain([first], survivors),
-            topic.schema,
-            compression=self._runtime.settings.row_config({}, topic).compression_type,
-            offset_column=True,
-        )
-        return indexed_file(file, topic.schema_id, offset_column=True)
-
     def _newest_of_keys(self, dirty: Sequence[Piece]) -> tuple[OffsetMap, int]:
         """Return the map of the dirty part's keys, and the offset below which the map is complete."""
+        # A local import, as everywhere below, so that planning does not load pyarrow.
         from txlog.client.tables.latest import keyed_rows
 
         latest = OffsetMap(self._plan.policy.max_keys)

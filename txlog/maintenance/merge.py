@@ -163,7 +163,6 @@ def copy_rows(
     """
     # A local import, so that planning does not load pyarrow.
     from txlog.client import rows
-    from txlog.storage.parquet_writer import write_rows_file
 
     tp = merge.topic_partition
     if not merge.pieces:
@@ -175,21 +174,31 @@ def copy_rows(
     expected = piece_rows(merge.pieces)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        copied = 0
+        done = 0
         read = rows.read_pieces(
             runtime.store, merge.pieces, topic.schema, None, digests=True, run=run_many(runtime), written=written
         )
         for batch in rows.joined(read):
             yield batch
-            copied += batch.num_rows
+            done += batch.num_rows
             if on_progress is not None:
-                on_progress(tp, copied, expected)
+                on_progress(tp, done, expected)
+
+    copied = rows.sorted_within(batches(), merge.entry_rows, layout.sort) if layout.sort else batches()
+    return write_run(runtime, topic, merge, copied, layout)
+
+
+def write_run(
+    runtime: Runtime, topic: TopicMetadata, merge: Merge, batches: Iterable[pa.RecordBatch], layout: FileLayout = PLAIN
+) -> IndexedFile:
+    """Write the rows of a run to its Parquet file, with the columns of `topic`."""
+    from txlog.storage.parquet_writer import write_rows_file
 
     file = write_rows_file(
         runtime.store,
-        tp.topic,
+        topic.topic,
         merge.path,
-        rows.sorted_within(batches(), merge.entry_rows, layout.sort) if layout.sort else batches(),
+        batches,
         topic.schema,
         compression=runtime.settings.row_config({}, topic).compression_type,
         offset_column=True,
