@@ -55,7 +55,7 @@ Schemas: TypeAlias = Mapping[int, tuple[SchemaField, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What the check of a partition found out."""
+    """What the check of a partition found out. Picklable."""
 
     topic_partition: TopicPartition
     state: PartitionState | None
@@ -70,6 +70,10 @@ class Checked:
     """Records that were rightly deleted together with their indexes. None if there are none."""
     staged_files: frozenset[str]
     """Spark's files that a record or index names, relative to the topic's folder."""
+    findings: Findings
+    objects: int
+    """Objects that were read, data files included."""
+    bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,34 +96,22 @@ class PartitionTask:
     """Called in order with the snapshots up to the chain's first one, and with each at which the fold begins again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What the check saw of one partition. Picklable."""
-
-    checked: Checked
-    findings: Findings
-    objects: int
-    bytes: int
-
-
-def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
+def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Checked:
     """Check a partition, and again if it seems damaged and has changed during the check, because that may be a race.
 
     `task` is asked again for each check.
     """
     for round_ in range(_ROUNDS):
-        own = Findings()
         wanted = task()
         folder = wanted.topic_partition.folder
         before = reader.list(folder)
-        mine = reader.with_findings(own)
-        checked = PartitionCheck(mine, wanted).run()
-        if own.is_clean or round_ == _ROUNDS - 1 or reader.list(folder) == before:
+        checked = PartitionCheck(reader.with_findings(Findings()), wanted).run()
+        if checked.findings.is_clean or round_ == _ROUNDS - 1 or reader.list(folder) == before:
             break
-    return Looked(checked=checked, findings=own, objects=mine.objects, bytes=mine.bytes)
+    return checked
 
 
-def look_elsewhere(task: PartitionTask, threads: int, session: Session, progress: Progress | None) -> Looked:
+def look_elsewhere(task: PartitionTask, threads: int, session: Session, progress: Progress | None) -> Checked:
     """Check the partition of a worker's task, with this number of threads."""
     numbers = itertools.count(1)
     shown = None if progress is None else lambda: progress(task.topic_partition, next(numbers), 0)
@@ -167,6 +159,9 @@ class PartitionCheck:
             is_whole=is_whole,
             hidden=objects.hidden(),
             staged_files=staged,
+            findings=self.findings,
+            objects=self.reader.objects,
+            bytes=self.reader.bytes,
         )
 
     # -- the chain of records -----------------------------------------------------------------------------------------

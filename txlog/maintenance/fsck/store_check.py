@@ -22,7 +22,7 @@ from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTIO
 from txlog.core.records import CleanupRun, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
 from txlog.maintenance.fsck.findings import Finding, Findings, Reader, few, lost_record
-from txlog.maintenance.fsck.partition_check import Checked, Looked, PartitionTask, look_at, look_elsewhere
+from txlog.maintenance.fsck.partition_check import Checked, PartitionTask, look_at, look_elsewhere
 from txlog.maintenance.fsck.publication_check import check_publications
 from txlog.maintenance.fsck.repair import RepairedObject
 from txlog.maintenance.fsck.topic_check import Topic, TopicCheck
@@ -103,11 +103,12 @@ class _Shown:
         self._progress = progress
         self._objects = 0
         self._where: object = "the root"
-        self._done = self._total = 0
+        self.done = self.total = 0
+        """Partitions that were checked, and all of them."""
 
-    def turn_to(self, where: object, done: int, total: int) -> None:
+    def turn_to(self, tp: TopicPartition) -> None:
         """Show the next partition."""
-        self._where, self._done, self._total = where, done, total
+        self._where = tp
         self.count(0)
 
     def count(self, objects: int = 1) -> None:
@@ -119,7 +120,7 @@ class _Shown:
         """Show a task that has checked this many objects."""
         if self._progress is not None:
             text = f"{where}, {count_text(self._objects + objects, 'object')}"
-            self._progress(text, self._done, self._total)
+            self._progress(text, self.done, self.total)
 
 
 class _StoreCheck:
@@ -134,7 +135,6 @@ class _StoreCheck:
         self.topics: dict[str, Topic] = {}
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         """The highest committed offset of each partition, and its group."""
-        self.done = self.total = 0
 
     def run(self, wanted: Collection[str]) -> FsckReport:
         root = self.reader.list("")
@@ -155,7 +155,7 @@ class _StoreCheck:
         offsets = [CONSUMER_OFFSETS_TOPIC] if not wanted or CONSUMER_OFFSETS_TOPIC in wanted else []
         for name in [TRANSACTION_STATE_TOPIC, *offsets, *chosen]:
             self.topics[name] = self.topic_check.read(name)
-        self.total = sum(len(topic.folders) for topic in self.topics.values())
+        self.shown.total = sum(len(topic.folders) for topic in self.topics.values())
         self.transactions.check_table(self._look_here)
         self._add_unwritten()
         for name in offsets:
@@ -237,7 +237,7 @@ class _StoreCheck:
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition not in topic.folders:
                 topic.folders.append(tp.partition)
-                self.total += 1
+                self.shown.total += 1
 
     def _check_offsets(self, topic: Topic) -> None:
         for number in topic.folders:
@@ -252,7 +252,7 @@ class _StoreCheck:
     def _check_topics(self, topics: Sequence[Topic]) -> None:
         named: dict[str, set[str]] = {topic.name: set() for topic in topics}
         before = {topic.name: self.reader.list(f"{topic.name}/staged/") for topic in topics}
-        tasks: list[Task[TopicPartition, Looked]] = []
+        tasks: list[Task[TopicPartition, Checked]] = []
         for topic in topics:
             newest = topic.versions.get(topic.last_version)
             for number in topic.folders:
@@ -265,12 +265,12 @@ class _StoreCheck:
                 tp = TopicPartition(topic.name, number)
                 work = partial(look_elsewhere, self._task(tp, topic), self.threads)
                 tasks.append(Task(subject=tp, title=f"txlog fsck: {tp}", work=work))
-        for _, looked in self.workers.map(tasks, self.shown.show_task):
-            if isinstance(looked, TxlogError):
-                raise looked
-            self.shown.count(looked.objects)
-            named[looked.checked.topic_partition.topic] |= looked.checked.staged_files
-            self._judge(self._take(looked))
+        for _, checked in self.workers.map(tasks, self.shown.show_task):
+            if isinstance(checked, TxlogError):
+                raise checked
+            self.shown.count(checked.objects)
+            named[checked.topic_partition.topic] |= checked.staged_files
+            self._judge(self._take(checked))
         for topic in topics:
             prepared = [paths for tp, paths in self.transactions.prepared_files.items() if tp.topic == topic.name]
             self.topic_check.check_staged_folder(topic, before[topic.name], named[topic.name].union(*prepared))
@@ -279,7 +279,7 @@ class _StoreCheck:
 
     def _look_here(self, tp: TopicPartition, task: Callable[[], PartitionTask]) -> Checked:
         """Check a partition in this process."""
-        self._show(tp)
+        self.shown.turn_to(tp)
         return self._take(look_at(self.reader, task))
 
     def _task(self, tp: TopicPartition, topic: Topic) -> PartitionTask:
@@ -292,13 +292,13 @@ class _StoreCheck:
             prepared_files=self.transactions.prepared_files.get(tp, ()),
         )
 
-    def _take(self, looked: Looked) -> Checked:
-        self.reader.objects += looked.objects
-        self.reader.bytes += looked.bytes
-        self.findings.take(looked.findings)
-        self.done += 1
-        self._show(looked.checked.topic_partition)
-        return looked.checked
+    def _take(self, checked: Checked) -> Checked:
+        self.reader.objects += checked.objects
+        self.reader.bytes += checked.bytes
+        self.findings.take(checked.findings)
+        self.shown.done += 1
+        self.shown.turn_to(checked.topic_partition)
+        return checked
 
     def _judge(self, checked: Checked) -> None:
         """Check a partition against the transactions and the committed offsets."""
@@ -317,16 +317,13 @@ class _StoreCheck:
                 f"unless the group's offset was set by hand, records were lost: {lost_record(slot)}",
             )
 
-    def _show(self, tp: TopicPartition) -> None:
-        self.shown.turn_to(tp, self.done, self.total)
-
     def _report(self, checked: Iterable[str]) -> FsckReport:
         order = ("damaged", "missing", "note")
         counts = self.findings.counts
         return FsckReport(
             store=self.reader.store.url,
             topics=tuple(checked),
-            partitions=self.done,
+            partitions=self.shown.done,
             objects=self.reader.objects,
             bytes=self.reader.bytes,
             rows_checked=self.rows,
