@@ -40,7 +40,7 @@ def test_a_merge_is_told_with_its_files_and_bytes(store: Store) -> None:
     session = reading.read_session(store.runtime)
     with recorded(store.runtime, "maintain") as recorder, recorder.over(TP, "merge"):
         (merged,) = merge_partition(store.runtime, session, TP, MergePolicy(target_bytes=2**20))
-        recorder.add_merged(merged)
+        recorder.add_outcome(TP, merged)
     (row,) = read_history(store.runtime)
     step = row.step
     assert (step.job, step.topic, step.partition, step.outcome) == ("merge", "orders", 0, "published")

@@ -111,40 +111,27 @@ class Recorder:
             case TxlogError():
                 self.add(tp, "failed", message=str(outcome))
             case Merged():
-                self.add_merged(outcome)
+                self.add(
+                    tp,
+                    "published" if outcome.took_effect else "discarded",
+                    base_offset=outcome.base_offset,
+                    end_offset=outcome.end_offset,
+                    generation=outcome.generation,
+                    input_files=outcome.files_before,
+                    output_files=outcome.files,
+                    rows_read=outcome.rows_before if isinstance(outcome, Compacted) else outcome.rows,
+                    rows_written=outcome.rows,
+                    bytes_read=outcome.bytes_before,
+                    bytes_written=outcome.bytes,
+                )
             case RetentionPlan() if outcome.moves:
-                self.add_retained(outcome)
+                self.add(tp, "deleted", base_offset=outcome.log_start_before, end_offset=outcome.log_start_after)
 
     def follow(self, outcomes: Iterable[Outcome[D]]) -> Iterator[Outcome[D]]:
         """Yield what a verb yields, and record it."""
         for tp, outcome in outcomes:
             self.add_outcome(tp, outcome)
             yield tp, outcome
-
-    def add_merged(self, merged: Merged) -> None:
-        """Record a run that a merge or a compaction made."""
-        self.add(
-            merged.topic_partition,
-            "published" if merged.took_effect else "discarded",
-            base_offset=merged.base_offset,
-            end_offset=merged.end_offset,
-            generation=merged.generation,
-            input_files=merged.files_before,
-            output_files=merged.files,
-            rows_read=merged.rows_before if isinstance(merged, Compacted) else merged.rows,
-            rows_written=merged.rows,
-            bytes_read=merged.bytes_before,
-            bytes_written=merged.bytes,
-        )
-
-    def add_retained(self, retained: RetentionPlan) -> None:
-        """Record what retention removed."""
-        self.add(
-            retained.topic_partition,
-            "deleted",
-            base_offset=retained.log_start_before,
-            end_offset=retained.log_start_after,
-        )
 
 
 @contextlib.contextmanager

@@ -23,8 +23,6 @@ from txlog.errors import (
 )
 from txlog.logs import Fields, log
 from txlog.maintenance.history import Recorder
-from txlog.maintenance.merge import Merged
-from txlog.maintenance.partition_loop import Outcome
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import PartitionView, Views
 from txlog.protocol.requests import partitions_in_use
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _LEVELS = {"done": logging.INFO, "left": logging.DEBUG, "failed": logging.WARNING}
 T = TypeVar("T")
-D = TypeVar("D", bound=Merged | None)
 
 MAX_NAMED = 1_000
 """A report names this many actions and this many things that were left; further ones are only counted."""
@@ -290,11 +287,6 @@ class Round:
         for tp in partitions:
             self.maintainer.check_stop()
             yield tp
-
-    def recorded(self, job: str, outcomes: Iterable[Outcome[D]]) -> Iterator[Outcome[D]]:
-        """Yield what a verb yields, and record it as the work of `job`."""
-        with self.history.running(job):
-            yield from self.history.follow(outcomes)
 
     def _look(self, tps: Sequence[TopicPartition], step: Step) -> None:
         try:

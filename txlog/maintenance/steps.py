@@ -218,14 +218,15 @@ def _follow(
     looked: Callable[[TopicPartition], None],
 ) -> None:
     """Report what a job did to each partition. `looked` remembers a partition in which no work was due."""
-    for tp, outcome in a_round.recorded(job, outcomes):
-        if isinstance(outcome, TxlogError):
-            step.fail(outcome, tp)
-        elif outcome is not None:
-            _tell_run(step, outcome)
-        else:
-            with step.attempt(tp):
-                looked(tp)
+    with a_round.history.running(job):
+        for tp, outcome in a_round.history.follow(outcomes):
+            if isinstance(outcome, TxlogError):
+                step.fail(outcome, tp)
+            elif outcome is not None:
+                _tell_run(step, outcome)
+            else:
+                with step.attempt(tp):
+                    looked(tp)
 
 
 def _tell_run(step: Step, made: Merged) -> None:
@@ -305,7 +306,7 @@ def _retention_now(a_round: Round, topic: TopicMetadata, after_compaction: bool)
 
 
 def _tell_retained(a_round: Round, step: Step, gone: RetentionPlan) -> None:
-    a_round.history.add_retained(gone)
+    a_round.history.add_outcome(gone.topic_partition, gone)
     step.did(
         f"moved the log start from {gone.log_start_before} to {gone.log_start_after}, by {gone.setting}: "
         f"{count_text(gone.rows, 'row')}, {bytes_text(gone.bytes)}",
