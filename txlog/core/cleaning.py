@@ -244,17 +244,10 @@ def rows_of_entries(
     return tuple(entry.records for entry in entries if entry.records)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistinctBounds:
-    """Which transactions a run must still keep distinct, by their times (C3)."""
+def distinct_bounds(store_now_ms: int, grace_ms: int) -> tuple[int, int]:
+    """Return from which times on a run that is planned at `store_now_ms` must keep transactions distinct (C3).
 
-    distinct_from_ms: int
-    removed_from_ms: int
-    """A batch from this time on must stay distinct if the table lacks its transactional.id."""
-
-
-def distinct_bounds(store_now_ms: int, grace_ms: int) -> DistinctBounds:
-    """Return the bounds for a run that is planned at time `store_now_ms` of the store.
+    The second one is for batches whose transactional.id the table lacks.
 
     A snapshot may be used for the grace, as two processes measure it. So a transaction that was complete a grace and
     two clock errors ago was complete before every snapshot that may still be used. The time of a COMPLETE_* has an
@@ -262,9 +255,7 @@ def distinct_bounds(store_now_ms: int, grace_ms: int) -> DistinctBounds:
     clocks measured: five (PROTOCOL.md, "Time").
     """
     distinct_from_ms = store_now_ms - grace_ms - 3 * MAX_CLOCK_ERROR_MS
-    return DistinctBounds(
-        distinct_from_ms=distinct_from_ms, removed_from_ms=distinct_from_ms - grace_ms - 2 * MAX_CLOCK_ERROR_MS
-    )
+    return distinct_from_ms, distinct_from_ms - grace_ms - 2 * MAX_CLOCK_ERROR_MS
 
 
 def settled_epochs(

@@ -128,8 +128,10 @@ def plan_merges(
     )
     if not groups:
         return with_view(views, view), ()
-    bounds = cleaning.distinct_bounds((yield from store_now()), ctx.constants.delete_grace_ms)
-    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.distinct_from_ms)
+    distinct_from_ms, removed_from_ms = cleaning.distinct_bounds(
+        (yield from store_now()), ctx.constants.delete_grace_ms
+    )
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), distinct_from_ms)
     merges = []
     for inputs in groups:
         base, end = inputs[0].base_offset, inputs[-1].end_offset
@@ -152,8 +154,8 @@ def plan_merges(
                 aborted=aborted,
                 log_start_offset=view.state.log_start_offset,
                 settled=settled,
-                distinct_from_ms=bounds.distinct_from_ms,
-                removed_from_ms=bounds.removed_from_ms,
+                distinct_from_ms=distinct_from_ms,
+                removed_from_ms=removed_from_ms,
             )
         )
     return with_view(views, view), tuple(merges)

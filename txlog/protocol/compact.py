@@ -103,8 +103,8 @@ def plan_compaction(
     views = with_view(views, view)
     if not cleanable.is_due:
         return views, None
-    bounds = cleaning.distinct_bounds(store_now_ms, ctx.constants.delete_grace_ms)
-    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.distinct_from_ms)
+    distinct_from_ms, removed_from_ms = cleaning.distinct_bounds(store_now_ms, ctx.constants.delete_grace_ms)
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), distinct_from_ms)
     names = list(cleanable.names)
     indexes, aborted = yield from aborted_of_range(view, names, indexes, names[0].base_offset, cleanable.end_offset)
     return views, CompactionPlan(
@@ -115,8 +115,8 @@ def plan_compaction(
         aborted=aborted,
         log_start_offset=view.state.log_start_offset,
         settled=settled,
-        distinct_from_ms=bounds.distinct_from_ms,
-        removed_from_ms=bounds.removed_from_ms,
+        distinct_from_ms=distinct_from_ms,
+        removed_from_ms=removed_from_ms,
         unique=(yield NewId()),
         planned_at_ms=began.wall_ms,
     )
