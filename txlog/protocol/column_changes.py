@@ -62,8 +62,7 @@ def change_columns(
         if changed.schema == newest.schema:
             return newest
         yield from check_key_movement(newest, changed, allow_key_movement)
-        created_at = yield Now()
-        changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
+        changed = msgspec.structs.replace(changed, created_at=(yield Now()), write_id=write_id)
         if (yield from put_version(ctx, changed)):
             return changed
     raise contention(base.topic, ctx)

@@ -17,7 +17,7 @@ import msgspec
 from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import names
 from txlog.core.compaction import tombstone_change
-from txlog.core.effects import Gather, List, NewId, Now, Program
+from txlog.core.effects import Gather, NewId, Now, Program
 from txlog.core.evolution import last_field_id
 from txlog.core.features import PUBLICATION
 from txlog.core.names import TopicPartition
@@ -45,6 +45,7 @@ from txlog.errors import (
 )
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, encode_readable
+from txlog.protocol.requests import partitions_in_use
 from txlog.protocol.topics import (
     decode_version,
     describe_topic,
@@ -118,8 +119,6 @@ def create_topic(
             yield from finish_deletion(old, append_log_start)
             # Ids go on where the deleted topic's ended, so the new schema can never read a file of the old topic.
             number, schema = old.number + 1, assign_ids(wanted, last_field_id(old) + 1)
-        created_at = yield Now()
-        write_id = yield NewId()
         metadata = TopicMetadata(
             number=number,
             topic=topic,
@@ -128,8 +127,8 @@ def create_topic(
             config=checked,
             schema=schema,
             schema_id=number,
-            created_at=created_at,
-            write_id=write_id,
+            created_at=(yield Now()),
+            write_id=(yield NewId()),
         )
         _check_publication(ctx, metadata)
         if (yield from put_version(ctx, metadata)):
@@ -171,9 +170,7 @@ def alter_topic(
             return current
         _check_publication(ctx, changed, current)
         yield from check_key_movement(current, changed, allow_key_movement)
-        created_at = yield Now()
-        write_id = yield NewId()
-        changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
+        changed = msgspec.structs.replace(changed, created_at=(yield Now()), write_id=(yield NewId()))
         if (yield from put_version(ctx, changed)):
             return changed
     raise contention(topic, ctx)
@@ -217,9 +214,8 @@ def delete_topic(
             if current.write_id == write_id:
                 return current
             raise (yield from unknown_topic(topic, current))
-        created_at = yield Now()
         gone = msgspec.structs.replace(
-            current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
+            current, number=current.number + 1, deleted=True, created_at=(yield Now()), write_id=write_id
         )
         if (yield from put_version(ctx, gone)):
             yield from _finish_decided(gone, append_log_start)
@@ -252,24 +248,18 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
 
     Return the topic if another process has made it meanwhile. Raises MissingObjectError if there are records.
     """
-    partitions = yield from _partitions_with_records(topic)
+    partitions = yield from partitions_in_use(topic)
     if not partitions:
         return None
     found = yield from find_topic(topic)
     if found is None:
         raise MissingObjectError(
-            f"{names.topic_metadata_path(topic, 0)}: is missing, but {topic}/{partitions[0]} holds records of a topic "
+            f"{names.topic_metadata_path(topic, 0)}: is missing, but {partitions[0].folder} holds records of a topic "
             "of that name. Its metadata was not removed by txlog, and a new topic would show the old rows. "
             f"hint: restore {topic}/topic.*.json from a copy, choose another name, or remove the whole folder "
             f"{topic}/ if its rows are not needed"
         )
     return found
-
-
-def _partitions_with_records(topic: str) -> Program[list[str]]:
-    """Return the folders of partitions to which any record was ever written. Costs one LIST."""
-    listed = yield List(f"{topic}/")
-    return [name for name in listed if names.parse_partition_folder(name) is not None]
 
 
 def check_case(topic: str) -> Program[None]:
@@ -377,7 +367,7 @@ def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: 
             )
         if not allowed:
             raise InvalidPartitionsError(f"{moves}; {_ALLOW_KEY_MOVEMENT}")
-    elif _moves_keys(current, changed) and (yield from _partitions_with_records(current.topic)):
+    elif _moves_keys(current, changed) and (yield from partitions_in_use(current.topic)):
         moves = (
             f"topic {current.topic!r}: the change ({_layout_text(current)}; then {_layout_text(changed)}) would move "
             "keys to other partitions than their older rows"
@@ -412,7 +402,7 @@ def _check_history(newest: TopicMetadata, key: tuple[int | str, ...]) -> Program
                 f"{compact} take older rows for tombstones, or tombstones for rows: version {later.number} changed "
                 f"the column {column!r}. {copy}"
             )
-        if _moves_keys(earlier, later) and (yield from _partitions_with_records(newest.topic)):
+        if _moves_keys(earlier, later) and (yield from partitions_in_use(newest.topic)):
             raise InvalidConfigurationError(
                 f"{compact} keep old rows of a key: version {later.number} moved keys to other partitions "
                 f"({_layout_text(earlier)}; then {_layout_text(later)}). {copy}"
