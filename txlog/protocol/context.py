@@ -175,9 +175,9 @@ class PartitionView:
 Views: TypeAlias = Mapping[TopicPartition, PartitionView]
 
 
-def with_view(views: Views, view: PartitionView) -> Views:
-    """Return `views` with `view` in place of an older one of its partition."""
-    return {**views, view.topic_partition: view}
+def with_view(views: Views, *newer: PartitionView) -> Views:
+    """Return `views` with each of `newer` in place of an older view of its partition."""
+    return {**views, **{view.topic_partition: view for view in newer}}
 
 
 def with_views(views: Views, program: Program[T]) -> Program[tuple[Views, T]]:

@@ -194,8 +194,7 @@ def gather_fresh_views(ctx: Context, views: Views, tps: list[TopicPartition]) ->
         _, view = yield from get_fresh_view(ctx, views, tp)
         return view
 
-    found = yield Gather(tuple(one(tp) for tp in tps))
-    return {**views, **{view.topic_partition: view for view in found}}
+    return with_view(views, *(yield Gather(tuple(one(tp) for tp in tps))))
 
 
 def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | None]:

@@ -137,9 +137,7 @@ def end_tails(
             view = (yield from append_nothing(ctx, {tp: view}, tp, RollPolicy(batches=1)))[tp]
         return (yield from seal_quietly(ctx, view))
 
-    for view in (yield from gathered(one(tp) for tp in partitions)):
-        views = with_view(views, view)
-    return views
+    return with_view(views, *(yield from gathered(one(tp) for tp in partitions)))
 
 
 def take_shown(
@@ -156,15 +154,13 @@ def take_shown(
     """
     views, cut = yield from take_snapshot(ctx, views, partitions)
     found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
-    for view, *_ in found:
-        views = with_view(views, view)
+    views = with_view(views, *(view for view, *_ in found))
     cut = replace(
         hide_transactions(cut, [txn for *_, later in found for txn in later]),
         ends={tp: end for tp, (_, end, *_) in zip(partitions, found, strict=True)},
     )
     shown = yield from gathered(_shown(ctx, views[tp], cut, indexes.get(tp, {})) for tp in partitions)
-    for view, _ in shown:
-        views = with_view(views, view)
+    views = with_view(views, *(view for view, _ in shown))
     # After the indexes were read: a merge may have joined batches of transactions that are older than the grace.
     now: ClockReading = yield ReadClocks()
     for tp, (_, end, inline_at, _) in zip(partitions, found, strict=True):

@@ -116,8 +116,7 @@ def seal_one(ctx: Context, views: Views, tps: Iterable[TopicPartition], producer
     longest = max(own, key=lambda tp: sum(len(records) for records in own[tp]), default=None)
     due = [tp for tp in own if tp == longest or len(finished[tp]) >= MAX_FINISHED_SEGMENTS]
     if due:
-        for view in (yield from gathered(seal_quietly(ctx, views[tp], left[tp]) for tp in due)):
-            views = with_view(views, view)
+        views = with_view(views, *(yield from gathered(seal_quietly(ctx, views[tp], left[tp]) for tp in due)))
     return views
 
 

@@ -19,7 +19,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import NO_PRODUCER_EPOCH, CommitRecord, IndexEntry
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError
-from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import relisting
 from txlog.protocol.read import read_indexes
 from txlog.text import time_text
@@ -46,8 +46,7 @@ def cut_as_of(
             f"{ctx.constants.delete_grace_ms} ms. "
             "hint: choose a later time, or read each topic up to it with end="
         )
-    after = {**views, **{view.topic_partition: view for view, _ in found}}
-    return after, replace(cut, ends=ends, taken_at=ClockReading(as_of_ms))
+    return with_view(views, *(view for view, _ in found)), replace(cut, ends=ends, taken_at=ClockReading(as_of_ms))
 
 
 def hide_transactions(cut: SnapshotCut, later: Iterable[tuple[int, int]]) -> SnapshotCut:

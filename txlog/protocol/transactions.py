@@ -320,9 +320,7 @@ def _put_markers(ctx: Context, views: Views, prepare: TransactionRow) -> Program
         return view
 
     if tps:
-        marked = yield Gather(tuple(marker(tp) for tp in tps))
-        for view in marked:
-            views = with_view(views, view)
+        views = with_view(views, *(yield Gather(tuple(marker(tp) for tp in tps))))
     return (yield from seal_one(ctx, views, [*tps, state_partition(ctx, txn.transactional_id)], txn.producer_id))
 
 
