@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 
 from txlog.core import chain, envelope, names, vacuum
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
@@ -215,7 +217,8 @@ def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> P
         part = due[first : first + AT_ONCE]
         lengths = (yield Gather(tuple(size(each.path) for each in part))) if sizes else [None] * len(part)
         if not dry_run:
-            for batch in _in_order(part):
+            # Objects of one kind may be deleted at once, different kinds only in this order.
+            for batch in [list(run) for _, run in groupby(part, key=attrgetter("kind"))]:
                 yield Gather(tuple(delete(each.path) for each in batch))
         deleted += [Deleted(dead=each, bytes=size) for each, size in zip(part, lengths, strict=True)]
     if not dry_run and tp.topic not in INTERNAL_TOPICS:
@@ -386,17 +389,6 @@ def _list_deep(topic: str, folder: str) -> Program[tuple[list[str], list[str]]]:
                 (below if child.endswith("/") else found).append(parent + child)
         waiting = below
     return found, empty
-
-
-def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
-    """Return runs of the same kind: objects of one run may be deleted at once, different kinds only in this order."""
-    batches: list[list[Dead]] = []
-    for each in part:
-        if batches and batches[-1][0].kind is each.kind:
-            batches[-1].append(each)
-        else:
-            batches.append([each])
-    return batches
 
 
 def _may_go(dead: Dead, boundary: int) -> bool:

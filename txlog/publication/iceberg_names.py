@@ -40,10 +40,6 @@ class IcebergTable:
         """Return how the table's metadata name an object."""
         return f"{self.location}/{path}"
 
-    def path(self, number: int) -> str:
-        """Return the path of the metadata file of a publication. Spark finds this name without a catalog."""
-        return f"{FOLDER}v{self.sequence_number(number)}.metadata.json"
-
     def sequence_number(self, number: int) -> int:
         """Return the sequence number of a publication. Files that are older than the table belong to its version 0."""
         return max(number, self.first) - self.first + 1

@@ -22,6 +22,7 @@ from txlog.storage.object_store import ObjectStore
 
 FindingKind: TypeAlias = Literal["damaged", "missing", "note"]
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 RESTORE = "restore it from a copy of the store, or from the versions that the object store keeps"
 _RESTORE_PAGE = 'the page "Check, repair, restore, back up"'
@@ -160,12 +161,7 @@ class Reader:
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder. Raises StorageError if the LIST fails, because the check cannot go on."""
-        for attempt in range(_ATTEMPTS - 1):
-            try:
-                return self.store.list(folder)
-            except StorageError:
-                self._clock.sleep_ms(_BACKOFF_MS * 2**attempt)
-        return self.store.list(folder)
+        return self._patiently(lambda: self.store.list(folder))
 
     def get(self, path: str) -> bytes | None:
         """Return the object, or None if it does not exist or cannot be read. The latter is a finding."""
@@ -201,17 +197,18 @@ class Reader:
             self._on_object()
 
     def _fetch(self, path: str) -> bytes | TxlogError | None:
-        failure: TxlogError | None = None
-        for attempt in range(_ATTEMPTS):
+        try:
+            return self._patiently(lambda: self.store.get(path))
+        except (StorageError, CorruptLogError, StoreAccessError) as error:
+            return error
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        for attempt in range(_ATTEMPTS - 1):
             try:
-                return self.store.get(path)
-            except StorageError as error:
-                failure = error
-                if attempt < _ATTEMPTS - 1:
-                    self._clock.sleep_ms(_BACKOFF_MS * 2**attempt)
-            except (CorruptLogError, StoreAccessError) as error:
-                return error
-        return failure
+                return request()
+            except StorageError:
+                self._clock.sleep_ms(_BACKOFF_MS * 2**attempt)
+        return request()
 
     def _taken(self, path: str, found: bytes | TxlogError | None) -> bytes | None:
         if isinstance(found, TxlogError):
