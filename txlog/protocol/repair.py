@@ -10,8 +10,9 @@ repair changes nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.requests import get
 from txlog.protocol.seal import write_inline
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 _AT_ONCE = 16
 """Records that are fetched at once: one has up to 4 MiB."""
 
@@ -40,12 +43,12 @@ class Repair:
 
     topic_partition: TopicPartition
     name: str
-    is_made: bool
+    is_made: bool = False
     """Whether it was made again, or would be in a dry run."""
     why: str
     """What was wrong with it. If it was not made, also why not."""
-    base_offset: int = -1
-    end_offset: int = -1
+    segment: SegmentName
+    """Its segment, or the part of the log that it is about."""
 
     @property
     def path(self) -> str:
@@ -74,9 +77,11 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
     for wrong in followed.wrong:
         if wrong.is_refused or (wrong.of_segment and wrong.segment.end_offset <= followed.state.log_start_offset):
             continue  # an object below the log start is superseded: the files that it would name may be deleted
-        done.append((yield from _make(ctx, tp, wrong, dry_run)))
+        if not dry_run:
+            yield from _make(ctx, wrong)
+        done.append(replace(wrong, is_made=True))
     refused = [wrong for wrong in followed.wrong if wrong.is_refused]
-    return (*done, *(_repair_of(tp, wrong, is_made=False) for wrong in refused), *_out_of_reach(tp, there, followed))
+    return (*done, *refused, *_out_of_reach(tp, there, followed))
 
 
 def _list(tp: TopicPartition) -> Program[_There]:
@@ -115,12 +120,9 @@ class _There:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wrong:
+class _Wrong(Repair):
     """An object that differs from its records, and all that is needed to make it."""
 
-    name: str
-    why: str
-    segment: SegmentName
     of_segment: bool = False
     """Not needed once the log start has passed it."""
     is_refused: bool = False
@@ -210,11 +212,11 @@ def _judge(
     """Return the objects of a finished segment that differ from its records; `after` is the state at its end."""
     records = [each.record for each in stored]
     name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
-    differs = partial(_Wrong, segment=name, after=after)
+    differs = partial(_Wrong, topic_partition=tp, segment=name, after=after)
     wrong: list[_Wrong] = []
     if there.listing.boundary <= name.end_offset <= there.sealed_end:
         snapshot = names.snapshot_name(name.end_offset)
-        why, _ = yield from _look(tp, snapshot, to_snapshot(after), Snapshot)
+        why = yield from _look(tp, snapshot, to_snapshot(after))
         if why:
             wrong.append(differs(name=snapshot, why=why, value=to_snapshot(after)))
     if records[0].segment_base != name.base_offset or not there.is_current(name):
@@ -226,7 +228,7 @@ def _judge(
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     if aborted:
         expected = TxnIndex(partition=str(tp), aborted=aborted)
-        why, _ = yield from _look(tp, name.txnindex, expected, TxnIndex)
+        why = yield from _look(tp, name.txnindex, expected)
         if why:
             wrong.append(differs(name=name.txnindex, why=why, value=expected, of_segment=True))
     why, index = yield from _look_at_index(tp, name, stored, after)
@@ -236,44 +238,38 @@ def _judge(
     return wrong
 
 
-def _look(
-    tp: TopicPartition, name: str, expected: msgspec.Struct, kind: type[msgspec.Struct]
-) -> Program[tuple[str, msgspec.Struct | None]]:
-    """Return what is wrong with an object (empty if it is right), and the object if it can be read."""
+def _look(tp: TopicPartition, name: str, expected: msgspec.Struct) -> Program[str]:
+    """Return what is wrong with an object; empty if it is right."""
+    why, found = yield from _read(tp, name, type(expected))
+    if isinstance(expected, Snapshot) and isinstance(found, Snapshot):
+        expected = kept_snapshot(expected, found)
+    return "" if found == expected else why
+
+
+def _read(tp: TopicPartition, name: str, kind: type[S]) -> Program[tuple[str, S | None]]:
+    """Return an object, and what is wrong with it if it is not what its records say; None if it cannot be read."""
     path = tp.folder + name
     data = yield Get(path)
     if data is None:
         return "it is not there", None
     try:
-        found, _ = envelope.decode(data, kind, path)
+        return "it is not what its records say", envelope.decode(data, kind, path)[0]
     except CorruptLogError as error:
         return error.problem.removeprefix(f"{path}: "), None
-    if isinstance(expected, Snapshot) and isinstance(found, Snapshot):
-        expected = kept_snapshot(expected, found)
-    return "" if found == expected else "it is not what its records say", found
 
 
 def _look_at_index(
     tp: TopicPartition, name: SegmentName, stored: Sequence[StoredRecord], after: PartitionState
 ) -> Program[tuple[str, SegmentIndex | None]]:
     """Return what is wrong with an index, and the right index unless it needs a new file of inline rows."""
-    path = tp.folder + name.index
-    data = yield Get(path)
-    why = "it is not there"
+    why, found = yield from _read(tp, name.index, SegmentIndex)
     file: DataFile | None = None
-    found: SegmentIndex | None = None
     lso = after.last_stable_offset
-    if data is not None:
-        try:
-            found, _ = envelope.decode(data, SegmentIndex, path)
-        except CorruptLogError as error:
-            why = error.problem.removeprefix(f"{path}: ")
-        else:
-            why = "it is not what its records say"
-            lso = kept_lso(after, found.last_stable_offset)
-            # Only the index shows which of several equal files has the inline rows.
-            its = next((each for each in found.files if each.offset_column), None)
-            file = None if its is None else plain_file(its)
+    if found is not None:
+        lso = kept_lso(after, found.last_stable_offset)
+        # Only the index shows which of several equal files has the inline rows.
+        its = next((each for each in found.files if each.offset_column), None)
+        file = None if its is None else plain_file(its)
     try:
         index = _index(tp, stored, file, lso)
     except CorruptLogError:
@@ -290,27 +286,24 @@ def _index(
     return msgspec.structs.replace(index, last_stable_offset=last_stable_offset)
 
 
-def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Program[Repair]:
+def _make(ctx: Context, wrong: _Wrong) -> Program[None]:
     """Create the object. A damaged one is deleted only when everything that replaces it is ready."""
-    path = tp.folder + wrong.name
-    if dry_run:
-        return _repair_of(tp, wrong, is_made=True)
+    tp, path = wrong.topic_partition, wrong.path
     value = wrong.value
     if value is None:
         file = yield from write_inline(tp, wrong.segment, wrong.records)
         value = _index(tp, wrong.records, file, wrong.after.last_stable_offset)
     data = encode_readable(path, value)
     if wrong.value is not None:
-        why, _ = yield from _look(tp, wrong.name, wrong.value, type(wrong.value))
+        why = yield from _look(tp, wrong.name, wrong.value)
     else:
         why, _ = yield from _look_at_index(tp, wrong.segment, wrong.records, wrong.after)
     if not why:
         # Another repair already recreated this object. Deleting that copy and then crashing would leave a gap.
-        return _repair_of(tp, wrong, is_made=True)
+        return
     # Deleting a missing object is not an error. Whichever process creates it first, equivalent bytes are stored.
     yield Delete(path)
     yield from put_pure(ctx, path, data)
-    return _repair_of(tp, wrong, is_made=True)
 
 
 def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> list[Repair]:
@@ -319,18 +312,7 @@ def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> lis
     if not followed.broken or end >= there.sealed_end:
         return []
     why = f"what lies behind offset {end} cannot be made again: {followed.broken}"
-    return [Repair(topic_partition=tp, name="", is_made=False, why=why, base_offset=end, end_offset=there.sealed_end)]
-
-
-def _repair_of(tp: TopicPartition, wrong: _Wrong, *, is_made: bool) -> Repair:
-    return Repair(
-        topic_partition=tp,
-        name=wrong.name,
-        is_made=is_made,
-        why=wrong.why,
-        base_offset=wrong.segment.base_offset,
-        end_offset=wrong.segment.end_offset,
-    )
+    return [Repair(topic_partition=tp, name="", why=why, segment=SegmentName(end, there.sealed_end, 0))]
 
 
 def plain_file(file: DataFile) -> DataFile:

@@ -55,8 +55,8 @@ def repair(runtime: Runtime, findings: Iterable[Finding], *, dry_run: bool) -> t
                     history.add(
                         tp,
                         "published",
-                        base_offset=each.base_offset,
-                        end_offset=each.end_offset,
+                        base_offset=each.segment.base_offset,
+                        end_offset=each.segment.end_offset,
                         message=f"{each.name}: {each.why}",
                     )
     return tuple(done)
