@@ -186,25 +186,12 @@ class Round:
         return self._internal[topic]
 
     def over_table(self, topic: str, step: Step, what: str, sweep: Callable[..., Program[tuple[Views, T]]]) -> list[T]:
-        """Apply `sweep` to the `partitions` of an internal topic, and return its results.
+        """Apply `sweep` to the `partitions` of an internal topic, and return its results, as `_together`."""
 
-        It is applied to all partitions at once and, if that fails, to each one by itself.
-        """
-        partitions = self.internal(topic)
-        try:
-            swept = [self.session.call(what, partial(sweep, partitions=[tp.partition for tp in partitions]))]
-        except StoreChangedError:
-            raise
-        except TxlogError:
-            # A damaged partition must not hide the others, nor what was done to them.
-            swept = []
-            for tp in partitions:
-                with step.attempt(tp):
-                    swept.append(self.session.call(what, partial(sweep, partitions=[tp.partition])))
-                    self.looked_at.add(tp)
-        else:
-            self.looked_at |= set(partitions)
-        return swept
+        def swept(tps: Sequence[TopicPartition]) -> T:
+            return self.session.call(what, partial(sweep, partitions=[tp.partition for tp in tps]))
+
+        return self._together(self.internal(topic), step, swept)
 
     def topics(self, step: Step) -> list[TopicMetadata]:
         """Return users' topics, deleted ones included, at most `metadata.max.age.ms` old.
@@ -256,7 +243,7 @@ class Round:
             self._scanned = True
             stale = [tp for tp in wanted if tp not in self.looked_at]
             for first in range(0, len(stale), _AT_ONCE):
-                self._look(stale[first : first + _AT_ONCE], step)
+                self._together(stale[first : first + _AT_ONCE], step, self._fresh_views)
         return [tp for tp in wanted if tp in self.looked_at and (internal or not names.is_reserved(tp.topic))]
 
     def partitions_of(self, topic: TopicMetadata, step: Step) -> list[TopicPartition]:
@@ -280,7 +267,7 @@ class Round:
     def view(self, tp: TopicPartition) -> PartitionView:
         """Return the last view of the partition."""
         view = self.session.views.get(tp)
-        return view if view is not None else self.session.fresh_views([tp], "looking at a partition")[tp]
+        return view if view is not None else self._fresh_views([tp])[tp]
 
     def until_stopped(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
         """Yield partitions until the round is asked to stop."""
@@ -288,18 +275,27 @@ class Round:
             self.maintainer.check_stop()
             yield tp
 
-    def _look(self, tps: Sequence[TopicPartition], step: Step) -> None:
+    def _fresh_views(self, tps: Sequence[TopicPartition]) -> Views:
+        return self.session.fresh_views(list(tps), f"looking at {'partitions' if len(tps) > 1 else 'a partition'}")
+
+    def _together(
+        self, tps: Sequence[TopicPartition], step: Step, work: Callable[[Sequence[TopicPartition]], T]
+    ) -> list[T]:
+        """Return the results of `work` on all partitions at once or, if that fails, on each one by itself."""
         try:
-            self.session.fresh_views(list(tps), "looking at partitions")
-            self.looked_at |= set(tps)
+            found = [work(tps)]
         except StoreChangedError:
             raise
         except TxlogError:
-            # A damaged partition must not hide the others.
+            # A damaged partition must not hide the others, nor what was done to them.
+            found = []
             for tp in tps:
                 with step.attempt(tp):
-                    self.session.fresh_views([tp], "looking at a partition")
+                    found.append(work([tp]))
                     self.looked_at.add(tp)
+        else:
+            self.looked_at |= set(tps)
+        return found
 
 
 def candidates_of(view: PartitionView) -> tuple[SegmentName, ...]:
