@@ -33,7 +33,7 @@ from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.errors import InvalidConfigurationError
 from txlog.maintenance.merge import Merged, topic_of_inputs, write_run
-from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions, refuse_internal, results
+from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
@@ -129,8 +129,8 @@ def compact_partitions(
             )
         ]
 
-    verb = Verb(plan=plan, publish=partial(publish_compaction, session), has_more=lambda done: done.took_effect)
-    return over_partitions(session, wanted, verb, workers, progress)
+    publish = partial(publish_compaction, session)
+    return over_partitions(session, wanted, plan, publish, workers, progress, has_more=lambda done: done.took_effect)
 
 
 def compact_partition(

@@ -22,7 +22,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions, refuse_internal, results
+from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import with_views
@@ -111,7 +111,7 @@ def merge_partitions(
         unique, file = copied
         return publish_merge(session, merge.written_as(unique), file)
 
-    return over_partitions(session, partitions, Verb(plan=plan, publish=publish_copied), workers, progress)
+    return over_partitions(session, partitions, plan, publish_copied, workers, progress)
 
 
 def merge_partition(

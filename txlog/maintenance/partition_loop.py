@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.session.runtime import Runtime
@@ -52,26 +51,21 @@ _OF_THE_STORE = (
 """Errors that the next call probably meets too, for any partition."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verb(Generic[P, C, D]):
-    """What a verb does to one partition."""
-
-    plan: Callable[[TopicPartition], Sequence[Task[P, C]]]
-    """Returns what is due now. Only reads."""
-    publish: Callable[[P, C], D]
-    """Makes the result of a task visible."""
-    has_more: Callable[[D], bool] = lambda _: False
-    """Returns whether the partition must be planned again after this result."""
-
-
 def over_partitions(
     session: Session,
     partitions: Iterable[TopicPartition],
-    verb: Verb[P, C, D],
+    plan: Callable[[TopicPartition], Sequence[Task[P, C]]],
+    publish: Callable[[P, C], D],
     workers: Workers | None = None,
     progress: Progress | None = None,
+    *,
+    has_more: Callable[[D], bool] = lambda _: False,
 ) -> Iterator[Outcome[D | None]]:
-    """Yield what `verb` did to each partition, as soon as it is done, and None if nothing (more) is due there.
+    """Yield what a verb did to each partition, as soon as it is done, and None if nothing (more) is due there.
+
+    * `plan` only reads, and returns what is due now.
+    * `publish` makes the result of a task visible.
+    * `has_more` returns whether the partition must be planned again after this result.
 
     `workers` run the tasks (None: this process). If the store failed twice in a row, the iterator ends, and the last
     error has a note. Raises StoreChangedError.
@@ -92,7 +86,7 @@ def over_partitions(
         return True
 
     def planned(left: Iterable[TopicPartition]) -> Iterator[Task[tuple[TopicPartition, P], C]]:
-        for tp, tasks in look_over(session, left, verb.plan, watch):
+        for tp, tasks in look_over(session, left, plan, watch):
             if isinstance(tasks, TxlogError):
                 if not is_relisted(tp, tasks):
                     seen.append((tp, tasks))
@@ -106,16 +100,16 @@ def over_partitions(
         for task, copied in (workers or Here(session)).map(planned(partitions), progress):
             yield from seen
             seen.clear()
-            tp, plan = task.subject
+            tp, subject = task.subject
             watch.note("copy", copied)
             if isinstance(copied, TxlogError):
                 done: D | TxlogError = copied
             else:
-                done = watch.attempt("publish", partial(verb.publish, plan, copied))
+                done = watch.attempt("publish", partial(publish, subject, copied))
             if is_relisted(tp, done):
                 continue
             yield tp, done
-            if not isinstance(done, TxlogError) and verb.has_more(done):
+            if not isinstance(done, TxlogError) and has_more(done):
                 relists[tp] = 0
                 again[tp] = None
             if watch.is_down:

@@ -15,7 +15,7 @@ from txlog.client.session.session import Session
 from txlog.config import TopicConfig
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import InvalidRequestError
-from txlog.maintenance.partition_loop import Outcome, Verb, over_partitions
+from txlog.maintenance.partition_loop import Outcome, over_partitions
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan, plan_retention
 
@@ -62,7 +62,7 @@ def retain_partitions(
         # Planning and moving are one task: both are small requests, and together they need no copy.
         return [Task(subject=tp, title=f"txlog retention: {tp}", work=partial(_retain, tp, policies[tp], dry_run))]
 
-    return over_partitions(session, policies, Verb(plan=plan, publish=lambda _, done: done), workers)
+    return over_partitions(session, policies, plan, lambda _, done: done, workers)
 
 
 def _retain(
