@@ -17,7 +17,6 @@ from tests.support import ASK_STORE, World
 from txlog.core.effects import Effect, Get, PutIfAbsent, PutOutcome
 from txlog.core.publication import Tables
 from txlog.errors import OutcomeUnknownError, TableConflictError
-from txlog.protocol.context import Context
 from txlog.publication import delta
 from txlog.publication.deletion_vectors import z85
 from txlog.storage.arrow_schema import to_fields
@@ -409,7 +408,7 @@ def test_a_store_that_never_answers(topic: PublishedTopic) -> None:
     world = World()
     world.hook = lambda effect: PutOutcome.UNKNOWN if isinstance(effect, PutIfAbsent) else ASK_STORE
     with pytest.raises(OutcomeUnknownError, match="40 tries"):
-        world.run(delta.write_version(None, topic.tables[0], topic.topic, "", retention_ms=1, ctx=Context()))
+        world.run(delta.write_version(None, topic.tables[0], topic.topic, "", retention_ms=1))
 
 
 def test_the_same_publication_in_other_bytes(topic: PublishedTopic) -> None:

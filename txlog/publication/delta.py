@@ -60,13 +60,7 @@ field, and refuse the table.
 
 
 def write_version(
-    before: Tables | None,
-    after: Tables,
-    topic: TopicMetadata,
-    url: str,
-    *,
-    retention_ms: int,
-    ctx: Context | None = None,
+    before: Tables | None, after: Tables, topic: TopicMetadata, url: str, *, retention_ms: int
 ) -> Program[None]:
     """Write the objects of one version of the table. It may be repeated, by several processes at once.
 
@@ -75,7 +69,7 @@ def write_version(
     deletion vector, and each tenth version four requests more. Raises TableConflictError if another program wrote to
     the table, and as `create`.
     """
-    ctx = ctx or Context()
+    ctx = Context()
     folder, version = f"{topic.topic}/{LOG_FOLDER}", after.version_of("delta")
     held = None if before is None else (yield from _read(f"{folder}{version - 1:020d}.json", before))
     features = {*(held.features if held else ()), *needed_features(topic.schema)}
@@ -112,9 +106,7 @@ def check_version(tables: Tables, data: bytes) -> Program[None]:
         raise table_conflict("delta", tables.newest.topic, tables.path_of("delta"))
 
 
-def complete_version(
-    after: Tables, columns: Program[TopicMetadata], *, retention_ms: int, ctx: Context | None = None
-) -> Program[None]:
+def complete_version(after: Tables, columns: Program[TopicMetadata], *, retention_ms: int) -> Program[None]:
     """Write the checkpoint of a version if its publisher died before. Readers would replay the log from an older one.
 
     `columns` reads the topic with the columns of the publication. Costs a LIST, two requests if the table has a
@@ -127,7 +119,7 @@ def complete_version(
         return
     state = yield from _read(f"{folder}{version:020d}.json", after)
     look = _Look((yield from columns), after.newest.topic_id, state, retention_ms)
-    yield from _write_checkpoint(ctx or Context(), folder, version, look, after)
+    yield from _write_checkpoint(Context(), folder, version, look, after)
 
 
 def vector_objects(versions: Iterable[Tables]) -> set[str]:

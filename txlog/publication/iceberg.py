@@ -64,7 +64,6 @@ def write_version(
     *,
     retention_ms: int,
     written: Sequence[Sequence[SchemaField]] = (),
-    ctx: Context | None = None,
 ) -> Program[None]:
     """Write the version of the Iceberg table that publication `after.number` makes.
 
@@ -77,7 +76,7 @@ def write_version(
     otherwise as txlog.protocol.put.create.
     """
     library = _library()
-    ctx = ctx or Context()
+    ctx = Context()
     publication = after.newest
     number = publication.number
     if after.version_of("iceberg") == 0:

@@ -180,12 +180,12 @@ class _Attempt:
         look = self._cache.looks.pop(self._topic.topic, None)
         chain = runtime.run(read_chain(self._topic.topic, None if look is None else look.tables))
         before = self._newest = chain.newest
-        self._forget()
+        self._session.forget([tp for tp in self._session.views if tp.topic == self._topic.topic])
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
-        check_writable(self._formats, topic, _url(runtime))
+        check_writable(self._formats, topic, canonical_url(runtime.where))
         is_complete = look is not None and before is not None and look.tables.digest == before.digest
         roll_forward(runtime, chain, topic, self._formats, is_complete=is_complete)
         self._check_new_formats(before)
@@ -383,10 +383,6 @@ class _Attempt:
     def _copied(self, copies: Sequence[Copy], before: Tables) -> list[PublishedFile]:
         return [write_copy(self._runtime, self._topic, copy, before.number + 1) for copy in copies]
 
-    def _forget(self) -> None:
-        topic = self._topic.topic
-        self._session.forget([tp for tp in self._session.views if tp.topic == topic])
-
 
 def roll_forward(
     runtime: Runtime,
@@ -412,17 +408,13 @@ def roll_forward(
             tables, late = [*earlier, *tables], len(earlier)
     if late and not (is_complete and late == len(tables)):
         # A publisher that died in the middle of a version has left this one, or one that is written below.
-        _complete(runtime, tables[late - 1], topic, formats)
+        last = tables[late - 1]
+        retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
+        for name in _both(last, formats):
+            columns = earlier_version(last.newest.topic, last.newest.topic_version)
+            runtime.run(complete_version(name, last, columns, retention_ms=retention_ms))
     for at in range(late, len(tables)):
         _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
-
-
-def _complete(runtime: Runtime, tables: Tables, topic: TopicMetadata, formats: Sequence[FormatName]) -> None:
-    newest = tables.newest
-    retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
-    for name in _both(tables, formats):
-        columns = earlier_version(newest.topic, newest.topic_version)
-        runtime.run(complete_version(name, tables, columns, retention_ms=retention_ms))
 
 
 def _before(runtime: Runtime, tables: Tables, first: int, formats: Sequence[FormatName]) -> tuple[Tables, ...]:
@@ -456,10 +448,9 @@ def _write(
     for name in _both(after, formats):
         known = before if newest.number > newest.formats[name] else None
         written = _written(runtime, after, columns) if name == "iceberg" else ()
-        program = write_version(
-            name, known, after, columns, url=_url(runtime), retention_ms=retention_ms, written=written
-        )
-        runtime.run(program)
+        # Tables name the store not as the caller spelled the URL.
+        url = canonical_url(runtime.where)
+        runtime.run(write_version(name, known, after, columns, url=url, retention_ms=retention_ms, written=written))
 
 
 def _written(runtime: Runtime, tables: Tables, topic: TopicMetadata) -> list[Sequence[SchemaField]]:
@@ -469,11 +460,6 @@ def _written(runtime: Runtime, tables: Tables, topic: TopicMetadata) -> list[Seq
     """
     found = runtime.written_schemas(topic, {file.schema_id for file in tables.files.values()})
     return [found[number].fields for number in sorted(found)]
-
-
-def _url(runtime: Runtime) -> str:
-    """Return how tables name the store: not as the caller spelled the URL."""
-    return canonical_url(runtime.where)
 
 
 def _both(tables: Tables, formats: Sequence[FormatName]) -> list[FormatName]:

@@ -188,10 +188,10 @@ class PartitionCheck:
                     if number <= boundary:
                         self.begin_again(objects.snapshots[number])
         chained = RecordChain(objects, self, state)
-        for path, data in self.reader.get_many(
-            [self.folder + names.batch_name(base) for base in objects.listing.batches]
-        ):
-            chained.take(path, data)
+        bases = objects.listing.batches
+        records = self.reader.get_many([self.folder + names.batch_name(base) for base in bases])
+        for base, (path, data) in zip(bases, records, strict=True):
+            chained.take(base, path, data)
         state = chained.end()
         self._check_end(state, chained)
         return state, chained.is_whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from txlog.core import names
-from txlog.core.names import NumberedName, SegmentName
+from txlog.core.names import SegmentName
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import CommitRecord, TxnIndex
 from txlog.core.segments import build_index
@@ -48,9 +48,8 @@ class RecordChain:
         self._segment_is_whole = state is not None
         self._last_digest = ""
 
-    def take(self, path: str, data: bytes | None) -> None:
+    def take(self, base: int, path: str, data: bytes | None) -> None:
         """Take the next object of the LIST, without `data` if it was deleted or cannot be read."""
-        base = _base_of(path)
         self._close_gap(base)
         if data is None:
             self._findings.missing(path, "a commit record, which was listed a moment ago")
@@ -221,12 +220,6 @@ class RecordChain:
             self._findings.damaged(
                 self._folder + names.snapshot_name(found.offset), _STATE, _difference(found, expected)
             )
-
-
-def _base_of(path: str) -> int:
-    parsed = names.parse_partition_object(path.rpartition("/")[2])
-    assert isinstance(parsed, NumberedName)
-    return parsed.number
 
 
 def _difference(found: msgspec.Struct, expected: msgspec.Struct) -> str:
