@@ -153,17 +153,16 @@ def take_shown(
     faster; a later call succeeds.
     """
     views, cut = yield from take_snapshot(ctx, views, partitions)
-    found = yield from gathered(_below_inline_rows(ctx, views[tp], cut.ends[tp]) for tp in partitions)
-    views = with_view(views, *(view for view, *_ in found))
+    found = {tp: _below_inline_rows(views[tp], cut.ends[tp]) for tp in partitions}
     cut = replace(
-        hide_transactions(cut, [txn for *_, later in found for txn in later]),
-        ends={tp: end for tp, (_, end, *_) in zip(partitions, found, strict=True)},
+        hide_transactions(cut, [txn for *_, later in found.values() for txn in later]),
+        ends={tp: end for tp, (end, *_) in found.items()},
     )
     shown = yield from gathered(_shown(ctx, views[tp], cut, indexes.get(tp, {})) for tp in partitions)
     views = with_view(views, *(view for view, _ in shown))
     # After the indexes were read: a merge may have joined batches of transactions that are older than the grace.
     now: ClockReading = yield ReadClocks()
-    for tp, (_, end, inline_at, _) in zip(partitions, found, strict=True):
+    for tp, (end, inline_at, _) in found.items():
         if inline_at is not None and now.wall_ms - inline_at >= ctx.constants.delete_grace_ms:
             raise InvalidRequestError(
                 f"{tp}: rows in commit records from offset {end} on are older than delete.grace.ms = "
@@ -178,17 +177,14 @@ def take_shown(
     )
 
 
-def _below_inline_rows(
-    ctx: Context, view: PartitionView, end: int
-) -> Program[tuple[PartitionView, int, int | None, set[tuple[int, int]]]]:
+def _below_inline_rows(view: PartitionView, end: int) -> tuple[int, int | None, set[tuple[int, int]]]:
     """Return the first offset with inline rows, their time if any, and the transactions from there to `end`."""
-    yield from ()
     tail = [each.record for each in view.tail if each.record.base_offset < end]
     log_start = view.state.log_start_offset
     inline = next((each for each in tail if each.payload_bytes and each.end_offset > log_start), None)
     first = end if inline is None else min(inline.base_offset, end)
     later = transactions_of(each for each in tail if each.records and each.base_offset >= first)
-    return view, first, None if inline is None else inline.timestamp, later
+    return first, None if inline is None else inline.timestamp, later
 
 
 def _shown(
