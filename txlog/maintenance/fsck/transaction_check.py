@@ -7,6 +7,7 @@ decisions that it is compared with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from txlog.clock import Clock
@@ -33,7 +34,7 @@ from txlog.maintenance.fsck.decisions import (
     is_decision,
 )
 from txlog.maintenance.fsck.file_check import check_rows_file
-from txlog.maintenance.fsck.findings import Reader, lost_record, taken_slot
+from txlog.maintenance.fsck.findings import Findings, Reader, lost_record, taken_slot
 from txlog.maintenance.fsck.partition_check import Checked, PartitionTask
 from txlog.maintenance.fsck.topic_check import SKEW_MS, Topic
 from txlog.text import duration_text
@@ -42,33 +43,29 @@ Look: TypeAlias = Callable[[TopicPartition, Callable[[], PartitionTask]], Checke
 """Checks a partition."""
 
 
+@dataclass(slots=True)
 class TransactionCheck:
     """Check the transaction-state table, then partitions against it. The reader's findings take what is wrong."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        clock: Clock,
-        constants: StoreConstants | None,
-        topics: Mapping[str, Topic],
-        rows: bool,
-    ) -> None:
-        self.reader = reader
-        self.findings = reader.findings
-        self.clock = clock
-        self.constants = constants
-        self.topics = topics
-        self.rows = rows
-        """Whether data files are opened."""
-        self.expected: dict[TopicPartition, ExpectedMarkers] = {}
-        """The markers that the table requires of each partition."""
-        self.prepared_files: dict[TopicPartition, set[str]] = {}
-        """Files that decided transactions will append."""
-        self._table_ends: dict[int, int | None] = {}
-        """Log end of each partition of the table. None if it is not known."""
-        self._table_starts: dict[int, int] = {}
-        """For each partition of the table, the offset from which all its records were read. Absent if some could not be
-        read."""
+    reader: Reader
+    clock: Clock
+    constants: StoreConstants | None
+    topics: Mapping[str, Topic]
+    rows: bool
+    """Whether data files are opened."""
+    expected: dict[TopicPartition, ExpectedMarkers] = field(default_factory=dict)
+    """The markers that the table requires of each partition."""
+    prepared_files: dict[TopicPartition, set[str]] = field(default_factory=dict)
+    """Files that decided transactions will append."""
+    _table_ends: dict[int, int | None] = field(default_factory=dict)
+    """Log end of each partition of the table. None if it is not known."""
+    _table_starts: dict[int, int] = field(default_factory=dict)
+    """For each partition of the table, the offset from which all its records were read. Absent if some could not be
+    read."""
+
+    @property
+    def findings(self) -> Findings:
+        return self.reader.findings
 
     def check_table(self, look: Look) -> None:
         """Check the table, and remember what it requires of the partitions."""
