@@ -192,9 +192,9 @@ def _own_clock() -> Program[int]:
     return now_ms
 
 
-def _at_once(ctx: Any, kept: Any, folder: str, some: Any) -> Program[dict[str, str]]:
+def _at_once(ctx: Any, kept: Any, folder: str, some: Any) -> Program[list[str]]:
     yield from ()
-    return dict(some)
+    return list(some)
 
 
 def _is_there(tables: Any) -> Program[bool]:

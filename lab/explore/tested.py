@@ -208,6 +208,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("an object is superseded since its author read the clock", "C5", "core/test_vacuum.py::test_a_list_that_came_late_counts_from_when_it_came", {CORE + "vacuum.collect_notes": lambda cleans: {each.name: each.since for each in cleans[-1][0].superseded}}),
         ("retention passes the LSO", "C7", "core/test_retention.py::test_only_whole_segments_below_the_lso_go", {CORE + "retention.bounded_end": _over_the_lso}),
         ("an index that a run covers is made again", "C12", "maintenance/test_repair.py::test_what_a_run_covers_is_not_made_while_its_records_are_there", {HERE + "repair._There.is_current": lambda *_: True}),
-        ("a checkpoint replaces versions at once", "C14", "publication/test_expired.py::test_a_young_checkpoint_and_one_that_no_reader_is_told_of_replace_nothing", {"txlog.publication.expired._aged": lambda ctx, kept, folder, some: program_of(dict(some))()}),
+        ("a checkpoint replaces versions at once", "C14", "publication/test_expired.py::test_a_young_checkpoint_and_one_that_no_reader_is_told_of_replace_nothing", {"txlog.publication.expired._aged": lambda ctx, kept, folder, some: program_of(list(some))()}),
     )
 )  # fmt: skip

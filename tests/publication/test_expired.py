@@ -209,7 +209,7 @@ def test_each_condition_of_a_vector_is_needed(broken: str, world: World, monkeyp
 
     def all_are(ctx: Any, kept: Any, folder: str, some: Any) -> Any:
         yield from ()
-        return dict(some)
+        return list(some)
 
     made: dict[str, Any] = {"vector_objects": lambda _: set(), "_aged": all_are}
     monkeypatch.setattr(expired, broken, made[broken])

@@ -7,7 +7,7 @@ These are objects of Delta tables. The publications show what a version needs; n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from txlog.core.effects import Get, List, Program
 from txlog.core.vacuum import Dead, Kind, Why
@@ -39,36 +39,32 @@ def _versions(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     found = [match for name in (yield List(folder)) if (match := _VERSION.match(name))]
     hint = yield Get(folder + LAST_CHECKPOINT)
     limit = min(kept.oldest - first, kept.oldest if hint is None else hinted_version(hint))
-    checkpoints = {int(match[1]): match[0] for match in found if match[2] != "json"}
-    old = {version: name for version, name in checkpoints.items() if version <= limit}
-    aged = yield from _aged(ctx, kept, folder, {name: str(version) for version, name in old.items()})
-    if not aged:
-        return []
-    last = max(map(int, aged.values()))
+    old = [match[0] for match in found if match[2] != "json" and int(match[1]) <= limit]
+    aged = yield from _aged(ctx, kept, folder, old)
+    # A name begins with its version, in 20 digits.
+    last = max(aged, default="")[:20]
     return [
-        Dead(path=folder + match[0], kind=Kind.TABLE, why=Why.OLD_PUBLICATION)
-        for match in found
-        if int(match[1]) < last
+        Dead(path=folder + match[0], kind=Kind.TABLE, why=Why.OLD_PUBLICATION) for match in found if match[1] < last
     ]
 
 
 def _vectors(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     folder = f"{kept.topic}/{VECTOR_FOLDER}/"
-    listed = {name: name for name in kept.listed if _VECTOR.match(name)}
+    listed = [name for name in kept.listed if _VECTOR.match(name)]
     if not listed:
         return []
     named = vector_objects(kept.tables)
-    rest = {name: name for name in listed if f"{VECTOR_FOLDER}/{name}" not in named}
+    rest = [name for name in listed if f"{VECTOR_FOLDER}/{name}" not in named]
     aged = yield from _aged(ctx, kept, folder, rest)
     return [Dead(path=folder + name, kind=Kind.TABLE, why=Why.NOT_PUBLISHED) for name in aged]
 
 
-def _aged(ctx: Context, kept: KeptVersions, folder: str, some: Mapping[str, str]) -> Program[dict[str, str]]:
+def _aged(ctx: Context, kept: KeptVersions, folder: str, some: Sequence[str]) -> Program[list[str]]:
     """Return those of the objects that the store has had for the grace."""
     times_ms = yield from many([modified(folder + name) for name in some])
     grace_ms = ctx.constants.delete_grace_ms
-    return {
-        name: value
-        for (name, value), at_ms in zip(some.items(), times_ms, strict=True)
+    return [
+        name
+        for name, at_ms in zip(some, times_ms, strict=True)
         if at_ms is not None and kept.now_ms - at_ms >= grace_ms
-    }
+    ]
