@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a publisher shows what goes on in commit records behind its cut", "publish txn", "W58", {HERE + "publications.hide_transactions": lambda cut, later: cut}),
         ("a publisher shows all below the log ends", "publish txn", "W58", {CORE + "snapshots.SnapshotCut.shows": lambda *_: True}),
         ("a publisher shows aborted rows", "two publishers", "W58", {CORE + "publication.walk_batches": _walk_without_aborts}),
-        ("the formats of a publication are not written before the next one", "two publishers", "W58", {PUBLISH + "roll_forward": nothing}),
+        ("the formats of a publication are not written before the next one", "two publishers", "W58", {PUBLISH + "_Attempt.roll_forward": nothing}),
         ("a number that is taken counts as created", "two publishers", "W58", {PUBLISH + "append_publication": _won_whoever_won}),
         ("a publication of unknown outcome counts as created", "two publishers", "W58", {PUBLISH + "append_publication": _won_if_unknown}),
         ("rows that come into the cut later are forgotten", "two publishers", "W58", {PUBLISH + "compare": _without_copies}),

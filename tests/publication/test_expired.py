@@ -223,16 +223,16 @@ def test_a_publisher_that_slept_through_the_deletions_begins_again(
 ) -> None:
     world.open().create_topic("orders", ORDERS, config=CONFIG)
     publish_rows(world, 0, WHOLE_EVERY + 1)
-    roll_forward = publishing.roll_forward
+    roll_forward = publishing._Attempt.roll_forward
 
     def late(*args: Any, **more: Any) -> None:
-        monkeypatch.setattr(publishing, "roll_forward", roll_forward)
+        monkeypatch.setattr(publishing._Attempt, "roll_forward", roll_forward)
         publish_rows(world, WHOLE_EVERY + 1, 4 * WHOLE_EVERY)
         for _ in range(3):
             sweep(world, 48)
         assert versions(world)[0][0] > WHOLE_EVERY + 2
         roll_forward(*args, **more)
 
-    monkeypatch.setattr(publishing, "roll_forward", late)
+    monkeypatch.setattr(publishing._Attempt, "roll_forward", late)
     assert publish(world.open()).publications == 0
     check_kept(world)

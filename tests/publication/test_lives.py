@@ -23,7 +23,7 @@ def _no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(publish, "write_version", nothing)
     monkeypatch.setattr(publish, "complete_version", nothing)
-    monkeypatch.setattr(publish, "_is_written", lambda *_: True)
+    monkeypatch.setattr(publish._Attempt, "_is_written", lambda *_: True)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -43,7 +43,7 @@ def no_formats(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(publishing, "write_version", nothing)
     monkeypatch.setattr(publishing, "complete_version", nothing)
-    monkeypatch.setattr(publishing, "_is_written", lambda *_: True)
+    monkeypatch.setattr(publishing._Attempt, "_is_written", lambda *_: True)
 
 
 def _as_dict(changes: deciding.Changes) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class _Attempt:
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
         check_writable(self._formats, topic, canonical_url(runtime.where))
         is_complete = look is not None and before is not None and look.tables.digest == before.digest
-        roll_forward(runtime, chain, topic, self._formats, is_complete=is_complete)
+        self.roll_forward(chain, is_complete=is_complete)
         self._check_new_formats(before)
         if not self._formats:
             return self._end(before)
@@ -374,7 +374,7 @@ class _Attempt:
         if tables is not None:
             self._newest = tables
             self.made += 1
-            _write(runtime, before, tables, topic, self._formats)
+            self._write(before, tables)
         else:
             text = "topic %r: another publisher created publication %d first; this one begins again"
             log(_LOG, logging.INFO, "publication_conflict", text, topic.topic, number, topic=topic.topic)
@@ -383,84 +383,69 @@ class _Attempt:
     def _copied(self, copies: Sequence[Copy], before: Tables) -> list[PublishedFile]:
         return [write_copy(self._runtime, self._topic, copy, before.number + 1) for copy in copies]
 
+    def roll_forward(self, chain: Chain, *, is_complete: bool = False) -> None:
+        """Write the topic's formats of the newest publications, if whoever created these has not done so.
 
-def roll_forward(
-    runtime: Runtime,
-    chain: Chain,
-    topic: TopicMetadata,
-    formats: Sequence[FormatName],
-    *,
-    is_complete: bool = False,
-) -> None:
-    """Write the `formats` of the newest publications, if whoever created these has not done so.
+        A format that the topic does not have any more is left where it stands. `is_complete`: this process has
+        completed the newest version before. Raises TableConflictError if the newest version that is there is another
+        one.
+        """
+        if chain.newest is None:
+            return
+        tables = list(chain.tables)
+        late = len(tables)
+        while late and not self._is_written(tables[late - 1]):
+            late -= 1
+            if not late and tables[0].number > 0:
+                earlier = self._before(tables[0])
+                tables, late = [*earlier, *tables], len(earlier)
+        if late and not (is_complete and late == len(tables)):
+            # A publisher that died in the middle of a version has left this one, or one that is written below.
+            last = tables[late - 1]
+            for name in self._both(last):
+                columns = earlier_version(last.newest.topic, last.newest.topic_version)
+                self._runtime.run(complete_version(name, last, columns, retention_ms=self._retention_ms))
+        for at in range(late, len(tables)):
+            self._write(tables[at - 1] if at else None, tables[at])
 
-    A format that the topic does not have any more is left where it stands. `is_complete`: this process has completed
-    the newest version before. Raises TableConflictError if the newest version that is there is another one.
-    """
-    if chain.newest is None:
-        return
-    tables = list(chain.tables)
-    late = len(tables)
-    while late and not _is_written(runtime, tables[late - 1], formats):
-        late -= 1
-        if not late and (first := tables[0].number) > 0:
-            earlier = _before(runtime, tables[0], first, formats)
-            tables, late = [*earlier, *tables], len(earlier)
-    if late and not (is_complete and late == len(tables)):
-        # A publisher that died in the middle of a version has left this one, or one that is written below.
-        last = tables[late - 1]
-        retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
-        for name in _both(last, formats):
-            columns = earlier_version(last.newest.topic, last.newest.topic_version)
-            runtime.run(complete_version(name, last, columns, retention_ms=retention_ms))
-    for at in range(late, len(tables)):
-        _write(runtime, tables[at - 1] if at else None, tables[at], topic, formats)
+    def _before(self, tables: Tables) -> tuple[Tables, ...]:
+        """Return the tables before a publication whose version in one of the formats is missing."""
+        topic, last = tables.newest.topic, tables.number - 1
+        try:
+            return self._runtime.run(read_publications(topic, first_whole(last), last)).tables
+        except MissingObjectError as error:
+            # Vacuum deletes them only after this version was written (C13).
+            missing = [name for name in self._both(tables) if not self._runtime.run(is_written(name, tables))]
+            if not missing:
+                raise
+            raise table_conflict(missing[0], topic, tables.path_of(missing[0])) from error
 
+    def _is_written(self, tables: Tables) -> bool:
+        return all(self._runtime.run(is_written(name, tables)) for name in self._both(tables))
 
-def _before(runtime: Runtime, tables: Tables, first: int, formats: Sequence[FormatName]) -> tuple[Tables, ...]:
-    """Return the tables before publication `first`, whose version in one of the formats is missing."""
-    topic = tables.newest.topic
-    try:
-        return runtime.run(read_publications(topic, first_whole(first - 1), first - 1)).tables
-    except MissingObjectError as error:
-        # Vacuum deletes them only after this version was written (C13).
-        missing = [name for name in _both(tables, formats) if not runtime.run(is_written(name, tables))]
-        if not missing:
-            raise
-        raise table_conflict(missing[0], topic, tables.path_of(missing[0])) from error
-
-
-def _is_written(runtime: Runtime, tables: Tables, formats: Sequence[FormatName]) -> bool:
-    return all(runtime.run(is_written(name, tables)) for name in _both(tables, formats))
-
-
-def _write(
-    runtime: Runtime,
-    before: Tables | None,
-    after: Tables,
-    topic: TopicMetadata,
-    formats: Sequence[FormatName],
-) -> None:
-    """Write the files of each format after one more publication. `topic` has the settings of now."""
-    newest = after.newest
-    columns = runtime.run(earlier_version(newest.topic, newest.topic_version))
-    retention_ms = runtime.settings.topic_config(topic).publish_retention_ms
-    for name in _both(after, formats):
-        known = before if newest.number > newest.formats[name] else None
-        written = _written(runtime, after, columns) if name == "iceberg" else ()
+    def _write(self, before: Tables | None, after: Tables) -> None:
+        """Write the files of each format after one more publication, by the settings of now."""
+        runtime, newest = self._runtime, after.newest
+        columns = runtime.run(earlier_version(newest.topic, newest.topic_version))
         # Tables name the store not as the caller spelled the URL.
         url = canonical_url(runtime.where)
-        runtime.run(write_version(name, known, after, columns, url=url, retention_ms=retention_ms, written=written))
+        for name in self._both(after):
+            known = before if newest.number > newest.formats[name] else None
+            written = self._written(after, columns) if name == "iceberg" else ()
+            retention_ms = self._retention_ms
+            runtime.run(write_version(name, known, after, columns, url=url, retention_ms=retention_ms, written=written))
 
+    def _written(self, tables: Tables, topic: TopicMetadata) -> list[Sequence[SchemaField]]:
+        """Return the columns of the files of a publication, in order. `topic` is the version that it names.
 
-def _written(runtime: Runtime, tables: Tables, topic: TopicMetadata) -> list[Sequence[SchemaField]]:
-    """Return the columns of the files of a publication, in order. `topic` is the version that it names.
+        A later version may be of a topic that was created again.
+        """
+        found = self._runtime.written_schemas(topic, {file.schema_id for file in tables.files.values()})
+        return [found[number].fields for number in sorted(found)]
 
-    A later version may be of a topic that was created again.
-    """
-    found = runtime.written_schemas(topic, {file.schema_id for file in tables.files.values()})
-    return [found[number].fields for number in sorted(found)]
+    def _both(self, tables: Tables) -> list[FormatName]:
+        return [name for name in tables.newest.formats if name in self._formats]
 
-
-def _both(tables: Tables, formats: Sequence[FormatName]) -> list[FormatName]:
-    return [name for name in tables.newest.formats if name in formats]
+    @property
+    def _retention_ms(self) -> int:
+        return self._runtime.settings.topic_config(self._topic).publish_retention_ms
