@@ -251,28 +251,28 @@ def _plan_partition(
     if not dry_run and _is_spent(known.view):
         views = yield from _seal_spent(ctx, views, tp)
         views, known = yield from read_chain(ctx, views, tp)
-    drawn = yield from judge_drawn(tp, files, known, now_ms, grace_ms)
+    drawn = yield from judge_drawn(files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
         views = yield from append_nothing(ctx, views, tp, ctx.roll_of(tp))
         # Read the chain again: a late append may have won the slot before.
         views, known = yield from read_chain(ctx, views, tp)
-        drawn = yield from judge_drawn(tp, files, known, now_ms, grace_ms)
+        drawn = yield from judge_drawn(files, known, now_ms, grace_ms)
         drawn = {path: why for path, why in drawn.items() if why is Why.DRAWN}
     boundary = yield from _next_boundary(tp, known, now_ms, grace_ms)
     seen = max(known.folder.listing.boundary, boundary or 0)
     boundaries = known.folder.boundaries
     times_ms = yield from many([modified(tp.folder + names.boundary_name(number)) for number in boundaries])
     bounds_ms = dict(zip(boundaries, times_ms, strict=True))
-    parts, marks = dead_parts(tp, known, bounds_ms, seen, now_ms, grace_ms)
+    parts, marks = dead_parts(known, bounds_ms, seen, now_ms, grace_ms)
     dead: list[Dead] = [
         Dead(path=tp.folder + names.batch_name(base), kind=Kind.SLOT, why=Why.BELOW_BOUNDARY)
         for base in known.folder.slots
         if base < seen
     ]
-    dead += dead_files(tp, files, known, drawn, table)
-    dead += yield from dead_staged_lists(tp, staged_lists, known, table)
+    dead += dead_files(files, known, drawn, table)
+    dead += yield from dead_staged_lists(staged_lists, known, table)
     dead += parts
-    dead += dead_numbers(tp, known, bounds_ms, now_ms, grace_ms)
+    dead += dead_numbers(known, bounds_ms, now_ms, grace_ms)
     return views, PartitionPlan(
         topic_partition=tp,
         folder=known.folder,

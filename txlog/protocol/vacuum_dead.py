@@ -35,6 +35,10 @@ class ChainContent:
     """Files that a slot or an index names, relative to the topic's folder."""
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        return self.view.topic_partition
+
+    @property
     def state(self) -> PartitionState:
         return self.view.state
 
@@ -105,9 +109,7 @@ def read_record(tp: TopicPartition, base_offset: int) -> Program[CommitRecord]:
     return stored.record
 
 
-def judge_drawn(
-    tp: TopicPartition, files: Sequence[str], known: ChainContent, now_ms: int, grace_ms: int
-) -> Program[dict[str, Why]]:
+def judge_drawn(files: Sequence[str], known: ChainContent, now_ms: int, grace_ms: int) -> Program[dict[str, Why]]:
     """Return those unnamed files of drawn producer ids that are dead, each with the reason (C9)."""
     wanted = []
     for path in files:
@@ -116,6 +118,7 @@ def judge_drawn(
             wanted.append(path)
     if not wanted:
         return {}
+    tp = known.topic_partition
     last = known.view.tail[-1].record.base_offset if known.view.tail else None
     last_slot_ms = None if last is None else (yield Modified(tp.folder + names.batch_name(last)))
     times = yield from many([modified(f"{tp.topic}/{path}") for path in wanted])
@@ -128,11 +131,7 @@ def judge_drawn(
 
 
 def dead_files(
-    tp: TopicPartition,
-    files: Iterable[str],
-    known: ChainContent,
-    drawn: Mapping[str, Why],
-    table: Mapping[int, TransactionMetadata],
+    files: Iterable[str], known: ChainContent, drawn: Mapping[str, Why], table: Mapping[int, TransactionMetadata]
 ) -> list[Dead]:
     found = []
     for path in files:
@@ -141,12 +140,12 @@ def dead_files(
             continue
         why = drawn.get(path) or vacuum.judge_producer(parsed.producer_id, parsed.producer_epoch, table)
         if why is not None:
-            found.append(Dead(path=f"{tp.topic}/{path}", kind=Kind.ROWS, why=why))
+            found.append(Dead(path=f"{known.topic_partition.topic}/{path}", kind=Kind.ROWS, why=why))
     return found
 
 
 def dead_staged_lists(
-    tp: TopicPartition, staged_lists: Sequence[str], known: ChainContent, table: Mapping[int, TransactionMetadata]
+    staged_lists: Sequence[str], known: ChainContent, table: Mapping[int, TransactionMetadata]
 ) -> Program[list[Dead]]:
     whys = {}
     for name in staged_lists:
@@ -156,6 +155,7 @@ def dead_staged_lists(
             whys[name] = why
     if not whys:
         return []
+    tp = known.topic_partition
     records = [stored.record for stored in known.view.tail]
     held = {record.base_offset for record in records}
     records += yield from many([read_record(tp, base) for base in known.folder.slots if base not in held])
@@ -174,19 +174,14 @@ _KINDS = {"index": Kind.INDEX, "txnindex": Kind.TXNINDEX, "parquet": Kind.SEGMEN
 
 
 def dead_parts(
-    tp: TopicPartition,
-    known: ChainContent,
-    bounds_ms: Mapping[int, int | None],
-    boundary: int,
-    now_ms: int,
-    grace_ms: int,
+    known: ChainContent, bounds_ms: Mapping[int, int | None], boundary: int, now_ms: int, grace_ms: int
 ) -> tuple[list[Dead], frozenset[str]]:
     """Return superseded objects of segments and runs, indexes first.
 
     The second value holds the names of those that no `.clean` lists yet.
     """
+    tp, folder = known.topic_partition, known.folder
     internal = tp.topic in INTERNAL_TOPICS
-    folder = known.folder
     runs = known.clean.runs if known.clean is not None else ()
     prefix = f"{tp.partition}/"
     named = {path.removeprefix(prefix) for path in known.named}
@@ -215,15 +210,13 @@ def dead_parts(
     return found, frozenset(marks)
 
 
-def dead_numbers(
-    tp: TopicPartition, known: ChainContent, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
-) -> list[Dead]:
+def dead_numbers(known: ChainContent, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int) -> list[Dead]:
     """Return superseded snapshots, boundaries and lists of cleaned runs."""
     folder = known.folder
     cleans_ms = {clean.number: modified_ms for clean, modified_ms in known.cleans}
     return [
         Dead(
-            path=tp.folder + name_of(number),
+            path=known.topic_partition.folder + name_of(number),
             kind=kind,
             why=why,
             waits_until_ms=_wait(times_ms.get(higher), now_ms, grace_ms),
