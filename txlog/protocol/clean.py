@@ -10,7 +10,7 @@ If a merge dies, sleeps or loses a race, it leaves objects that no chain names. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -142,14 +142,7 @@ def plan_merges(
                 topic_partition=tp,
                 run=cleaning.merged_run(inputs, unique),
                 inputs=inputs,
-                pieces=plan_fetch(
-                    tp=tp,
-                    indexes=[indexes[name].index for name in inputs],
-                    tail=(),
-                    aborted=aborted,
-                    start=base,
-                    end=end,
-                ),
+                pieces=committed_rows(tp, [indexes[name] for name in inputs], aborted, base),
                 indexes=tuple(indexes[name] for name in inputs),
                 aborted=aborted,
                 log_start_offset=view.state.log_start_offset,
@@ -159,6 +152,14 @@ def plan_merges(
             )
         )
     return with_view(views, view), tuple(merges)
+
+
+def committed_rows(
+    tp: TopicPartition, indexes: Sequence[ReadIndex], aborted: Sequence[AbortedTxn], start: int
+) -> tuple[Piece, ...]:
+    """Return the committed rows of neighbours from offset `start` on, in the order of offsets."""
+    found = [read.index for read in indexes]
+    return plan_fetch(tp=tp, indexes=found, tail=(), aborted=aborted, start=start, end=found[-1].end_offset)
 
 
 def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | None = None) -> Program[bool]:

@@ -14,10 +14,10 @@ from txlog.core import cleaning
 from txlog.core.ages import ClockReading
 from txlog.core.compaction import Cleanable, CompactionPolicy, find_cleanable
 from txlog.core.effects import NewId, Now, Program, ReadClocks
-from txlog.core.fetch_plan import Piece, plan_fetch
+from txlog.core.fetch_plan import Piece
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.snapshots import SnapshotCut, complete_at
-from txlog.protocol.clean import CleanPlan, Merge
+from txlog.protocol.clean import CleanPlan, Merge, committed_rows
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
@@ -39,35 +39,26 @@ class CompactionPlan(CleanPlan):
     @property
     def dirty_pieces(self) -> tuple[Piece, ...]:
         """Return the committed rows that no compaction has seen, in the order of offsets."""
-        return self._pieces(len(self.indexes), self.cleanable.first_dirty_offset)
+        return committed_rows(self.topic_partition, self.indexes, self.aborted, self.cleanable.first_dirty_offset)
 
     def merge(self, names: Sequence[SegmentName]) -> Merge:
         """Return the run over `names`, the first ones of `cleanable`.
 
         It has all committed rows from the log start on.
         """
+        indexes = self.indexes[: len(names)]
+        start = max(names[0].base_offset, self.log_start_offset)
         return Merge(
             topic_partition=self.topic_partition,
             run=cleaning.merged_run(names, self.unique),
             inputs=tuple(names),
-            pieces=self._pieces(len(names), max(names[0].base_offset, self.log_start_offset)),
-            indexes=self.indexes[: len(names)],
+            pieces=committed_rows(self.topic_partition, indexes, self.aborted, start),
+            indexes=indexes,
             aborted=self.aborted,
             log_start_offset=self.log_start_offset,
             settled=self.settled,
             distinct_from_ms=self.distinct_from_ms,
             removed_from_ms=self.removed_from_ms,
-        )
-
-    def _pieces(self, count: int, start: int) -> tuple[Piece, ...]:
-        indexes = [read.index for read in self.indexes[:count]]
-        return plan_fetch(
-            tp=self.topic_partition,
-            indexes=indexes,
-            tail=(),
-            aborted=self.aborted,
-            start=start,
-            end=indexes[-1].end_offset,
         )
 
 
