@@ -19,6 +19,7 @@ from txlog.core.publication import Tables
 from txlog.errors import OutcomeUnknownError, TableConflictError
 from txlog.publication import delta
 from txlog.publication.deletion_vectors import z85
+from txlog.publication.formats import new_table_id
 from txlog.storage.arrow_schema import to_fields
 
 NUMBERS = to_fields(pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())]))
@@ -96,7 +97,7 @@ def test_the_first_version(topic: PublishedTopic) -> None:
             "digest": tables.digest,
             "features": [],
             "created_at": CREATED_AT + 7,
-            "table_id": delta._new_id(tables),
+            "table_id": new_table_id(tables),
             "metadata": info["txlog.table"]["metadata"],
         },
     }
@@ -113,7 +114,7 @@ def test_the_first_version(topic: PublishedTopic) -> None:
         ],
     }
     assert metadata == {
-        "id": str(UUID(delta._new_id(tables))),
+        "id": str(UUID(new_table_id(tables))),
         "name": "orders",
         "format": {"provider": "parquet", "options": {}},
         "partitionColumns": [],

@@ -23,8 +23,8 @@ from txlog.core.publication import fold
 from txlog.core.records.publications import RowRun
 from txlog.core.schema import assign_ids
 from txlog.errors import CorruptRecordError, InvalidRequestError, TableConflictError
+from txlog.publication.formats import new_table_id
 from txlog.publication.iceberg import write_version
-from txlog.publication.iceberg_names import new_table_id
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_deletes import FILE_PATH_ID
 
@@ -288,7 +288,7 @@ def test_the_summary_has_the_cut(topic: PublishedTopic) -> None:
     assert summary["txlog.cut_at"] == str(START_MS)
     assert found["location"] == f"{topic.url}/orders"
     assert summary["txlog.digest"] == after.digest
-    assert found["table-uuid"].replace("-", "") == new_table_id(topic.topic.topic_id, after.digest)
+    assert found["table-uuid"].replace("-", "") == new_table_id(after)
 
 
 def test_snapshots_that_were_replaced_before_the_retention_are_left_out(topic: PublishedTopic) -> None:

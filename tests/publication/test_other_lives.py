@@ -151,7 +151,7 @@ def be_older(patch: pytest.MonkeyPatch) -> None:
         return msgspec.convert({name: each for name, each in found.items() if name != "table_id"}, delta._State)
 
     patch.setattr(delta, "_own", own)
-    patch.setattr(delta, "_new_id", lambda first: "")
+    patch.setattr(delta, "new_table_id", lambda first: "")
 
 
 def test_an_older_program_refuses_a_newer_delta_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

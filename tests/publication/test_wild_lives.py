@@ -165,7 +165,7 @@ def _take_lists_of_a_lost_publication(patch: Patch) -> None:
 
 
 def _give_a_new_table_the_old_id(patch: Patch) -> None:
-    patch.setattr(delta, "_new_id", lambda first: "")
+    patch.setattr(delta, "new_table_id", lambda first: "")
 
 
 PLANTED: dict[str, tuple[Callable[[Patch], None], int]] = {

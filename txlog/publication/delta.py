@@ -30,7 +30,7 @@ from txlog.publication.deletion_vectors import DeletionVector, deletion_vector
 from txlog.publication.delta_schema import delta_schema, needed_features
 from txlog.publication.delta_statistics import delta_statistics
 from txlog.publication.foreign import as_type, json_object, whole_number
-from txlog.publication.formats import is_decided, table_conflict
+from txlog.publication.formats import is_decided, new_table_id, table_conflict
 
 LOG_FOLDER = "_delta_log/"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -81,7 +81,7 @@ def write_version(
         features=tuple(sorted(features)),
         created_at=after.newest.created_at if held is None else held.created_at,
         # Streams of Spark go on by the table's id. So a table that begins again has another one.
-        table_id=_new_id(after) if held is None else held.table_id,
+        table_id=new_table_id(after) if held is None else held.table_id,
     )
     look = _Look(topic, after.newest.topic_id, state, retention_ms)
     look.state = state = msgspec.structs.replace(state, metadata=hashlib.sha256(_line(look.metadata)).hexdigest())
@@ -283,11 +283,6 @@ def _json(value: Any) -> str:
 
 def _line(action: Action) -> bytes:
     return _json(action).encode() + b"\n"
-
-
-def _new_id(first: Tables) -> str:
-    """Return the id of a table that begins with a publication. No other table of the topic has it."""
-    return hashlib.sha256(f"table {first.newest.topic_id} {first.digest}".encode()).hexdigest()[:32]
 
 
 def _read(path: str, tables: Tables) -> Program[_State]:

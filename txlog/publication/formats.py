@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -90,6 +91,11 @@ def is_decided(name: FormatName, tables: Tables, version: int) -> Program[bool]:
     number = tables.newest.formats[name] + version
     size = None if number > MAX_OFFSET else (yield Size(publication_path(tables.newest.topic, number)))
     return size is not None
+
+
+def new_table_id(first: Tables) -> str:
+    """Return the id of a table that begins with a publication. No other table of the topic has it."""
+    return hashlib.sha256(f"table {first.newest.topic_id} {first.digest}".encode()).hexdigest()[:32]
 
 
 def table_conflict(name: FormatName, topic: str, path: str) -> TableConflictError:

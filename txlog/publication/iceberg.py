@@ -23,7 +23,7 @@ from txlog.errors import InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, put_pure
 from txlog.publication.foreign import foreign, json_object
-from txlog.publication.formats import is_decided, table_conflict
+from txlog.publication.formats import is_decided, new_table_id, table_conflict
 from txlog.publication.iceberg_names import (
     CUT_AT,
     DIGEST,
@@ -32,7 +32,6 @@ from txlog.publication.iceberg_names import (
     IcebergTable,
     group_of,
     is_manifest_list,
-    new_table_id,
 )
 from txlog.text import install_text
 
@@ -83,7 +82,7 @@ def write_version(
         # The topic may have had publications of another format.
         before = None
     known = None if before is None else (yield from _read_before(library, before))
-    table_id = new_table_id(publication.topic_id, after.digest) if known is None else known.table.table_id
+    table_id = new_table_id(after) if known is None else known.table.table_id
     table = IcebergTable(topic=topic.topic, table_id=table_id, first=publication.formats["iceberg"], url=url)
     schema = library.columns(topic)
     writer = _Writer(ctx, library, table, schema, before, after)

@@ -67,11 +67,6 @@ class IcebergTable:
         return hashlib.sha256(f"{self.table_id} {self.first} {text}".encode()).digest()
 
 
-def new_table_id(topic_id: str, digest: str) -> str:
-    """Return the id of a table that begins with the publication of this digest. No other table of the topic has it."""
-    return hashlib.sha256(f"table {topic_id} {digest}".encode()).hexdigest()[:32]
-
-
 def is_manifest_list(path: str) -> bool:
     """Return whether a path below the topic's folder is that of a list of manifests."""
     return _MANIFEST_LIST.match(path) is not None
