@@ -144,8 +144,8 @@ class _StoreCheck:
         self.topic_check = TopicCheck(self.reader, descriptor)
         self.transactions = TransactionCheck(self.reader, self.clock, constants, self.topics, self.rows)
         self._check_root(root)
-        folders = [name[:-1] for name in root if name.endswith("/") and names.is_topic_name(name[:-1])]
-        users = [name for name in folders if not name.startswith("__")]
+        folders = (_topic_of(entry) for entry in root)
+        users = [name for name in folders if name is not None and name not in INTERNAL_TOPICS]
         for name in wanted:
             if name not in users and name not in INTERNAL_TOPICS:
                 raise UnknownTopicOrPartitionError(
@@ -181,11 +181,9 @@ class _StoreCheck:
         )
 
     def _is_topic(self, entry: str) -> bool:
-        name = entry[:-1]
-        if not entry.endswith("/") or not names.is_topic_name(name) or not _is_ours(name):
-            return False
-        if name in INTERNAL_TOPICS:
-            return True
+        name = _topic_of(entry)
+        if name is None or name in INTERNAL_TOPICS:
+            return name is not None
         return any(names.parse_topic_metadata_name(each) is not None for each in self.reader.list(entry))
 
     def _read_descriptor(self, root: Collection[str]) -> StoreDescriptor | None:
@@ -204,14 +202,8 @@ class _StoreCheck:
         return descriptor
 
     def _check_root(self, root: Iterable[str]) -> None:
-        strange = [
-            name
-            for name in root
-            if name != names.STORE_DESCRIPTOR
-            and name not in _OWN_FOLDERS
-            and not (name.endswith("/") and names.is_topic_name(name[:-1]) and _is_ours(name[:-1]))
-        ]
-        self.findings.note_strange("", strange)
+        own = {names.STORE_DESCRIPTOR, *_OWN_FOLDERS}
+        self.findings.note_strange("", [entry for entry in root if entry not in own and _topic_of(entry) is None])
 
     def _check_history(self) -> None:
         """Check the history of maintenance. Nothing depends on it, so a damaged object may be deleted."""
@@ -334,5 +326,8 @@ class _StoreCheck:
         )
 
 
-def _is_ours(name: str) -> bool:
-    return not name.startswith("__") or name in INTERNAL_TOPICS
+def _topic_of(entry: str) -> str | None:
+    """Return the topic whose folder an entry of the root can be."""
+    name = entry[:-1]
+    can_be = names.is_topic_name(name) and (not name.startswith("__") or name in INTERNAL_TOPICS)
+    return name if can_be and entry.endswith("/") else None
