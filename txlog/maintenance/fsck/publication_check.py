@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from txlog.core import envelope, names
 from txlog.core.publication import Tables
@@ -43,7 +43,7 @@ def check_publications(reader: Reader, topic: str) -> None:
             reader.findings.damaged(path, "a publication that follows from the one before", reason(error, path))
             return
     if tables is not None and tables.newest.formats:
-        lost = sorted(set(_lost(reader, topic, tables)))
+        lost = _lost(reader, topic, tables)
         # Files of a table that is not the newest any more may have gone meanwhile.
         if lost and max(_numbers(reader.list(folder)), default=-1) == newest:
             for path in lost:
@@ -54,11 +54,8 @@ def _numbers(listed: Collection[str]) -> set[int]:
     return {number for name in listed if (number := names.parse_publication_name(name)) is not None}
 
 
-def _lost(reader: Reader, topic: str, tables: Tables) -> Iterator[str]:
-    folders: dict[str, list[str]] = {}
-    for path in tables.files:
-        inner, slash, name = path.rpartition("/")
-        folders.setdefault(inner + slash, []).append(name)
-    for folder, wanted in folders.items():
-        found = set(reader.list(f"{topic}/{folder}"))
-        yield from (folder + name for name in wanted if name not in found)
+def _lost(reader: Reader, topic: str, tables: Tables) -> list[str]:
+    lost = set(tables.files)
+    for folder in sorted({path[: path.rfind("/") + 1] for path in lost}):
+        lost.difference_update(folder + name for name in reader.list(f"{topic}/{folder}"))
+    return sorted(lost)
