@@ -45,7 +45,7 @@ class PublishRetention:
     retention_ms: int
     is_ended: bool = False
     """Whether the topic is not published any more. Then its newest version is kept no longer than the others."""
-    expired: Callable[[Context, KeptVersions], Program[tuple[Dead, ...]]] | None = None
+    expired: Callable[[Context, KeptVersions], Program[tuple[Dead, ...]]]
     """Finds the dead objects of the formats."""
 
 
@@ -137,10 +137,9 @@ def kept_files(ctx: Context, topic: str, kept: PublishRetention, *, now_ms: int,
         for path, number in copies.items()
         if number <= newest and path not in until_ms
     ]
-    if kept.expired is not None:
-        needed = tuple(each for each in chain if each.number >= min(first, newest))
-        versions = KeptVersions(topic=topic, now_ms=now_ms, listed=tuple(listed), oldest=numbers[0], tables=needed)
-        dead += yield from kept.expired(ctx, versions)
+    needed = tuple(each for each in chain if each.number >= min(first, newest))
+    versions = KeptVersions(topic=topic, now_ms=now_ms, listed=tuple(listed), oldest=numbers[0], tables=needed)
+    dead += yield from kept.expired(ctx, versions)
     return KeptFiles(until_ms=until_ms, dead=tuple(dead))
 
 
