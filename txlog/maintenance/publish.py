@@ -42,7 +42,10 @@ def publish_topics(
     for topic in topics:
         held = set(session.views)
         try:
-            outcome: Published | TxlogError = _publish(session, topic, workers, cache)
+            outcome: Published | TxlogError = publish_topic(session, topic, cache)
+            if outcome.must_rewrite:
+                _rewrite(session, outcome, workers)
+                outcome = publish_topic(session, topic, cache, copies=True)
         except StoreChangedError:
             raise
         except TxlogError as error:
@@ -68,14 +71,6 @@ def _unexpected(topic: str, error: Exception) -> TxlogError:
     for note in getattr(error, "__notes__", ()):
         made.add_note(note)
     return made
-
-
-def _publish(session: Session, topic: TopicMetadata, workers: Workers | None, cache: PublicationCache) -> Published:
-    made = publish_topic(session, topic, cache)
-    if not made.must_rewrite:
-        return made
-    _rewrite(session, made, workers)
-    return publish_topic(session, topic, cache, copies=True)
 
 
 def _rewrite(session: Session, made: Published, workers: Workers | None) -> None:
