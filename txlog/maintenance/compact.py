@@ -150,7 +150,7 @@ def compact_partition(
 def _copy(plan: CompactionPlan, session: Session, progress: Progress | None) -> Copied:
     # If a task runs twice, each run of it must write under its own name (C1).
     runtime = session.runtime
-    return copy_survivors(runtime, replace(plan, unique=runtime.ids.new_id()), progress)
+    return copy_survivors(runtime, plan.written_as(runtime.ids.new_id()), progress)
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolicy) -> CompactionPlan | None:
@@ -208,7 +208,7 @@ class Copied:
 
     def run_of(self, plan: CompactionPlan) -> Merge:
         """Return the run that consists of these rows."""
-        return replace(plan, unique=self.unique).merge(plan.cleanable.names[: self.inputs])
+        return plan.written_as(self.unique).merge(plan.cleanable.names[: self.inputs])
 
 
 class _Pass:
@@ -261,7 +261,7 @@ class _Pass:
         if first is not None:
             file = write_run(self._runtime, self._topic, merge, itertools.chain([first], survivors))
         return Copied(
-            unique=plan.unique,
+            unique=plan.run.unique,
             inputs=len(names),
             file=file,
             kept=Kept(rows=counted.rows, timestamps=counted.timestamps, compaction=selection.compaction()),

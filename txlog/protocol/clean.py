@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import msgspec
 
@@ -31,10 +32,16 @@ from txlog.protocol.snapshot import fold_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanPlan:
-    """What a merge or a compaction knows of its inputs when it is planned. It can be pickled."""
+class Merge:
+    """A planned run: where its rows are now, and all that its index needs. It can be pickled."""
 
     topic_partition: TopicPartition
+    run: CleanedRun
+    inputs: tuple[SegmentName, ...]
+    pieces: tuple[Piece, ...] = field(repr=False)
+    """The committed rows, in the order of offsets."""
+    counted: tuple[int, ...] | None = field(default=None, repr=False)
+    """`entry_rows`, for a merge without its indexes."""
     indexes: tuple[ReadIndex, ...] = field(repr=False)
     """Indexes of the inputs."""
     aborted: tuple[AbortedTxn, ...] = field(repr=False)
@@ -48,18 +55,6 @@ class CleanPlan:
     removed_from_ms: int
     """Transactions from this time on are kept distinct if the table lacks their id: it was removed some time after they
     began."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge(CleanPlan):
-    """A planned run: where its rows are now, and all that its index needs."""
-
-    run: CleanedRun
-    inputs: tuple[SegmentName, ...]
-    pieces: tuple[Piece, ...] = field(repr=False)
-    """The committed rows, in the order of offsets."""
-    counted: tuple[int, ...] | None = field(default=None, repr=False)
-    """`entry_rows`, for a merge without its indexes."""
 
     @property
     def path(self) -> str:
@@ -76,7 +71,7 @@ class Merge(CleanPlan):
         """Return the bytes of those files."""
         return sum(file.bytes for read in self.indexes for file in read.index.files)
 
-    def written_as(self, unique: str) -> Merge:
+    def written_as(self, unique: str) -> Self:
         """Return the same run under another unique suffix: a second copy of the rows must not use a name again (C1)."""
         return replace(self, run=msgspec.structs.replace(self.run, unique=unique))
 

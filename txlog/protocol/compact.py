@@ -8,7 +8,7 @@ only one run, which starts at the log start. How far the run reaches is decided 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from txlog.core import cleaning
 from txlog.core.ages import ClockReading
@@ -17,7 +17,7 @@ from txlog.core.effects import NewId, Now, Program, ReadClocks
 from txlog.core.fetch_plan import Piece
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.snapshots import SnapshotCut, complete_at
-from txlog.protocol.clean import CleanPlan, Merge, committed_rows
+from txlog.protocol.clean import Merge, committed_rows
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
@@ -26,13 +26,12 @@ from txlog.protocol.snapshot import fold_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan(CleanPlan):
-    """A pass of compaction before its keys were read."""
+class CompactionPlan(Merge):
+    """A pass of compaction before its keys were read: a run of all that it may reach, without pieces."""
 
     policy: CompactionPolicy
     cleanable: Cleanable
     """Its `names` are the inputs."""
-    unique: str
     planned_at_ms: int
     """The time at which tombstones are due, and from which new ones get their `delete_at`."""
 
@@ -48,17 +47,12 @@ class CompactionPlan(CleanPlan):
         """
         indexes = self.indexes[: len(names)]
         start = max(names[0].base_offset, self.log_start_offset)
-        return Merge(
-            topic_partition=self.topic_partition,
-            run=cleaning.merged_run(names, self.unique),
+        return replace(
+            self,
+            run=cleaning.merged_run(names, self.run.unique),
             inputs=tuple(names),
             pieces=committed_rows(self.topic_partition, indexes, self.aborted, start),
             indexes=indexes,
-            aborted=self.aborted,
-            log_start_offset=self.log_start_offset,
-            settled=self.settled,
-            distinct_from_ms=self.distinct_from_ms,
-            removed_from_ms=self.removed_from_ms,
         )
 
 
@@ -102,13 +96,15 @@ def plan_compaction(
         topic_partition=tp,
         policy=policy,
         cleanable=cleanable,
+        run=cleaning.merged_run(names, (yield NewId())),
+        inputs=cleanable.names,
+        pieces=(),
         indexes=tuple(indexes[name] for name in names),
         aborted=aborted,
         log_start_offset=view.state.log_start_offset,
         settled=settled,
         distinct_from_ms=distinct_from_ms,
         removed_from_ms=removed_from_ms,
-        unique=(yield NewId()),
         planned_at_ms=began.wall_ms,
     )
 
