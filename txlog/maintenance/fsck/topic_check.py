@@ -12,7 +12,7 @@ from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.evolution import contradictions, impossible
 from txlog.core.features import SCHEMA_EVOLUTION
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
-from txlog.core.records import SchemaField, StoreDescriptor, TopicMetadata
+from txlog.core.records import StoreDescriptor, TopicMetadata
 from txlog.core.schema import check_fields
 from txlog.errors import SchemaMismatchError
 from txlog.maintenance.fsck.findings import Reader
@@ -42,10 +42,9 @@ class Topic:
 
     @property
     def schemas(self) -> Schemas:
-        found: dict[int, tuple[SchemaField, ...]] = {}
-        for number in sorted(self.versions):
-            found.setdefault(self.versions[number].schema_id, self.versions[number].schema)
-        return found
+        # The oldest version with an id counts: it introduced the columns.
+        newest_first = [version for _, version in sorted(self.versions.items(), reverse=True)]
+        return {version.schema_id: version.schema for version in newest_first}
 
 
 class TopicCheck:
