@@ -36,7 +36,7 @@ class KnownStore:
     """The location, for messages."""
     checked_at: ClockReading | None = None
     """None: not known. The store is then checked whenever it matters."""
-    note: Callable[[ClockReading], None] | None = None
+    note: Callable[[ClockReading], None] = lambda now: None
     """Called with the time when the store was seen to be the same."""
 
 
@@ -56,7 +56,7 @@ class Context:
     """None: which store it is does not matter, for example if it is opened for this call alone."""
     find_roll: Callable[[str], Program[RollPolicy]] | None = None
     """Reads the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is valid."""
-    report: Callable[[EndedByOther, TransactionMetadata], None] | None = None
+    report: Callable[[EndedByOther, TransactionMetadata], None] = lambda how, prepare: None
     """Called after this process has ended another one's transaction, with its PREPARE_*."""
     internal_roll: RollPolicy = INTERNAL_ROLL
     retry_backoff_ms: int = 100
@@ -78,11 +78,6 @@ class Context:
         Only a younger view may acknowledge, tail by name or seal without a LIST (W14, W37, R7).
         """
         return self.constants.delete_grace_ms // 10
-
-    def note_ended(self, how: EndedByOther, prepare: TransactionMetadata) -> None:
-        """Report that this process has ended a transaction of another one."""
-        if self.report is not None:
-            self.report(how, prepare)
 
     def learn(self, view: PartitionView) -> PartitionView:
         """Note a view in `learned`, and return it."""

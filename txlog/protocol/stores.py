@@ -67,8 +67,7 @@ def check_store(ctx: Context) -> Program[None]:
             "deleted or replaced since. "
             "hint: close what was made from it, and open the store again"
         )
-    if known.note is not None:
-        known.note(now)
+    known.note(now)
 
 
 def create_store(

@@ -99,12 +99,12 @@ def init_producer(
         views, result = yield from transit(ctx, views, transactional_id, judge)
         if isinstance(result, RollForward):
             views = yield from roll_forward_current(ctx, views, transactional_id)
-            ctx.note_ended("rolled forward", result.prepare)
+            ctx.report("rolled forward", result.prepare)
         elif isinstance(result, Written):
             if result.row.value.state == "EMPTY":
                 return views, result.row.value
             views = yield from _finish_own(result.row.value, roll_forward(ctx, views, result.row))
-            ctx.note_ended("aborted by an init", result.row.value)
+            ctx.report("aborted by an init", result.row.value)
         else:
             raise AssertionError(f"init of {transactional_id!r} gave {result!r}")
 
@@ -384,11 +384,11 @@ def finish(
     views, result = yield from transit(ctx, views, transactional_id, judge)
     if isinstance(result, RollForward):
         views = yield from roll_forward_current(ctx, views, transactional_id)
-        ctx.note_ended("rolled forward", result.prepare)
+        ctx.report("rolled forward", result.prepare)
         return views, "rolled forward"
     if isinstance(result, Written):
         views = yield from _finish_own(result.row.value, roll_forward(ctx, views, result.row))
-        ctx.note_ended("timed out" if only_if_timed_out else "aborted by an operator", result.row.value)
+        ctx.report("timed out" if only_if_timed_out else "aborted by an operator", result.row.value)
         return views, "aborted"
     return views, None
 
