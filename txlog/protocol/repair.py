@@ -86,19 +86,18 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
 
 def _list(tp: TopicPartition) -> Program[_There]:
     listed: Sequence[str] = yield List(tp.folder)
-    there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))
-    if there.listing.clean is not None:
-        there.clean = yield from read_clean(tp, there.listing.clean)
-    return there
+    listing = chain.parse_listing(listed, tp.folder)
+    clean = None if listing.clean is None else (yield from read_clean(tp, listing.clean))
+    return _There(listed=frozenset(listed), listing=listing, clean=clean)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _There:
     """One LIST of the partition, and the highest `.clean`."""
 
     listed: frozenset[str]
     listing: chain.PartitionListing
-    clean: Clean | None = None
+    clean: Clean | None
 
     @property
     def sealed_end(self) -> int:
