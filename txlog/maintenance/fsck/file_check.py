@@ -78,9 +78,7 @@ def check_rows_file(
                 path, f"{file.rows} rows: {named_by} names it, which is superseded", "it is not there", "nothing"
             )
     except (StorageError, StoreAccessError) as error:
-        reader.findings.damaged(
-            path, "an object that can be read", reason(error, path), "check the disk and the permissions"
-        )
+        reader.findings.unreadable(path, error)
     except TxlogError as error:
         reader.findings.damaged(path, f"the rows that {named_by} names", reason(error, path))
 

@@ -97,6 +97,10 @@ class Findings:
         self._damaged.add(path)
         self._add(Finding(kind="damaged", path=path, expected=expected, found=found, advice=advice))
 
+    def unreadable(self, path: str, error: TxlogError) -> None:
+        """Report an object that the store does not give."""
+        self.damaged(path, "an object that can be read", reason(error, path), "check the disk and the permissions")
+
     def missing(
         self, path: str, expected: str, advice: str = RESTORE, found: str = "it does not exist", count: int = 1
     ) -> None:
@@ -212,9 +216,7 @@ class Reader:
 
     def _taken(self, path: str, found: bytes | TxlogError | None) -> bytes | None:
         if isinstance(found, TxlogError):
-            self.findings.damaged(
-                path, "an object that can be read", reason(found, path), "check the disk and the permissions"
-            )
+            self.findings.unreadable(path, found)
             return None
         if found is not None:
             self.count(len(found))
