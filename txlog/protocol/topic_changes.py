@@ -296,11 +296,8 @@ def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
 def _check_publication(ctx: Context, topic: TopicMetadata, before: TopicMetadata | None = None) -> None:
     """Raise UnsupportedStoreError if a change asks for a publication, and the store was made without that feature."""
     wanted = topic.config.get("publish.formats")
-    if (
-        wanted
-        and PUBLICATION not in ctx.features
-        and (before is None or before.config.get("publish.formats") != wanted)
-    ):
+    held = None if before is None else before.config.get("publish.formats")
+    if wanted and wanted != held and PUBLICATION not in ctx.features:
         raise UnsupportedStoreError(
             f"topic {topic.topic!r}: publish.formats={wanted} needs the feature {PUBLICATION!r}, and the store was "
             "made without it. hint: copy the topic to a new store"
