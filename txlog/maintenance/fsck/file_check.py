@@ -28,6 +28,8 @@ from txlog.storage.parquet_reader import read_ranges
 
 Placed: TypeAlias = tuple[int, IndexEntry]
 """A batch, and the row of the file where its rows begin. Negative if they begin in an earlier file."""
+PlacedIn: TypeAlias = tuple[SegmentName, Sequence[Placed]]
+"""The segment of an index, and its batches whose rows are in one file."""
 
 _KEPT_BYTES = 64 * 2**20
 """A file up to this size is fetched once and kept while it is checked. A larger file is read three times."""
@@ -42,13 +44,12 @@ def check_rows_file(
     *,
     needed: bool = True,
     rows: bool = True,
-    placed: Sequence[Placed] | None = None,
-    segment: SegmentName | None = None,
+    placed: PlacedIn | None = None,
 ) -> None:
     """Read all of a file, or without `rows` only check its length, and report each error as a finding.
 
-    `placed` are the batches of the index `segment` whose rows are in this file, if the file has an `_offset` column. A
-    file that is not `needed`, because only a superseded index names it, may be missing.
+    `placed` is given if the file has an `_offset` column. A file that is not `needed`, because only a superseded index
+    names it, may be missing.
     """
     topic = tp.topic
     path = f"{topic}/{file.path}"
@@ -68,8 +69,8 @@ def check_rows_file(
         reader.count(file.bytes)
         for _ in read_ranges(store, topic, file, [_all_rows(file, 0 if placed is None else BY_COLUMN)], fields):
             pass
-        if placed is not None and segment is not None:
-            _check_offsets(reader.findings, store, topic, file, placed, segment)
+        if placed is not None:
+            _check_offsets(reader.findings, store, topic, file, placed)
     except MissingObjectError:
         if needed:
             reader.findings.missing(path, f"{file.rows} rows: {named_by} names it")
@@ -119,14 +120,14 @@ def _check_offsets(
     store: ObjectStore,
     topic: str,
     file: DataFile,
-    placed: Sequence[Placed],
-    segment: SegmentName,
+    placed: PlacedIn,
 ) -> None:
     """Compare the `_offset` and `_timestamp` columns with the index, for each batch of the file."""
     path = f"{topic}/{file.path}"
-    starts = np.array([start for start, _ in placed], dtype=np.int64)
-    bases = np.array([entry.base_offset for _, entry in placed], dtype=np.int64)
-    times = np.array([entry.timestamp * 1000 for _, entry in placed], dtype=np.int64)
+    segment, batches = placed
+    starts = np.array([start for start, _ in batches], dtype=np.int64)
+    bases = np.array([entry.base_offset for _, entry in batches], dtype=np.int64)
+    times = np.array([entry.timestamp * 1000 for _, entry in batches], dtype=np.int64)
     ends = np.append(bases[1:], segment.end_offset)
     first = 0
     before = -1

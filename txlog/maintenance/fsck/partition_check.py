@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -40,7 +40,7 @@ from txlog.core.snapshot_state import from_snapshot
 from txlog.core.state import PartitionState
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.decisions import SeenMarkers
-from txlog.maintenance.fsck.file_check import Placed, check_inline_rows, check_rows_file
+from txlog.maintenance.fsck.file_check import Placed, PlacedIn, check_inline_rows, check_rows_file
 from txlog.maintenance.fsck.findings import Findings, Reader, lost_record, reason
 from txlog.maintenance.fsck.partition_objects import Hidden, PartitionObjects
 from txlog.maintenance.fsck.record_chain import RecordChain
@@ -270,7 +270,7 @@ class PartitionCheck:
         if self.task.on_record is not None:
             self.task.on_record(record)
         for file in record.files:
-            self._check_file(file, record.schema_id, path, True, None, None)
+            self._check_file(file, record.schema_id, path, True, None)
 
     def begin_again(self, snapshot: Snapshot) -> None:
         """Take the snapshot at which the fold begins again."""
@@ -300,18 +300,10 @@ class PartitionCheck:
             index = self.objects.indexes[name]
             self.named.update(file.path for file in index.files)
             for number, file in enumerate(index.files):
-                placed = _placed(index, number) if file.offset_column else None
-                self._check_file(file, file.schema_id, self.folder + name.index, name in current, placed, name)
+                placed = (name, _placed(index, number)) if file.offset_column else None
+                self._check_file(file, file.schema_id, self.folder + name.index, name in current, placed)
 
-    def _check_file(
-        self,
-        file: DataFile,
-        schema_id: int,
-        named_by: str,
-        needed: bool,
-        placed: Sequence[Placed] | None,
-        segment: SegmentName | None,
-    ) -> None:
+    def _check_file(self, file: DataFile, schema_id: int, named_by: str, needed: bool, placed: PlacedIn | None) -> None:
         if file.path in self.checked_files:
             return
         fields = self._fields(schema_id, named_by)
@@ -328,7 +320,6 @@ class PartitionCheck:
             needed=needed,
             rows=self.task.rows,
             placed=placed,
-            segment=segment,
         )
 
     def _fields(self, schema_id: int, named_by: str) -> tuple[SchemaField, ...] | None:
