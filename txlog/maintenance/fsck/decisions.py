@@ -42,10 +42,6 @@ class ExpectedMarker(NamedTuple):
     """... and the decision's offset there."""
     updated_at: int
 
-    @property
-    def kind(self) -> str:
-        return "commit" if self.is_commit else "abort"
-
 
 class SeenMarker(NamedTuple):
     """A marker that is still stored in a partition."""
@@ -57,12 +53,12 @@ class SeenMarker(NamedTuple):
     """-1 if only the index of its segment is left, because the index does not have it."""
     offset: int
 
-    @property
-    def kind(self) -> str:
-        return "commit" if self.is_commit else "abort"
-
 
 M = TypeVar("M", ExpectedMarker, SeenMarker)
+
+
+def kind_of(marker: ExpectedMarker | SeenMarker) -> str:
+    return "commit" if marker.is_commit else "abort"
 
 
 class _Markers(Generic[M]):
@@ -220,7 +216,7 @@ class Decisions:
 
 def is_decision(record: CommitRecord, marker: SeenMarker) -> bool:
     """Return whether a record of the table is the decision that a marker belongs to."""
-    state = f"PREPARE_{marker.kind.upper()}"
+    state = f"PREPARE_{kind_of(marker).upper()}"
     return any(
         isinstance(entry, TransactionEntry)
         and entry.value is not None

@@ -32,6 +32,7 @@ from txlog.maintenance.fsck.decisions import (
     SeenMarker,
     compare,
     is_decision,
+    kind_of,
 )
 from txlog.maintenance.fsck.file_check import check_rows_file
 from txlog.maintenance.fsck.findings import Findings, Reader, lost_record, taken_slot
@@ -199,8 +200,8 @@ class TransactionCheck:
             self.findings.missing(path, self._marker_text(first), advice, gone, count=len(lost))
         for wanted, seen in found.other:
             marker = checked.markers[seen]
-            if marker.kind != expected[wanted].kind:
-                what = f"a marker of kind {marker.kind}"
+            if marker.is_commit != expected[wanted].is_commit:
+                what = f"a marker of kind {kind_of(marker)}"
             else:
                 what = f"a marker of the decision at offset {marker.coordinator_epoch}"
             # An index with a wrong value also differs from its records, if these are left.
@@ -241,8 +242,8 @@ class TransactionCheck:
         ids = [entry.key for entry in entries if isinstance(entry, TransactionEntry)]
         whose = f" (transactional.id {ids[0]!r})" if ids else ""
         return (
-            f"the {marker.kind.upper()} of producer {marker.producer_id}, epoch {marker.epoch}{whose}, which {path} "
-            "decided and which is COMPLETE"
+            f"the {kind_of(marker).upper()} of producer {marker.producer_id}, epoch {marker.epoch}{whose}, which "
+            f"{path} decided and which is COMPLETE"
         )
 
     def _need_decision(self, tp: TopicPartition, marker: SeenMarker) -> None:
@@ -258,7 +259,7 @@ class TransactionCheck:
         if record is None or not is_decision(record, marker):
             self.findings.missing(
                 path,
-                f"the PREPARE_{marker.kind.upper()} of producer {marker.producer_id}, epoch {marker.epoch}, which "
+                f"the PREPARE_{kind_of(marker).upper()} of producer {marker.producer_id}, epoch {marker.epoch}, which "
                 f"{tp.folder}{names.batch_name(marker.offset)} carries out",
                 lost_record(path) if record is None else taken_slot(path),
                 "it does not exist" if record is None else "another record is stored there",
