@@ -106,7 +106,7 @@ def home_of(ctx: Context, group: str) -> TopicPartition:
 
 
 def fetch_offsets(
-    ctx: Context, views: Views, group: str, partitions: Iterable[TopicPartition], require_stable: bool = True
+    ctx: Context, views: Views, group: str, partitions: Iterable[TopicPartition]
 ) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
     """Return the committed offsets, read fresh; None for a partition without one.
 
@@ -118,19 +118,18 @@ def fetch_offsets(
     wanted = tuple(partitions)
     views, view = yield from get_fresh_view(ctx, views, tp)
     refused: StoreAccessError | None = None
-    if require_stable:
-        for producer_id in sorted(view.state.pending):
-            if any((group, *want) in view.state.pending[producer_id] for want in wanted):
-                try:
-                    views = yield from resolve(ctx, views, producer_id)
-                except StoreAccessError as error:
-                    # The next request shows whether this process may read at least.
-                    refused = error
-        if view.state.pending:
-            views, view = yield from get_fresh_view(ctx, views, tp)
+    for producer_id in sorted(view.state.pending):
+        if any((group, *want) in view.state.pending[producer_id] for want in wanted):
+            try:
+                views = yield from resolve(ctx, views, producer_id)
+            except StoreAccessError as error:
+                # The next request shows whether this process may read at least.
+                refused = error
+    if view.state.pending:
+        views, view = yield from get_fresh_view(ctx, views, tp)
     found: dict[TopicPartition, OffsetValue | None] = {}
     for want in wanted:
-        answer = rules.fetch_offset(view.state, group, want, require_stable=require_stable)
+        answer = rules.fetch_offset(view.state, group, want, require_stable=True)
         if isinstance(answer, UnstableOffsetCommitError) and refused is not None:
             raise UnstableOffsetCommitError(
                 f"{answer}. It may be decided or timed out, but this reader may not write, so it waits for a writer "

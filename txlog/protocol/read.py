@@ -98,7 +98,8 @@ def plan_read(
         _check_range(found, start)
         bound = end_offset(found, isolation) if cut is None else cut.ends[found.topic_partition]
         stop = bound if end is None else min(end, bound)
-        known = _known(found, view, indexes)
+        # The indexes were given with `view`, and none is known of a newer view.
+        known = dict(indexes or {}) if found is view else {}
         plan = ReadPlan(
             topic_partition=found.topic_partition,
             start=start,
@@ -139,11 +140,7 @@ def plan_read(
 
 
 def offset_for_timestamp(
-    ctx: Context,
-    view: PartitionView,
-    timestamp_ms: int,
-    isolation: IsolationLevel,
-    indexes: ReadIndexes | None = None,
+    ctx: Context, view: PartitionView, timestamp_ms: int, isolation: IsolationLevel
 ) -> Program[tuple[PartitionView, tuple[TimeHit, ...]]]:
     """Return where the first batch with a timestamp (ms) at or after `timestamp_ms` is.
 
@@ -153,8 +150,7 @@ def offset_for_timestamp(
     """
 
     def find(found: PartitionView) -> Program[tuple[TimeHit, ...]]:
-        known = _known(found, view, indexes)
-        return (yield from _find_timestamp(found, timestamp_ms, end_offset(found, isolation), known))
+        return (yield from _find_timestamp(found, timestamp_ms, end_offset(found, isolation)))
 
     return (yield from relisting(ctx, view, find))
 
@@ -199,10 +195,9 @@ def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     return ReadIndex(index=index, aborted=txn_index.aborted)
 
 
-def _find_timestamp(
-    view: PartitionView, timestamp_ms: int, bound: int, known: dict[SegmentName, ReadIndex]
-) -> Program[tuple[TimeHit, ...]]:
+def _find_timestamp(view: PartitionView, timestamp_ms: int, bound: int) -> Program[tuple[TimeHit, ...]]:
     log_start = view.state.log_start_offset
+    known: dict[SegmentName, ReadIndex] = {}
     hits: list[TimeHit] = []
     if view.base.last_timestamp >= timestamp_ms and view.walk:
         low, high = 0, len(view.walk) - 1
@@ -334,11 +329,6 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
             f"{index.last_stable_offset}; the state at its end has {base.last_digest[:12]}… and "
             f"{base.last_stable_offset}; one of the two was replaced"
         )
-
-
-def _known(found: PartitionView, view: PartitionView, indexes: ReadIndexes | None) -> dict[SegmentName, ReadIndex]:
-    """Return the indexes that are known of `found`: those given with `view`, none of a newer view."""
-    return dict(indexes or {}) if found is view else {}
 
 
 def _below(bound: int, hits: list[TimeHit]) -> tuple[TimeHit, ...]:
