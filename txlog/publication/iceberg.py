@@ -75,7 +75,6 @@ def write_version(
     otherwise as txlog.protocol.put.create.
     """
     library = _library()
-    ctx = Context()
     publication = after.newest
     number = publication.number
     if after.version_of("iceberg") == 0:
@@ -85,7 +84,7 @@ def write_version(
     table_id = new_table_id(after) if known is None else known.table.table_id
     table = IcebergTable(topic=topic.topic, table_id=table_id, first=publication.formats["iceberg"], url=url)
     schema = library.columns(topic)
-    writer = _Writer(ctx, library, table, schema, before, after)
+    writer = _Writer(library, table, schema, before, after)
     # Metadata name files by the URL of the store. Lists and rows left out that use different spellings do not fit.
     keeps_lists = known is not None and known.has_digest and known.location == table.location
     with foreign(lambda: _conflict(after if before is None else before)):
@@ -111,7 +110,7 @@ def write_version(
             table, previous, after, topic, written, path, writer.summary(publication.operation), retention_ms
         )
     yield from _check_end(after)
-    found = yield from create_or_read(ctx, after.path_of("iceberg"), data, lambda there: there, what="it")
+    found = yield from create_or_read(Context(), after.path_of("iceberg"), data, lambda there: there, what="it")
     # Another publisher may have spelled the URL of the store differently, or left out other snapshots.
     if found != data:
         yield from check_version(after, found)
@@ -268,10 +267,7 @@ def _conflict(tables: Tables) -> TableConflictError:
 class _Writer:
     """Creates the objects that a publication's metadata file names."""
 
-    def __init__(
-        self, ctx: Context, library: Any, table: IcebergTable, schema: Any, before: Tables | None, after: Tables
-    ) -> None:
-        self._ctx = ctx
+    def __init__(self, library: Any, table: IcebergTable, schema: Any, before: Tables | None, after: Tables) -> None:
         self._library = library
         self._table = table
         self._schema = schema
@@ -366,7 +362,7 @@ class _Writer:
 
     def put(self, path: str, data: bytes) -> Program[None]:
         """Create an object. One with its name has the same bytes."""
-        yield from put_pure(self._ctx, f"{self._table.topic}/{path}", data)
+        yield from put_pure(Context(), f"{self._table.topic}/{path}", data)
 
 
 def _by_group(files: Mapping[str, PublishedFile]) -> dict[int, list[PublishedFile]]:
