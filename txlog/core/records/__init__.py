@@ -6,35 +6,11 @@ See PROTOCOL.md, "Objects", for all fields in tables. Integers are int64; unknow
 import msgspec
 
 from txlog.core.records.commit import *  # noqa: F403
-from txlog.core.records.commit import CommitRecord, StagedList
+from txlog.core.records.commit import _Object
 from txlog.core.records.objects import *  # noqa: F403
-from txlog.core.records.objects import (
-    Boundary,
-    Clean,
-    CleanupRun,
-    SegmentIndex,
-    Snapshot,
-    StoreDescriptor,
-    TopicMetadata,
-    TxnIndex,
-)
 from txlog.core.records.publications import *  # noqa: F403
-from txlog.core.records.publications import Publication
 
-STORED_OBJECTS = (
-    StoreDescriptor,
-    TopicMetadata,
-    CommitRecord,
-    SegmentIndex,
-    TxnIndex,
-    Snapshot,
-    Boundary,
-    Clean,
-    StagedList,
-    CleanupRun,
-    Publication,
-)
-for _kind in STORED_OBJECTS:
+for _kind in _Object.__subclasses__():
     # msgspec builds its description of a struct when it first decodes one, and takes no lock. A second thread can then
     # use a half-made description, and the process dies of SIGSEGV. Only one thread imports a module, so this is done
     # here.
