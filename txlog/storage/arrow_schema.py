@@ -43,39 +43,27 @@ SCALARS: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _SCALAR_NAMES = {arrow: name for name, arrow in SCALARS.items()}
-_INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pa.types.is_uint8, "int16"),
-    (pa.types.is_uint16, "int32"),
-    (pa.types.is_uint32, "int64"),
-    (pa.types.is_uint64, "int64 or decimal128(20, 0)"),
-    (pa.types.is_float16, "float32"),
-    (pa.types.is_timestamp, 'timestamp("us", tz="UTC") or timestamp("us")'),
-    (pa.types.is_date64, "date32"),
-    (pa.types.is_decimal, "decimal128(precision, scale) with 0 <= scale <= precision <= 38"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_string_view, "string"),
-    (pa.types.is_large_binary, "binary"),
-    (pa.types.is_binary_view, "binary"),
-    (pa.types.is_fixed_size_binary, "binary"),
-    (pa.types.is_dictionary, "the type of its values"),
-    (pa.types.is_large_list, "list"),
-    (pa.types.is_fixed_size_list, "list"),
-    (pa.types.is_null, "the type that its values will have"),
+_INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str, pa.DataType | None], ...] = (
+    (pa.types.is_uint8, "int16", pa.int16()),
+    (pa.types.is_uint16, "int32", pa.int32()),
+    (pa.types.is_uint32, "int64", pa.int64()),
+    (pa.types.is_uint64, "int64 or decimal128(20, 0)", pa.int64()),
+    (pa.types.is_float16, "float32", pa.float32()),
+    (pa.types.is_timestamp, 'timestamp("us", tz="UTC") or timestamp("us")', None),
+    (pa.types.is_date64, "date32", pa.date32()),
+    (pa.types.is_decimal, "decimal128(precision, scale) with 0 <= scale <= precision <= 38", None),
+    (pa.types.is_large_string, "string", pa.string()),
+    (pa.types.is_string_view, "string", pa.string()),
+    (pa.types.is_large_binary, "binary", pa.binary()),
+    (pa.types.is_binary_view, "binary", pa.binary()),
+    (pa.types.is_fixed_size_binary, "binary", pa.binary()),
+    (pa.types.is_dictionary, "the type of its values", None),
+    (pa.types.is_large_list, "list", None),
+    (pa.types.is_fixed_size_list, "list", None),
+    (pa.types.is_null, "the type that its values will have", None),
 )
-
-_NEAREST: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
-    (pa.types.is_uint8, pa.int16()),
-    (pa.types.is_uint16, pa.int32()),
-    (pa.types.is_uint32, pa.int64()),
-    (pa.types.is_uint64, pa.int64()),
-    (pa.types.is_float16, pa.float32()),
-    (pa.types.is_date64, pa.date32()),
-    (pa.types.is_large_string, pa.string()),
-    (pa.types.is_string_view, pa.string()),
-    (pa.types.is_large_binary, pa.binary()),
-    (pa.types.is_binary_view, pa.binary()),
-    (pa.types.is_fixed_size_binary, pa.binary()),
-)
+"""Other types of Arrow: what to use instead, for a message, and the nearest type, unless it depends on the type's
+parts."""
 
 
 def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField, ...]:
@@ -101,8 +89,8 @@ def _nearest_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def _nearest_type(arrow: Any) -> Any:
-    for matches, better in _NEAREST:
-        if matches(arrow):
+    for matches, _, better in _INSTEAD:
+        if better is not None and matches(arrow):
             return better
     if pa.types.is_dictionary(arrow):
         return _nearest_type(arrow.value_type)
@@ -251,7 +239,7 @@ def _to_type(arrow: pa.DataType, path: str, where: str) -> tuple[str, tuple[Sche
     if pa.types.is_map(arrow):
         key, value = arrow.key_field.with_name("key"), arrow.item_field.with_name("value")
         return "map", (_to_field(key, f"{path}.key", where), _to_field(value, f"{path}.value", where))
-    instead = next((f"; use {better}" for matches, better in _INSTEAD if matches(arrow)), "")
+    instead = next((f"; use {better}" for matches, better, _ in _INSTEAD if matches(arrow)), "")
     raise SchemaMismatchError(f"{where}: column {path!r}: Arrow's {arrow} is not a type of a topic{instead}")
 
 
