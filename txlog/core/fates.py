@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -94,7 +95,7 @@ def walk_batches(
 
     Raises CorruptLogError for a hole: it is never skipped.
     """
-    fate = _Judge(aborted, log_start_offset, cut, first_open or {})
+    fate = _Judge(AbortedRanges(aborted), log_start_offset, cut, first_open or {})
     at = start
     for index in indexes:
         at = index.base_offset if at is None else at
@@ -148,36 +149,28 @@ class AbortedRanges:
         return at >= 0 and offset <= ranges[at][1]
 
 
+@dataclass(frozen=True, slots=True)
 class _Judge:
     """Decides the fate of single batches."""
 
-    __slots__ = ("_aborted", "_cut", "_first_open", "_log_start_offset")
-
-    def __init__(
-        self,
-        aborted: Iterable[AbortedTxn],
-        log_start_offset: int,
-        cut: SnapshotCut | None,
-        first_open: Mapping[int, int],
-    ) -> None:
-        self._aborted = AbortedRanges(aborted)
-        self._log_start_offset = log_start_offset
-        self._cut = cut
-        self._first_open = first_open
+    aborted: AbortedRanges
+    log_start_offset: int
+    cut: SnapshotCut | None
+    first_open: Mapping[int, int]
 
     def of(self, entry: CommitRecord | IndexEntry, end_offset: int, generation: int) -> Fate:
-        if end_offset <= self._log_start_offset:
+        if end_offset <= self.log_start_offset:
             return "removed"
         # A cleaned run holds only committed batches, some of them without the rows that a compaction removed.
         if not generation:
             if not entry.records:
                 return "control"
-            if self._aborted.hides(entry.producer_id, entry.base_offset, entry.kind):
+            if self.aborted.hides(entry.producer_id, entry.base_offset, entry.kind):
                 return "aborted"
-        if self._cut is not None and self._cut.hides(entry):
+        if self.cut is not None and self.cut.hides(entry):
             return "hidden"
         if entry.transactional and entry.kind == "data":
-            first = self._first_open.get(entry.producer_id)
+            first = self.first_open.get(entry.producer_id)
             if first is not None and 0 <= first <= entry.base_offset:
                 return "open"
         return "committed"
