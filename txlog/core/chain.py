@@ -75,8 +75,14 @@ def sealed_end(listing: PartitionListing, clean: Clean | None) -> int:
 
     A segment is sealed only after the one before it, and a boundary is created only where everything below is sealed.
     """
-    _check_given(listing, clean)
-    return _sealed_end(listing, _current_runs(clean))
+    given = clean.number if clean is not None else None
+    if given != listing.clean:
+        raise ValueError(
+            f"{listing.folder}: the highest .clean of this listing is {listing.clean}, and {given} was given"
+        )
+    last_run = clean.runs[-1].end_offset if clean is not None and clean.runs else 0
+    last_segment = max((segment.end_offset for segment in listing.segments), default=0)
+    return max(listing.boundary, last_run, last_segment)
 
 
 def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[SegmentName, ...]:
@@ -89,13 +95,14 @@ def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[Se
     Raises MissingObjectError if the chain has a hole. A LIST of several pages may have raced with a sealing writer, so
     list again; if the hole stays, the log is damaged. Raises CorruptLogError if two segments have the same base offset.
     """
-    _check_given(listing, clean)
-    runs = _current_runs(clean)
-    end = _sealed_end(listing, runs)
+    end = sealed_end(listing, clean)
     if start >= end:
         return ()
+    runs = tuple(run.name for run in clean.runs) if clean is not None else ()
     runs_at = {run.base_offset: run for run in runs}
-    segments_at = _segments_by_base(listing)
+    segments_at: dict[int, list[SegmentName]] = {}
+    for segment in listing.segments:
+        segments_at.setdefault(segment.base_offset, []).append(segment)
     first = _containing(runs, start) or _containing(listing.segments, start)
     found: list[SegmentName] = []
     at = first.base_offset if first is not None else start
@@ -136,14 +143,6 @@ def check_clean(clean: Clean, number: int, path: str) -> None:
         before = run.end_offset
 
 
-def _check_given(listing: PartitionListing, clean: Clean | None) -> None:
-    given = clean.number if clean is not None else None
-    if given != listing.clean:
-        raise ValueError(
-            f"{listing.folder}: the highest .clean of this listing is {listing.clean}, and {given} was given"
-        )
-
-
 def _check_used(listing: PartitionListing, clean: Clean, start: int, walked: Sequence[SegmentName]) -> None:
     """Raise CorruptRecordError if a walk leaves out a current run or takes a superseded one (PROTOCOL.md, R21)."""
     path = listing.folder + names.clean_name(clean.number)
@@ -156,23 +155,6 @@ def _check_used(listing: PartitionListing, clean: Clean, start: int, walked: Seq
             raise CorruptRecordError(
                 f"{path}: it says that {gone.name} is superseded, and no run of it has these offsets"
             )
-
-
-def _current_runs(clean: Clean | None) -> tuple[SegmentName, ...]:
-    return tuple(run.name for run in clean.runs) if clean is not None else ()
-
-
-def _sealed_end(listing: PartitionListing, runs: Sequence[SegmentName]) -> int:
-    last_run = runs[-1].end_offset if runs else 0
-    last_segment = max((segment.end_offset for segment in listing.segments), default=0)
-    return max(listing.boundary, last_run, last_segment)
-
-
-def _segments_by_base(listing: PartitionListing) -> dict[int, list[SegmentName]]:
-    by_base: dict[int, list[SegmentName]] = {}
-    for segment in listing.segments:
-        by_base.setdefault(segment.base_offset, []).append(segment)
-    return by_base
 
 
 def _containing(ordered: Sequence[SegmentName], offset: int) -> SegmentName | None:
