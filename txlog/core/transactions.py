@@ -187,28 +187,14 @@ def judge_add_partitions(
     if version is not None and (verdict := judge_version(current, version)) is not None:
         return verdict
     wanted = set(partitions)
-    if current.state == "ONGOING":
-        if wanted <= set(current.partitions):
-            return Done(current)
-        return Transit(
-            msgspec.structs.replace(
-                current,
-                partitions=tuple(sorted(wanted | set(current.partitions))),
-                updated_at=now_ms,
-                write_id=write_id,
-            )
+    if current.state != "ONGOING":
+        current = msgspec.structs.replace(
+            current, last_epoch=NO_PRODUCER_EPOCH, state="ONGOING", partitions=(), started_at=now_ms
         )
-    return Transit(
-        msgspec.structs.replace(
-            current,
-            last_epoch=NO_PRODUCER_EPOCH,
-            state="ONGOING",
-            partitions=tuple(sorted(wanted)),
-            started_at=now_ms,
-            updated_at=now_ms,
-            write_id=write_id,
-        )
-    )
+    elif wanted <= set(current.partitions):
+        return Done(current)
+    grown = tuple(sorted(wanted.union(current.partitions)))
+    return Transit(msgspec.structs.replace(current, partitions=grown, updated_at=now_ms, write_id=write_id))
 
 
 def judge_end(
