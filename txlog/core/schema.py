@@ -19,30 +19,22 @@ import msgspec
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 
-SCALAR_TYPES = frozenset(
-    {
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float32",
-        "float64",
-        "string",
-        "binary",
-        "date",  # days since 1970-01-01
-        "timestamp",  # microseconds, UTC
-        "timestamp_ntz",  # microseconds of a wall clock without a zone
-    }
-)
-"""Further types are `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
-
 NUMBERS = {
     **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     "float32": (-(2**24), 2**24),
     "float64": (-(2**53), 2**53),
 }
 """Types of numbers, each with the range in which it holds every integer."""
+
+SCALAR_TYPES = frozenset(NUMBERS) | {
+    "bool",
+    "string",
+    "binary",
+    "date",  # days since 1970-01-01
+    "timestamp",  # microseconds, UTC
+    "timestamp_ntz",  # microseconds of a wall clock without a zone
+}
+"""Further types are `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
 
 _WHOLE_NUMBERS = {
     **{name: name for name in ("int8", "int16", "int32", "int64")},
