@@ -86,15 +86,9 @@ def _default_bytes(array: Any, rows: int, written: SchemaField | None, wanted: S
     if array is None or written is None:
         text = wanted.default if has_default(wanted, last_id) else None
         return rows * len(text.encode()) if isinstance(text, str) else 0
-    if wanted.type != "struct":
-        below = zip(child_values(array, written), written.fields, wanted.fields, strict=True) if wanted.fields else ()
-        return sum(_default_bytes(values, len(values), old, child, last_id) for values, old, child in below)
-    own = {field.id: (at, field) for at, field in enumerate(written.fields)}
-    size = 0
-    for child in wanted.fields:
-        at, field = own.get(child.id, (None, None))
-        size += _default_bytes(None if at is None else array.field(at), len(array), field, child, last_id)
-    return size
+    if not wanted.fields:
+        return 0
+    return sum(_default_bytes(*each, last_id) for each in _children(array, written, wanted))
 
 
 @lru_cache(maxsize=256)
@@ -113,19 +107,27 @@ def _converted(array: Any, rows: int, written: SchemaField | None, wanted: Schem
         return array
     if not wanted.fields:
         return exactly(array, target)
+    below = [_converted(*each, last_id) for each in _children(array, written, wanted)]
     if wanted.type == "struct":
-        own = {field.id: (at, field) for at, field in enumerate(written.fields)}
-        below = []
-        for child in wanted.fields:
-            at, field = own.get(child.id, (None, None))
-            values = None if at is None else array.field(at)
-            below.append(filled(_converted(values, len(array), field, child, last_id), child))
-    else:
-        below = [
-            _converted(values, len(values), field, child, last_id)
-            for values, field, child in zip(child_values(array, written), written.fields, wanted.fields, strict=True)
-        ]
+        below = [filled(values, child) for values, child in zip(below, wanted.fields, strict=True)]
     return with_children(array, wanted, target, below)
+
+
+def _children(
+    array: Any, written: SchemaField, wanted: SchemaField
+) -> Iterator[tuple[Any, int, SchemaField | None, SchemaField]]:
+    """Yield the values, their number, the written field and the wanted field of each child of `wanted`.
+
+    A child that a struct was written without has no values and no written field.
+    """
+    if wanted.type != "struct":
+        for part, field, child in zip(child_values(array, written), written.fields, wanted.fields, strict=True):
+            yield part, len(part), field, child
+        return
+    own = {field.id: (array.field(at), field) for at, field in enumerate(written.fields)}
+    for child in wanted.fields:
+        values, old = own.get(child.id, (None, None))
+        yield values, len(array), old, child
 
 
 def _is_same(written: SchemaField, wanted: SchemaField) -> bool:
