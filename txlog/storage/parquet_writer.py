@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
@@ -57,7 +58,8 @@ def write_rows_file(
     extra: dict[str, Any] = {"write_page_index": True} if sorted_batches else {}
     if bloom:
         extra["bloom_filter_options"] = _bloom_options(bloom, row_group_rows)
-    encoder = _Encoder(schema, fields, compression, row_group_rows, extra, whole_batches=sorted_batches)
+    floats = [each.name for each in fields if each.type in {"float32", "float64"}]
+    encoder = _Encoder(schema, floats, compression, row_group_rows, extra, sorted_batches)
     written = store.write_file(f"{topic}/{file_path}", encoder.chunks(batches))
     metadata = encoder.metadata
     return DataFile(
@@ -127,46 +129,38 @@ def _runs(tables: Sequence[pa.Table], ids: Sequence[int]) -> Iterator[range]:
     yield range(first, len(tables))
 
 
+@dataclass(slots=True)
 class _Encoder:
     """Turns record batches into the bytes of a Parquet file, one row group at a time.
 
     Its results are complete at the end.
     """
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        fields: Sequence[SchemaField],
-        compression: str,
-        row_group_rows: int,
-        extra: Mapping[str, Any],
-        *,
-        whole_batches: bool,
-    ) -> None:
-        self._extra = extra
-        self._whole_batches = whole_batches
-        self._schema = schema
-        self._compression = compression
-        self._row_group_rows = row_group_rows
-        self._floats = [field.name for field in fields if field.type in {"float32", "float64"}]
-        self.whole = hashlib.sha256()
-        self.metadata: Any = None
-        self.footer_digest = ""
-        self.has_odd_floats: set[str] = set()
-        """Columns whose bounds are unknown or cannot be written in JSON: they have NaN or infinite values."""
+    schema: pa.Schema
+    floats: Sequence[str]
+    """The columns of floats."""
+    compression: str
+    row_group_rows: int
+    extra: Mapping[str, Any]
+    whole_batches: bool
+    whole: Any = field(default_factory=hashlib.sha256)
+    metadata: Any = None
+    footer_digest: str = ""
+    has_odd_floats: set[str] = field(default_factory=set)
+    """Columns whose bounds are unknown or cannot be written in JSON: they have NaN or infinite values."""
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
         sink = _Sink()
         writer = pq.ParquetWriter(
             cast(Any, sink),
-            self._schema,
+            self.schema,
             version="2.6",
-            compression=cast(Any, self._compression),
+            compression=cast(Any, self.compression),
             # Readers check the CRC of every page that they decode (W9, R13).
             write_page_checksum=True,
             # The Arrow schema would only repeat Parquet's: the list of types was chosen that way.
             store_schema=False,
-            **self._extra,
+            **self.extra,
         )
         try:
             for group in self._groups(batches):
@@ -188,24 +182,24 @@ class _Encoder:
         rows = size = 0
         for batch in batches:
             self._note_floats(batch)
-            if self._whole_batches and rows + batch.num_rows > self._row_group_rows:
-                yield pa.Table.from_batches(waiting, self._schema)
+            if self.whole_batches and rows + batch.num_rows > self.row_group_rows:
+                yield pa.Table.from_batches(waiting, self.schema)
                 waiting, rows, size = [], 0, 0
             waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows >= self._row_group_rows or size >= MAX_ROW_GROUP_BYTES:
-                table = pa.Table.from_batches(waiting, self._schema)
-                whole = rows if size >= MAX_ROW_GROUP_BYTES else rows // self._row_group_rows * self._row_group_rows
-                for first in range(0, whole, self._row_group_rows):
-                    yield table.slice(first, min(self._row_group_rows, whole - first))
+            if rows >= self.row_group_rows or size >= MAX_ROW_GROUP_BYTES:
+                table = pa.Table.from_batches(waiting, self.schema)
+                whole = rows if size >= MAX_ROW_GROUP_BYTES else rows // self.row_group_rows * self.row_group_rows
+                for first in range(0, whole, self.row_group_rows):
+                    yield table.slice(first, min(self.row_group_rows, whole - first))
                 waiting = table.slice(whole).to_batches()
                 rows, size = rows - whole, sum(rest.nbytes for rest in waiting)
                 del table
         if rows:
-            yield pa.Table.from_batches(waiting, self._schema)
+            yield pa.Table.from_batches(waiting, self.schema)
 
     def _note_floats(self, batch: pa.RecordBatch) -> None:
-        for name in self._floats:
+        for name in self.floats:
             if name not in self.has_odd_floats and pc.any(pc.invert(pc.is_finite(batch.column(name)))).as_py():
                 self.has_odd_floats.add(name)
 
