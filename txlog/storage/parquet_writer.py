@@ -174,7 +174,8 @@ class _Encoder:
             writer.close()
         self.metadata = writer.writer.metadata
         last = b"".join(iter(sink.take, b""))
-        self.footer_digest = hashlib.sha256(_footer_of(last)).hexdigest()
+        footer_bytes = int.from_bytes(last[-TRAILER_BYTES:-4], "little") + TRAILER_BYTES
+        self.footer_digest = hashlib.sha256(last[-footer_bytes:]).hexdigest()
         yield self._passed(last)
 
     def _groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -249,8 +250,3 @@ def _bloom_options(columns: Sequence[str], rows: int) -> dict[str, dict[str, flo
             f"{', '.join(columns)}; upgrade pyarrow"
         )
     return {name: {"ndv": rows, "fpp": _BLOOM_FALSE_POSITIVES} for name in columns}
-
-
-def _footer_of(tail: bytes) -> bytes:
-    length = int.from_bytes(tail[-TRAILER_BYTES:-4], "little")
-    return tail[-length - TRAILER_BYTES :]
