@@ -116,7 +116,7 @@ def test_a_batch_of_arrow_holds_the_longest_default_of_all_its_rows() -> None:
     wanted = (*fields, SchemaField(id=2, name="c", type="string", default="x" * MAX_DEFAULT_BYTES))
     rows = 70_000
     table = pa.table({"id": pa.array(range(rows), pa.int32())}).cast(to_arrow(fields))
-    (batch,) = with_offsets(table, rows, 0, 0).to_batches()
+    (batch,) = with_offsets(table, [(rows, 0, 0)]).to_batches()
     seen = 0
     for part in project(batch, WrittenSchema(fields, 1), wanted):
         assert part.nbytes < 2 * arrow_evolution.MAX_ADDED_BYTES

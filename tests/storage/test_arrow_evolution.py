@@ -61,7 +61,7 @@ TIME = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def batch_of(rows: list[dict[str, Any]], fields: tuple[SchemaField, ...]) -> pa.RecordBatch:
-    table = with_offsets(pa.Table.from_pylist(rows, to_arrow(fields)), len(rows), 0, 0)
+    table = with_offsets(pa.Table.from_pylist(rows, to_arrow(fields)), [(len(rows), 0, 0)])
     (batch,) = table.combine_chunks().to_batches()
     return batch
 

@@ -48,7 +48,7 @@ def select_as(table: pa.Table, written: WrittenSchema, wanted: Sequence[SchemaFi
     """
     names = columns_to_read(written, wanted, where)
     chosen = select_fields(table, written.fields, where, [field for field in written.fields if field.name in names])
-    stored = with_offsets(chosen, table.num_rows, 0, 0).to_batches()
+    stored = with_offsets(chosen, [(table.num_rows, 0, 0)]).to_batches()
     batches = [part for batch in stored for part in project(batch, written, wanted)]
     schema = to_arrow(wanted).append(OFFSET_FIELD).append(TIMESTAMP_FIELD)
     return pa.Table.from_batches(batches, schema).drop_columns([OFFSET_FIELD.name, TIMESTAMP_FIELD.name])

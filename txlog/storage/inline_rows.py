@@ -112,18 +112,12 @@ def read_inline_rows(
     if last > stored.num_rows:
         raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
     table = select_fields(stored, fields, where, wanted).slice(first, row_range.rows)
-    return _one_batch(with_offsets(table, row_range.rows, row_range.base_offset, row_range.timestamp))
+    placed = with_offsets(table, [(row_range.rows, row_range.base_offset, row_range.timestamp)])
+    batches = placed.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=placed.schema)
 
 
-def with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int) -> pa.Table:
-    """Return `table` with `_offset` and `_timestamp` after its columns.
-
-    `rows` is its length, also if it has no columns.
-    """
-    return with_offsets_of(table, [(rows, base_offset, timestamp_ms)])
-
-
-def with_offsets_of(table: pa.Table, batches: Sequence[tuple[int, int, int]]) -> pa.Table:
+def with_offsets(table: pa.Table, batches: Sequence[tuple[int, int, int]]) -> pa.Table:
     """Return `table`, the rows of these batches in order, with `_offset` and `_timestamp` after its columns.
 
     A batch is its number of rows, its base offset, and its timestamp in milliseconds.
@@ -180,12 +174,3 @@ def _field_of(metadata: bytes, table: int, number: int) -> int | None:
         return None
     offset = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
     return table + offset if offset else None
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    combined = table.combine_chunks().to_batches()
-    return (
-        combined[0]
-        if combined
-        else pa.RecordBatch.from_arrays([pa.array([], field.type) for field in table.schema], schema=table.schema)
-    )

@@ -19,7 +19,7 @@ from txlog.errors import UnsupportedStoreError
 from txlog.storage.arrow_cast import filled, no_values
 from txlog.storage.arrow_evolution import project
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, stored_fields, to_arrow
-from txlog.storage.inline_rows import read_ipc, select_fields, with_offsets_of
+from txlog.storage.inline_rows import read_ipc, select_fields, with_offsets
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_file import TRAILER_BYTES
 from txlog.storage.parquet_statistics import file_statistics, row_groups
@@ -98,7 +98,7 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows) -> DataFile:
             else:
                 selected = select_fields(joined, fields if own is None else own.fields, where)
             places = [(tables[n].num_rows, effect.rows[n].base_offset, effect.rows[n].timestamp) for n in run]
-            for batch in with_offsets_of(selected, places).to_batches():
+            for batch in with_offsets(selected, places).to_batches():
                 if own is None or own.fields == fields:
                     yield batch
                 else:
