@@ -12,7 +12,10 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from txlog.core.records import TransactionMetadata
 
 PREFIX = "txlog_"
 """Each field is an attribute of the record with this prefix, as in `record.txlog_transactional_id`."""
@@ -60,24 +63,13 @@ class Fields(TypedDict, total=False):
     count: int
 
 
-class Transaction(Protocol):
-    """What identifies a transaction, as a record of the transaction-state table has it."""
-
-    @property
-    def transactional_id(self) -> str: ...
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def producer_epoch(self) -> int: ...
-
-
 def log(
     logger: logging.Logger,
     level: int,
     event: str,
     text: str,
     *args: object,
-    txn: Transaction | None = None,
+    txn: TransactionMetadata | None = None,
     exc_info: bool = False,
     **fields: Unpack[Fields],
 ) -> None:
