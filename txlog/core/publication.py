@@ -339,13 +339,7 @@ def _rows_of(copies: Iterable[PublishedFile]) -> tuple[RowRun, ...]:
 def _published(shown: ShownFile, removed: tuple[RowRun, ...]) -> PublishedFile:
     file = shown.file
     return PublishedFile(
-        path=file.path,
-        rows=file.rows,
-        bytes=file.bytes,
-        digest=file.digest,
-        footer_digest=file.footer_digest,
-        row_groups=file.row_groups,
-        statistics=file.statistics,
+        **file.file_fields,
         partition=shown.partition,
         schema_id=shown.schema_id,
         removed=removed,

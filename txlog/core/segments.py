@@ -112,9 +112,8 @@ def indexed_file(
     file: DataFile, schema_id: int, *, offset_column: bool = False, sorted_by: Sequence[int] = ()
 ) -> IndexedFile:
     """Return a file for the table of an index; `sorted_by` has the meaning of IndexedFile's."""
-    # A check passes an IndexedFile, which has these fields already.
-    found = {**msgspec.structs.asdict(file), "schema_id": schema_id, "offset_column": offset_column}
-    return IndexedFile(**{**found, "sorted_by": tuple(sorted_by) or msgspec.UNSET})
+    order = tuple(sorted_by) or msgspec.UNSET
+    return IndexedFile(**file.file_fields, schema_id=schema_id, offset_column=offset_column, sorted_by=order)
 
 
 def check_rows(record: CommitRecord, where: str) -> None:

@@ -42,13 +42,7 @@ def write_copy(runtime: Runtime, topic: TopicMetadata, copy: Copy, number: int) 
         offset_column=True,
     )
     return PublishedFile(
-        path=file.path,
-        rows=file.rows,
-        bytes=file.bytes,
-        digest=file.digest,
-        footer_digest=file.footer_digest,
-        row_groups=file.row_groups,
-        statistics=file.statistics,
+        **file.file_fields,
         partition=copy.partition,
         schema_id=topic.schema_id,
         source=copy.file.path,
@@ -72,7 +66,7 @@ def _read(
     piece = FilePiece(
         topic_partition=TopicPartition(topic.topic, of.partition),
         # Without the fields of an index: its rows may be sorted, and a reader would put them in the order of offsets.
-        file=DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__}),
+        file=DataFile(**file.file_fields),
         schema_id=of.schema_id,
         ranges=tuple(
             RowRange(

@@ -63,6 +63,11 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     statistics: dict[str, tuple[Any, Any, Count]] = {}
     """Field id -> (min, max, nulls) as JSON scalars; strings cut at 32 bytes."""
 
+    @property
+    def file_fields(self) -> dict[str, Any]:
+        """Return the fields that a file has in every record that names it."""
+        return {name: getattr(self, name) for name in DataFile.__struct_fields__}
+
 
 class IndexedFile(DataFile, frozen=True, kw_only=True):
     """A file in the table of a segment's index."""
