@@ -303,11 +303,8 @@ def parse_published_copy_name(name: str) -> int | None:
 
 def parse_published_copy_path(path: str) -> int | None:
     """Return the publication for which a file was written, by its path in the topic's folder; None for another path."""
-    return (
-        parse_published_copy_name(path.removeprefix(PUBLICATION_FOLDER))
-        if path.startswith(PUBLICATION_FOLDER)
-        else None
-    )
+    folder, slash, name = path.rpartition("/")
+    return parse_published_copy_name(name) if folder + slash == PUBLICATION_FOLDER else None
 
 
 def table_version_path(format_name: str, topic: str, version: int) -> str:
