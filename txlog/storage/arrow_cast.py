@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,37 +79,24 @@ def is_lossless(source: Any, target: Any) -> bool:
         )
     if pa.types.is_timestamp(target):
         return pa.types.is_timestamp(source) and (source.tz is None) == (target.tz is None)
-    return any(from_this(source) and to_that(target) for from_this, to_that in _LOSSLESS)
+    kinds = next((kinds for is_target, kinds in _LOSSLESS if is_target(target)), ())
+    return any(is_one(source) for is_one in kinds)
 
 
-def _is_text(arrow: pa.DataType) -> bool:
-    return pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow)
-
-
-def _is_bytes(arrow: pa.DataType) -> bool:
-    others = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-    return _is_text(arrow) or any(is_one(arrow) for is_one in others)
-
-
-def _is_short_integer(arrow: pa.DataType) -> bool:
-    return pa.types.is_integer(arrow) and arrow.bit_width <= 16
-
-
-def _is_half_or_float(arrow: pa.DataType) -> bool:
-    return pa.types.is_float16(arrow) or pa.types.is_float32(arrow)
-
-
-_LOSSLESS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...] = (
-    (pa.types.is_integer, pa.types.is_integer),
-    (pa.types.is_integer, pa.types.is_float64),
-    (_is_short_integer, pa.types.is_float32),
-    (_is_half_or_float, pa.types.is_float64),
-    (pa.types.is_float16, pa.types.is_float32),
-    (_is_text, pa.types.is_string),
-    (_is_bytes, pa.types.is_binary),
-    (pa.types.is_decimal, pa.types.is_decimal),
-    (pa.types.is_date64, pa.types.is_date32),
+_Kinds: TypeAlias = tuple[Callable[[pa.DataType], bool], ...]
+_SHORT: _Kinds = (pa.types.is_int8, pa.types.is_uint8, pa.types.is_int16, pa.types.is_uint16)
+_TEXT: _Kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES: _Kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+_LOSSLESS: tuple[tuple[Callable[[pa.DataType], bool], _Kinds], ...] = (
+    (pa.types.is_integer, (pa.types.is_integer,)),
+    (pa.types.is_float32, (*_SHORT, pa.types.is_float16)),
+    (pa.types.is_float64, (pa.types.is_integer, pa.types.is_float16, pa.types.is_float32)),
+    (pa.types.is_string, _TEXT),
+    (pa.types.is_binary, (*_TEXT, *_BYTES)),
+    (pa.types.is_decimal, (pa.types.is_decimal,)),
+    (pa.types.is_date32, (pa.types.is_date64,)),
 )
+"""Each target with the types whose values it can hold, or refuses."""
 
 
 def check_nulls(column: pa.ChunkedArray[Any], field: SchemaField, path: str, where: str) -> None:
