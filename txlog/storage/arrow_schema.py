@@ -272,15 +272,13 @@ def _with_stored_id(field: SchemaField, arrow: pa.Field[Any]) -> SchemaField:
     found = field_id(arrow)
     if found is None:
         raise ValueError(f"column {field.name!r} carries no field id")
-    children: tuple[SchemaField, ...] = ()
-    if field.fields:
-        children = tuple(
-            _with_stored_id(child, own) for child, own in zip(field.fields, _children(arrow.type), strict=True)
-        )
+    pairs = zip(field.fields, child_fields(arrow.type), strict=True)
+    children = tuple(_with_stored_id(child, own) for child, own in pairs)
     return SchemaField(id=found, name=field.name, type=field.type, nullable=field.nullable, fields=children)
 
 
-def _children(arrow: pa.DataType) -> list[pa.Field[Any]]:
+def child_fields(arrow: pa.DataType) -> list[pa.Field[Any]]:
+    """Return the fields directly below a type: none, if it is not nested."""
     if pa.types.is_map(arrow):
         return [arrow.key_field, arrow.item_field]
     return [arrow.field(number) for number in range(arrow.num_fields)]

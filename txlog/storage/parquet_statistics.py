@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from txlog.core.records import SchemaField
-from txlog.storage.arrow_schema import find_columns, to_arrow
+from txlog.storage.arrow_schema import child_fields, find_columns, to_arrow
 
 Bounds: TypeAlias = tuple[Any, Any, int]
 STATISTICS_BYTES = 32
@@ -71,19 +72,12 @@ def cut_above(text: str) -> str | None:
 
 def first_leaves(schema: pa.Schema) -> list[int]:
     """Return the number of each column's first leaf: Parquet's metadata counts leaves."""
-    firsts, leaf = [], 0
-    for field in schema:
-        firsts.append(leaf)
-        leaf += leaf_count(field.type)
+    *firsts, _ = accumulate((leaf_count(field.type) for field in schema), initial=0)
     return firsts
 
 
 def leaf_count(arrow: Any) -> int:
-    if pa.types.is_map(arrow):
-        return leaf_count(arrow.key_type) + leaf_count(arrow.item_type)
-    if arrow.num_fields:
-        return sum(leaf_count(arrow.field(number).type) for number in range(arrow.num_fields))
-    return 1
+    return sum(leaf_count(child.type) for child in child_fields(arrow)) or 1
 
 
 def _column_bounds(metadata: Any, groups: Iterable[int], leaf: int, plain: Callable[[Any, bool], Any]) -> Bounds | None:
