@@ -193,21 +193,13 @@ def is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) 
     if number != field_id(target) if named else number not in (None, field_id(target)):
         return False
     own, wanted = found.type, target.type
-    if pa.types.is_struct(wanted):
-        return (
-            pa.types.is_struct(own)
-            and [child.name for child in own] == [child.name for child in wanted]
-            and all(is_same(a, b) for a, b in zip(own, wanted, strict=True))
-        )
-    if pa.types.is_list(wanted):
-        return pa.types.is_list(own) and is_same(own.value_field, wanted.value_field, named=False)
-    if pa.types.is_map(wanted):
-        return (
-            pa.types.is_map(own)
-            and is_same(own.key_field, wanted.key_field, named=False)
-            and is_same(own.item_field, wanted.item_field, named=False)
-        )
-    return bool(own.equals(wanted))
+    if own.id != wanted.id or not pa.types.is_nested(wanted):
+        return bool(own.equals(wanted))
+    is_struct = pa.types.is_struct(wanted)
+    children, targets = child_fields(own), child_fields(wanted)
+    if is_struct and [child.name for child in children] != [child.name for child in targets]:
+        return False
+    return all(is_same(child, other, named=is_struct) for child, other in zip(children, targets, strict=True))
 
 
 def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int | None, ...]:
