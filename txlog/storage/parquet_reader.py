@@ -79,14 +79,13 @@ def read_ranges(
         names += [OFFSET_COLUMN, TIMESTAMP_COLUMN]
     # A file's record has no bounds for a column with NaN. Then those of its row groups may ignore NaN.
     odd = {each.name for each in judged if each.type.startswith("float") and str(each.id) not in file.statistics}
+    judged_names = {schema.field(at).name for at in find_columns(schema, judged) if at is not None}
     first_row = 0
     before = -1
     for group, rows in enumerate(file.row_groups):
         wanted_group = plan.overlaps(first_row, first_row + rows)
         if wanted_group and may_match is not None:
-            opened.check_columns(
-                group, {schema.field(at).name for at in find_columns(schema, judged) if at is not None}
-            )
+            opened.check_columns(group, judged_names)
             wanted_group = may_match(file_statistics(opened.parquet.metadata, schema, judged, odd, group), rows)
         if wanted_group:
             held: list[pa.RecordBatch] = []
