@@ -150,9 +150,7 @@ def rows_from(index: SegmentIndex, offset: int) -> int:
     """Count the rows of the batches that reach beyond `offset`."""
     if index.end_offset <= offset:
         return 0
-    # A batch reaches up to the next one, also in a cleaned run, whose offsets have gaps.
-    ends = [entry.base_offset for entry in index.entries[1:]] + [index.end_offset]
-    return sum(entry.records for entry, end in zip(index.entries, ends, strict=False) if end > offset)
+    return sum(entry.records for at, entry in enumerate(index.entries) if end_of_entry(index, at) > offset)
 
 
 def holds_of(committed: Mapping[str, OffsetValue], now_ms: int, max_hold_ms: int) -> tuple[Hold, ...]:
