@@ -119,13 +119,9 @@ class Copy:
     new files alone.
     """
 
-    partition: int
-    file: DataFile
-    schema_id: int
+    shown: ShownFile
     rows: tuple[RowRun, ...]
     """The rows to copy, in order."""
-    batch: OfBatch | None
-    """As in ShownFile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +291,7 @@ def compare(
         missing = minus(old, _rows_of(parts))
         if path in misread:
             if missing:
-                moved.append(_copy(each, missing))
+                moved.append(Copy(shown=each, rows=missing))
         elif published is not None:
             lost = _rows_of(part for part in copies_of.get(path, ()) if part.path in misread)
             removed = minus(every, minus(old, minus(published.removed, lost)))
@@ -312,7 +308,7 @@ def compare(
             if expired != part.removed:
                 replaced.append(msgspec.structs.replace(part, removed=expired))
         if new:
-            copies.append(_copy(each, new))
+            copies.append(Copy(shown=each, rows=new))
     if begins_again:
         gone = listed.keys() - {file.path for file in replaced}
     return Changes(
@@ -327,19 +323,14 @@ def compare(
 # -- details ----------------------------------------------------------------------------------------------------------
 
 
-def _copy(shown: ShownFile, rows: tuple[RowRun, ...]) -> Copy:
-    return Copy(partition=shown.partition, file=shown.file, schema_id=shown.schema_id, rows=rows, batch=shown.batch)
-
-
 def _rows_of(copies: Iterable[PublishedFile]) -> tuple[RowRun, ...]:
     """Return the rows of their source that are in copies."""
     return joined(sorted((run for part in copies for run in part.source_rows), key=attrgetter("first_row")))
 
 
 def _published(shown: ShownFile, removed: tuple[RowRun, ...]) -> PublishedFile:
-    file = shown.file
     return PublishedFile(
-        **file.file_fields,
+        **shown.file.file_fields,
         partition=shown.partition,
         schema_id=shown.schema_id,
         removed=removed,

@@ -36,16 +36,16 @@ def write_copy(runtime: Runtime, topic: TopicMetadata, copy: Copy, number: int) 
         runtime.store,
         topic.topic,
         names.published_copy_path(number, runtime.ids.new_id()),
-        _read(runtime, topic, copy, copy.rows, columns=None),
+        _read(runtime, topic, copy.shown, copy.rows, columns=None),
         topic.schema,
         compression=runtime.settings.row_config({}, topic).compression_type,
         offset_column=True,
     )
     return PublishedFile(
         **file.file_fields,
-        partition=copy.partition,
+        partition=copy.shown.partition,
         schema_id=topic.schema_id,
-        source=copy.file.path,
+        source=copy.shown.file.path,
         source_rows=copy.rows,
         since=number,
         group=number,
@@ -55,7 +55,7 @@ def write_copy(runtime: Runtime, topic: TopicMetadata, copy: Copy, number: int) 
 def _read(
     runtime: Runtime,
     topic: TopicMetadata,
-    of: ShownFile | Copy,
+    of: ShownFile,
     wanted: Sequence[RowRun],
     columns: Sequence[str] | None,
 ) -> Iterator[pa.RecordBatch]:
