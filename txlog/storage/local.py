@@ -73,12 +73,11 @@ class LocalObjectStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, path: str) -> bytes | None:
-        with self._failing("get", path):
-            try:
-                with self._open_object(path) as fd:
-                    return read_bytes(fd, 0, None)
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                return None
+        try:
+            with self._failing("get", path), self._existing(path) as fd:
+                return read_bytes(fd, 0, None)
+        except MissingObjectError:
+            return None
 
     def get_range(self, path: str, start: int, end: int) -> bytes:
         check_range(start, end)
@@ -355,26 +354,22 @@ class LocalObjectStore:
             folder = parent
 
     @contextlib.contextmanager
-    def _open_object(self, path: str) -> Iterator[int]:
-        fd = os.open(os.path.join(self.root, check_path(path)), _O_READ)
-        try:
-            self._check_inside(fd, path)
-            mode = os.fstat(fd).st_mode
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            if not stat.S_ISREG(mode):
-                raise CorruptLogError(
-                    f"{self.url}: {path!r} is neither a file nor a folder; a program other than txlog put it there"
-                )
-            yield fd
-        finally:
-            os.close(fd)
-
-    @contextlib.contextmanager
     def _existing(self, path: str) -> Iterator[int]:
+        """Yield a descriptor of an object. Raises MissingObjectError."""
         try:
-            with self._open_object(path) as fd:
+            fd = os.open(os.path.join(self.root, check_path(path)), _O_READ)
+            try:
+                self._check_inside(fd, path)
+                mode = os.fstat(fd).st_mode
+                if stat.S_ISDIR(mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+                if not stat.S_ISREG(mode):
+                    raise CorruptLogError(
+                        f"{self.url}: {path!r} is neither a file nor a folder; a program other than txlog put it there"
+                    )
                 yield fd
+            finally:
+                os.close(fd)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise MissingObjectError(f"{self.url}: there is no object {path!r}") from None
 
