@@ -109,10 +109,7 @@ class MemoryObjectStore:
 def shared_memory_store(name: str) -> MemoryObjectStore:
     """Return the store of this process called `name`, made at the first call."""
     with _LOCK:
-        store = _STORES.get(name)
-        if store is None:
-            store = _STORES[name] = MemoryObjectStore(name)
-        return store
+        return _STORES.setdefault(name, MemoryObjectStore(name))
 
 
 _LOCK = lock_for_forks()
