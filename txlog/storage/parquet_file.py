@@ -241,19 +241,16 @@ class OpenedFile:
                 yield pa.record_batch([pa.nulls(min(batch_rows, expected - first))], names=[""])
             return
         decoded = 0
-        for batch in self._batches(group, names, batch_rows):
-            decoded += batch.num_rows
-            yield batch
-        # Page headers have no CRC. After one changed bit, Arrow may return no rows and treat that as the end.
-        if decoded != expected:
-            raise CorruptRecordError(f"{self.path}: row group {group} yields {decoded} rows of {expected}")
-
-    def _batches(self, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self.parquet.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False)
+            for batch in self.parquet.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False):
+                decoded += batch.num_rows
+                yield batch
         except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError) as error:
             self._reader.raise_failure()
             raise CorruptRecordError(f"{self.path}: row group {group} cannot be read: {error}") from error
+        # Page headers have no CRC. After one changed bit, Arrow may return no rows and treat that as the end.
+        if decoded != expected:
+            raise CorruptRecordError(f"{self.path}: row group {group} yields {decoded} rows of {expected}")
 
     def _read_tail(self, expected: DataFile | None) -> bytes:
         size = self._reader.length
