@@ -81,7 +81,7 @@ def test_a_role_creates_and_deletes_only_where_the_page_says(
 ) -> None:
     store = filled(world, 1, 2, segment_batches=2)
     write(world, store)
-    monkeypatch.setattr(opening, "_PROBED", set())  # a new process
+    monkeypatch.setattr(opening, "_PROBED", {})  # a new process
     with world.counting.counting() as cost:
         work(world, world.open())
     found = [

@@ -45,7 +45,7 @@ def url(server: Server) -> str:
 
 @pytest.fixture(autouse=True)
 def _nothing_probed_yet(monkeypatch):
-    monkeypatch.setattr(opening, "_PROBED", set())
+    monkeypatch.setattr(opening, "_PROBED", {})
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------

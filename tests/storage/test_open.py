@@ -21,7 +21,7 @@ from txlog.testing.failing_store import FailingStore, Fault
 
 @pytest.fixture(autouse=True)
 def _nothing_probed_yet(monkeypatch):
-    monkeypatch.setattr(opening, "_PROBED", set())
+    monkeypatch.setattr(opening, "_PROBED", {})
 
 
 def fresh(clock=None):
@@ -199,8 +199,7 @@ def test_a_pause_anywhere_in_the_probe_is_not_the_clock_s_fault(monkeypatch):
     """The time that the probe itself takes is not a difference of the clocks (W2)."""
 
     def probing(clock):
-        monkeypatch.setattr(opening, "_PROBED", set())
-        monkeypatch.setattr(opening, "_PROVEN_OFFSETS", {})
+        monkeypatch.setattr(opening, "_PROBED", {})
         probe(fresh(clock), clock, SeededIds())
 
     lines = lines_of(lambda: probing(ManualClock()), times=3)
@@ -215,7 +214,7 @@ def test_a_pause_anywhere_in_the_probe_is_not_the_clock_s_fault(monkeypatch):
 def test_a_pause_does_not_hide_a_wrong_clock(monkeypatch, ahead_ms):
     """A clock that is 16 minutes behind looks right after a pause of 16 minutes."""
     for line in lines_of(lambda: probe(fresh(), ManualClock(), SeededIds()), times=3):
-        monkeypatch.setattr(opening, "_PROBED", set())
+        monkeypatch.setattr(opening, "_PROBED", {})
         theirs = ManualClock()
         ours = ManualClock(now_ms=theirs.now_ms() + ahead_ms)
 

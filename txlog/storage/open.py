@@ -101,7 +101,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
     place = store.place
     with _PROBED_LOCK:
         is_proven = place in _PROBED
-        if is_proven and not clock_was_set(_PROVEN_OFFSETS.get(place), clock):
+        if is_proven and not clock_was_set(_PROBED[place], clock):
             return
     path = f"{names.PROBE_FOLDER}{ids.new_id()}"
     first = b"txlog probe " + ids.new_id().encode()
@@ -133,8 +133,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
         offset_ms = clock_offset_ms(clock)
         agrees = _compare_again(store, clock, ids, last=attempt == _PROBE_ATTEMPTS - 1)
     with _PROBED_LOCK:
-        _PROBED.add(place)
-        _PROVEN_OFFSETS[place] = offset_ms
+        _PROBED[place] = offset_ms
 
 
 def store_now_ms(store: ObjectStore, clock: Clock, ids: IdGenerator) -> int | None:
@@ -162,9 +161,9 @@ def clock_offset_ms(clock: Clock) -> int:
     return clock.now_ms() - clock.monotonic_ms()
 
 
-def clock_was_set(proven_offset_ms: int | None, clock: Clock) -> bool:
+def clock_was_set(proven_offset_ms: int, clock: Clock) -> bool:
     """Return whether the wall clock was set, or has drifted, since it was compared."""
-    return proven_offset_ms is not None and abs(clock_offset_ms(clock) - proven_offset_ms) > MAX_CLOCK_STEP_MS
+    return abs(clock_offset_ms(clock) - proven_offset_ms) > MAX_CLOCK_STEP_MS
 
 
 def _settled(store: ObjectStore, path: str, data: bytes, clock: Clock, ids: IdGenerator) -> PutOutcome:
@@ -245,6 +244,5 @@ def _boolean(value: object, name: str) -> bool:
 
 
 _PROBED_LOCK = lock_for_forks()
-_PROBED: set[str] = set()
-_PROVEN_OFFSETS: dict[str, int] = {}
+_PROBED: dict[str, int] = {}
 """Place -> `clock_offset_ms` when the clock was compared with the store's."""
