@@ -358,28 +358,28 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str, exact: bool) -> None:
-    known = {at for at in find_columns(schema, fields) if at is not None}
+    positions = find_columns(schema, fields)
+    known = set(positions)
     for at, found in enumerate(schema):
         if at not in known:
             raise SchemaMismatchError(f"{path}: its column {found.name!r} is not a column of the topic")
-    for field, target, position in zip(fields, to_arrow(fields), find_columns(schema, fields), strict=True):
+    for field, target, position in zip(fields, to_arrow(fields), positions, strict=True):
         if position is None:
             if not field.nullable:
                 raise SchemaMismatchError(f"{path}: column {field.name!r} is missing, and it is not nullable")
             continue
+        found = schema.field(position)
         # Rows name the version whose names their file has (PROTOCOL.md, R21).
-        is_named = schema.field(position).name == field.name
-        if (exact and not is_same(schema.field(position), target)) or not is_named:
+        if (exact and not is_same(found, target)) or found.name != field.name:
             raise SchemaMismatchError(
                 f"{path}: column {field.name!r} (id {field.id}): expected {target.type}, found "
-                f"{schema.field(position).name!r} (id {field_id(schema.field(position))}): "
-                f"{schema.field(position).type}"
+                f"{found.name!r} (id {field_id(found)}): {found.type}"
             )
         try:
-            pa.nulls(0, schema.field(position).type).cast(target.type)
+            pa.nulls(0, found.type).cast(target.type)
         except pa.ArrowException:
             raise SchemaMismatchError(
-                f"{path}: column {field.name!r}: expected {target.type}, found {schema.field(position).type}"
+                f"{path}: column {field.name!r}: expected {target.type}, found {found.type}"
             ) from None
 
 
