@@ -15,26 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from txlog.clock import Clock, IdGenerator
+from txlog.core import effects
 from txlog.core.ages import ClockReading
-from txlog.core.effects import (
-    Delete,
-    Effect,
-    Gather,
-    Get,
-    List,
-    Modified,
-    NewId,
-    NewProducerId,
-    Now,
-    Program,
-    PutIfAbsent,
-    PutOutcome,
-    ReadClocks,
-    Size,
-    Sleep,
-    StoreNow,
-    WriteRows,
-)
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
@@ -60,7 +42,7 @@ class Driver:
         self._pool_owner = 0
         self._closed = False
 
-    def run(self, program: Program[T]) -> T:
+    def run(self, program: effects.Program[T]) -> T:
         """Return the program's result; raise what it raises."""
         answer: Any = None
         error: Exception | None = None
@@ -85,42 +67,42 @@ class Driver:
             pool.shutdown(wait=True)
         self._pool = None
 
-    def _perform(self, effect: Effect) -> Any:
+    def _perform(self, effect: effects.Effect) -> Any:
         match effect:
-            case Get(path):
+            case effects.Get(path):
                 return self.store.get(path)
-            case PutIfAbsent(path, data):
+            case effects.PutIfAbsent(path, data):
                 try:
                     return self.store.put_if_absent(path, data)
                 except OutcomeUnknownError:
-                    return PutOutcome.UNKNOWN
-            case List(prefix, start_after):
+                    return effects.PutOutcome.UNKNOWN
+            case effects.List(prefix, start_after):
                 return tuple(self.store.list(prefix, start_after))
-            case Delete(path):
+            case effects.Delete(path):
                 return self.store.delete(path)
-            case Modified(path):
+            case effects.Modified(path):
                 return _of_existing(self.store.modified_ms, path)
-            case Size(path):
+            case effects.Size(path):
                 return _of_existing(self.store.size, path)
-            case Now():
+            case effects.Now():
                 return self.clock.now_ms()
-            case ReadClocks():
+            case effects.ReadClocks():
                 return ClockReading(self.clock.now_ms(), self.clock.monotonic_ms())
-            case StoreNow():
+            case effects.StoreNow():
                 return store_now_ms(self.store, self.clock, self.ids)
-            case NewId():
+            case effects.NewId():
                 return self.ids.new_id()
-            case NewProducerId():
+            case effects.NewProducerId():
                 return self.ids.new_producer_id()
-            case Sleep(ms, full_jitter):
+            case effects.Sleep(ms, full_jitter):
                 drawn_ms = self.ids.jitter(ms)
                 return self.clock.sleep_ms(drawn_ms - ms // 2 if full_jitter else drawn_ms)
-            case WriteRows():
+            case effects.WriteRows():
                 # Imported here, because planning processes run a driver and should not load pyarrow.
                 from txlog.storage.parquet_writer import write_inline_rows
 
                 return write_inline_rows(self.store, effect)
-            case Gather(programs):
+            case effects.Gather(programs):
                 return self._gather(programs)
         raise TypeError(f"a program yielded {effect!r}, which is not an effect")
 
