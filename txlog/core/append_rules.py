@@ -202,13 +202,11 @@ def next_marker(state: PartitionState, draft: MarkerDraft, *, now_ms: int, write
     """
     offset = state.next_offset
     rows = draft.commit and draft.schema_id >= state.deleted_version
-    entry = state.producers.get(draft.producer_id)
-    first = entry.txn_first_offset if entry is not None and not draft.commit else NO_OFFSET
-    lso = (
-        NO_OFFSET
-        if draft.commit
-        else lso_of(state.open_producers, offset + 1, state.log_start_offset, but=draft.producer_id)
-    )
+    first = lso = NO_OFFSET
+    if not draft.commit:
+        entry = state.producers.get(draft.producer_id)
+        first = entry.txn_first_offset if entry is not None else NO_OFFSET
+        lso = lso_of(state.open_producers, offset + 1, state.log_start_offset, but=draft.producer_id)
     return CommitRecord(
         base_offset=offset,
         records=draft.records if rows else 0,
