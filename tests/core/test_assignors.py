@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from txlog.config.table import ASSIGNOR_NAMES
 from txlog.core.assignors import (
     ASSIGNORS,
     Assignment,
-    Subscriber,
     assign_range,
     assign_round_robin,
     assign_sticky,
 )
+from txlog.core.members import numbers_of
 from txlog.core.names import TopicPartition
+from txlog.core.records import GroupMember
 
 
-def member(name: str, *topics: str, instance: str = "", owned: str = "") -> Subscriber:
-    held = frozenset(TopicPartition(each[:-1], int(each[-1])) for each in owned.split())
-    return Subscriber(member_id=name, instance_id=instance, topics=topics, owned=held)
+def member(name: str, *topics: str, instance: str = "", owned: str = "") -> GroupMember:
+    held = (TopicPartition(each[:-1], int(each[-1])) for each in owned.split())
+    return GroupMember(
+        member_id=name,
+        instance_id=instance,
+        topics=topics,
+        assignors=(),
+        session_timeout_ms=0,
+        generation=0,
+        assigned=numbers_of(held),
+    )
 
 
 def shown(found: Assignment) -> dict[str, str]:
@@ -109,7 +118,7 @@ def test_sticky_with_different_subscriptions() -> None:
     assert found == {"a": "q0 r0", "b": "p0 r1", "c": "p1 t0", "d": "s0 t1"}
 
 
-def assert_even(found: Assignment, members: Iterable[Subscriber]) -> None:
+def assert_even(found: Assignment, members: Iterable[GroupMember]) -> None:
     """Assert what Kafka's verifyValidityAndBalance does: no partition can move to a share that is smaller by two or
     more."""
     topics = {each.member_id: each.topics for each in members}
@@ -130,9 +139,9 @@ def assert_sticky(before: Assignment, after: Assignment) -> None:
     assert not {(topic, to, source) for topic, source, to in pairs} & pairs
 
 
-def again(members: Iterable[Subscriber], given: Assignment) -> list[Subscriber]:
+def again(members: Iterable[GroupMember], given: Assignment) -> list[GroupMember]:
     """Return the members as they are at the next rebalance."""
-    return [replace(each, owned=frozenset(given.get(each.member_id, ()))) for each in members]
+    return [replace(each, assigned=numbers_of(given.get(each.member_id, ()))) for each in members]
 
 
 # The cases of Kafka's AbstractStickyAssignorTest with different subscriptions that check only evenness and stickiness.
@@ -167,7 +176,7 @@ def test_sticky_moves_what_makes_shares_more_even() -> None:
     ]
     found = assign_sticky(members, dict.fromkeys("pqrstu", 1))
     assert_even(found, members)
-    assert_sticky({each.member_id: tuple(each.owned) for each in members}, found)
+    assert_sticky({each.member_id: tuple(each.assigned_partitions) for each in members}, found)
 
 
 def test_sticky_with_random_subscriptions_and_members_that_leave() -> None:
@@ -198,10 +207,7 @@ def test_every_partition_has_one_reader(
 ) -> None:
     assign = ASSIGNORS[name]
     first = assign([member(each, *topics) for each, topics in before.items()], counts)
-    members = [
-        Subscriber(member_id=each, topics=tuple(topics), owned=frozenset(first.get(each, ())))
-        for each, topics in after.items()
-    ]
+    members = again([member(each, *topics) for each, topics in after.items()], first)
     found = assign(members, counts)
     assert found.keys() == after.keys()
     given_out = [tp for tps in found.values() for tp in tps]

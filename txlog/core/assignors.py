@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from txlog.core.names import TopicPartition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
-    """What an assignor knows of a member."""
-
-    member_id: str
-    instance_id: str = ""
-    """`group.instance.id`; empty for a dynamic member."""
-    topics: tuple[str, ...]
-    owned: frozenset[TopicPartition] = frozenset()
-    """What the generation before gave to it. Only the cooperative sticky assignor looks at it."""
-
-    @property
-    def order(self) -> tuple[bool, str]:
-        """Return the sort key: static members by instance id come first, then dynamic members by member id."""
-        return (not self.instance_id, self.instance_id or self.member_id)
-
+from txlog.core.records import GroupMember
 
 Assignment: TypeAlias = dict[str, tuple[TopicPartition, ...]]
 """Partitions by member id; every member has an item."""
 
 
-def assign_range(members: Iterable[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+def assign_range(members: Iterable[GroupMember], partitions: Mapping[str, int]) -> Assignment:
     """Return Kafka's RangeAssignor: of each topic, neighbouring partitions; the first members get one more."""
-    ordered = sorted(members, key=lambda member: member.order)
+    ordered = sorted(members, key=_order)
     given: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
     for topic in sorted(partitions):
         readers = [member for member in ordered if topic in member.topics]
@@ -47,9 +29,9 @@ def assign_range(members: Iterable[Subscriber], partitions: Mapping[str, int]) -
     return {member_id: tuple(tps) for member_id, tps in given.items()}
 
 
-def assign_round_robin(members: Iterable[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+def assign_round_robin(members: Iterable[GroupMember], partitions: Mapping[str, int]) -> Assignment:
     """Return Kafka's RoundRobinAssignor: partitions in order, each to the next member that subscribes to its topic."""
-    ordered = sorted(members, key=lambda member: member.order)
+    ordered = sorted(members, key=_order)
     given: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
     turn = 0
     for topic in sorted(partitions):
@@ -63,11 +45,12 @@ def assign_round_robin(members: Iterable[Subscriber], partitions: Mapping[str, i
     return {member_id: tuple(tps) for member_id, tps in given.items()}
 
 
-def assign_sticky(members: Iterable[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+def assign_sticky(members: Iterable[GroupMember], partitions: Mapping[str, int]) -> Assignment:
     """Return Kafka's CooperativeStickyAssignor: shares that differ by one at most, and few partitions that move.
 
-    Kafka's result depends on the order of a hash table where several members may keep one partition more. Here the
-    members have their order by id. If the subscriptions differ, the shares are as even as the subscriptions allow.
+    What the generation before gave to a member is its `assigned`. Kafka's result depends on the order of a hash table
+    where several members may keep one partition more. Here the members have their order by id. If the subscriptions
+    differ, the shares are as even as the subscriptions allow.
     """
     readers = sorted(members, key=lambda member: member.member_id)
     known = {topic: count for topic, count in partitions.items() if any(topic in each.topics for each in readers)}
@@ -76,14 +59,19 @@ def assign_sticky(members: Iterable[Subscriber], partitions: Mapping[str, int]) 
     return _assign_unlike(readers, known)
 
 
-def _assign_alike(members: list[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+def _order(member: GroupMember) -> tuple[bool, str]:
+    """Return the sort key: static members by instance id come first, then dynamic members by member id."""
+    return (not member.instance_id, member.instance_id or member.member_id)
+
+
+def _assign_alike(members: list[GroupMember], partitions: Mapping[str, int]) -> Assignment:
     """Assign to members with the same subscription: each gets the quota, and the first ones get one more."""
     every = [TopicPartition(topic, number) for topic in sorted(partitions) for number in range(partitions[topic])]
     quota, more = divmod(len(every), len(members))
     given: dict[str, list[TopicPartition]] = {}
     low, full = [], []
     for member in members:
-        held = sorted(member.owned.intersection(every), key=lambda tp: (tp.partition, tp.topic))
+        held = sorted(member.assigned_partitions.intersection(every), key=lambda tp: (tp.partition, tp.topic))
         limit = quota + (len(held) > quota and more > 0)
         more -= limit > quota
         given[member.member_id] = held[:limit]
@@ -110,7 +98,7 @@ def _assign_alike(members: list[Subscriber], partitions: Mapping[str, int]) -> A
     return {member_id: tuple(tps) for member_id, tps in given.items()}
 
 
-def _assign_unlike(members: list[Subscriber], partitions: Mapping[str, int]) -> Assignment:
+def _assign_unlike(members: list[GroupMember], partitions: Mapping[str, int]) -> Assignment:
     """Assign to members with different subscriptions. Move a partition only if that makes two shares more even."""
     readers = {topic: [each.member_id for each in members if topic in each.topics] for topic in partitions}
     every = sorted(
@@ -118,7 +106,8 @@ def _assign_unlike(members: list[Subscriber], partitions: Mapping[str, int]) -> 
         key=lambda tp: (len(readers[tp.topic]), tp),
     )
     given: dict[str, set[TopicPartition]] = {
-        each.member_id: {tp for tp in every if tp in each.owned and tp.topic in each.topics} for each in members
+        each.member_id: {tp for tp in each.assigned_partitions.intersection(every) if tp.topic in each.topics}
+        for each in members
     }
     owner = {tp: member_id for member_id, tps in given.items() for tp in tps}
 
@@ -141,7 +130,7 @@ def _assign_unlike(members: list[Subscriber], partitions: Mapping[str, int]) -> 
     return {member_id: tuple(sorted(tps)) for member_id, tps in given.items()}
 
 
-ASSIGNORS: Mapping[str, Callable[[Iterable[Subscriber], Mapping[str, int]], Assignment]] = {
+ASSIGNORS: Mapping[str, Callable[[Iterable[GroupMember], Mapping[str, int]], Assignment]] = {
     "range": assign_range,
     "roundrobin": assign_round_robin,
     "cooperative-sticky": assign_sticky,

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
-from txlog.core.assignors import ASSIGNORS, Subscriber
+from txlog.core.assignors import ASSIGNORS
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupMember, GroupRow, GroupValue, HeartbeatEntry, Numbers
 from txlog.core.state import PartitionState
@@ -284,18 +284,7 @@ def _regenerate(
     }
     assignor = choose_assignor(members)
     assert assignor is not None, "a member without a common assignor does not join"
-    given = ASSIGNORS[assignor](
-        [
-            Subscriber(
-                member_id=each.member_id,
-                instance_id=each.instance_id,
-                topics=each.topics,
-                owned=partitions_of(each.assigned),
-            )
-            for each in members
-        ],
-        counts,
-    )
+    given = ASSIGNORS[assignor](members, counts)
     return GroupValue(
         generation=value.generation + 1,
         member_id="",

@@ -113,6 +113,10 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     owned: Numbers = {}
     """What it may read. No two members own one partition."""
 
+    @property
+    def assigned_partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(TopicPartition(topic, each) for topic, numbers in self.assigned.items() for each in numbers)
+
 
 class GroupValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Membership of a consumer group.
