@@ -97,20 +97,14 @@ class LocalObjectStore:
 
     def list(self, prefix: str, start_after: str = "") -> Names:
         check_folder(prefix)
-        found = []
         with self._failing("list", prefix):
             try:
                 with self._folder(prefix[:-1]) as folder, os.scandir(folder) as entries:
-                    for entry in entries:
-                        if entry.name.startswith(TEMPORARY_PREFIX):
-                            continue
-                        name = entry.name + "/" if entry.is_dir() else entry.name
-                        if name > start_after:
-                            found.append(name)
+                    shown = (entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX))
+                    names = [entry.name + "/" if entry.is_dir() else entry.name for entry in shown]
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        found.sort()
-        return found
+        return sorted(name for name in names if name > start_after)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
