@@ -204,9 +204,7 @@ class _Work:
         with self._lock:
             self._condition.wait_for(lambda: not self._running)
         errors = [error for error in self._errors if error is not None]
-        for error in errors:
-            if not isinstance(error, Exception):
-                raise error
+        errors.sort(key=lambda error: isinstance(error, Exception))
         if errors:
             raise errors[0]
         return tuple(self._answers)
