@@ -80,11 +80,9 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
     """
     backend = BY_SCHEME.get(scheme)
     if backend is None or "::" in url:
-        reason = (
-            "a chain of file systems hides which one writes"
-            if "::" in url
-            else _REASONS.get(scheme, "txlog does not know a driver for it")
-        )
+        reason = _REASONS.get(scheme, "txlog does not know a driver for it")
+        if "::" in url:
+            reason = "a chain of file systems hides which one writes"
         raise UnsupportedStoreError(
             f"{scheme}: this kind of store is not supported, because a log needs objects that are "
             f"created atomically: {reason}. "

@@ -80,11 +80,7 @@ class Azure(Backend):
     def verdict(cls, error: BaseException) -> Verdict:
         # adlfs raises FileExistsError for every 409. The answer from which it made the error has the code.
         code = getattr(error.__context__, "error_code", None)
-        if (
-            isinstance(error, FileExistsError)
-            and code is not None
-            and getattr(code, "value", code) != "BlobAlreadyExists"
-        ):
+        if isinstance(error, FileExistsError) and getattr(code, "value", code) not in (None, "BlobAlreadyExists"):
             return Verdict.TRANSIENT
         return super().verdict(error)
 
