@@ -189,11 +189,9 @@ def _check_generation(
         return check_member(state, group, member_id, condition.generation, partitions, now_ms, alive=alive)
     if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
         return None
-    found = (
-        f"generation {value.generation} of member {value.member_id!r} now: another consumer joined"
-        if value is not None and value.member_id
-        else "no member now: this one left, or was removed"
-    )
+    found = "no member now: this one left, or was removed"
+    if value is not None and value.member_id:
+        found = f"generation {value.generation} of member {value.member_id!r} now: another consumer joined"
     return CommitFailedError(
         f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, "
         f"because the group has {found}. "

@@ -207,17 +207,14 @@ class _Fold:
         if record.base_offset != self.next_offset:
             raise CorruptRecordError(f"{path}: expected a batch at offset {self.next_offset}; the chain has a hole")
         if record.previous != self.last_digest:
-            folder = self.base.topic_partition.folder
             if not record.base_offset:
                 raise CorruptRecordError(
                     f"{path}: as the first record of {self.base.topic_partition} it names {self.last_digest[:12]}… as "
                     f"the one before it, and it says {record.previous[:12] or 'nothing'}…; it is another partition's"
                 )
-            before = (
-                f"what ends at offset {record.base_offset}"
-                if self.last_base is None
-                else folder + names.batch_name(self.last_base)
-            )
+            before = f"what ends at offset {record.base_offset}"
+            if self.last_base is not None:
+                before = self.base.topic_partition.folder + names.batch_name(self.last_base)
             raise CorruptRecordError(
                 f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it "
                 f"({before}) has {self.last_digest[:12]}…; one of the two was replaced"
