@@ -32,7 +32,7 @@ from txlog.metrics.table import METRICS, SECONDS
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.metered import MeteredStore, metered, topic_of
-from txlog.storage.object_store import HoldsUnsyncedFiles, ObjectStore
+from txlog.storage.object_store import ObjectStore, make_durable
 from txlog.testing.failing_store import FailingStore, Fault
 from txlog.testing.store_contract import StoreContract
 
@@ -65,11 +65,12 @@ class TestMeteredStore(StoreContract):
 
 def test_a_folder_stays_a_folder(registry: Registry, tmp_path: Path) -> None:
     store = metered(LocalObjectStore(str(tmp_path)))
-    assert isinstance(store, HoldsUnsyncedFiles)
-    assert not isinstance(metered(MemoryObjectStore()), HoldsUnsyncedFiles)
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "x").write_bytes(b"1")
-    store.make_durable("t/x")
+    make_durable(store, "t/x")
+    with pytest.raises(MissingObjectError):
+        make_durable(store, "t/y")
+    make_durable(metered(MemoryObjectStore()), "t/y")  # no file that could be lost
     assert metered(store) is store
     assert (store.url, store.place) == (cast(MeteredStore, store).inner.url, cast(MeteredStore, store).inner.place)
 

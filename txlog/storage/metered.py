@@ -14,7 +14,7 @@ from txlog.core.effects import PutOutcome
 from txlog.core.names import INTERNAL_TOPICS, is_reserved, is_topic_name
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.metrics import Registry
-from txlog.storage.object_store import HoldsUnsyncedFiles, Names, ObjectStore
+from txlog.storage.object_store import Names, ObjectStore, make_durable
 
 T = TypeVar("T")
 
@@ -29,8 +29,6 @@ def metered(store: ObjectStore) -> ObjectStore:
     registry = metrics.from_environment()
     if registry is None or isinstance(store, MeteredStore):
         return store
-    if isinstance(store, HoldsUnsyncedFiles):
-        return _MeteredFiles(store, registry)
     return MeteredStore(store, registry)
 
 
@@ -84,6 +82,9 @@ class MeteredStore:
     def modified_ms(self, path: str) -> int | None:
         return self._measured("modified_ms", path, lambda: self.inner.modified_ms(path))
 
+    def make_durable(self, path: str) -> None:
+        make_durable(self.inner, path)
+
     def _measured(self, verb: str, path: str, call: Callable[[], T], outcome_of: Callable[[T], str] | None = None) -> T:
         began = time.perf_counter()
         outcome = "error"
@@ -100,14 +101,6 @@ class MeteredStore:
         finally:
             self._registry.observe("txlog_storage_request_duration_seconds", time.perf_counter() - began, verb)
             self._registry.add("txlog_storage_requests_total", 1, verb, outcome, topic_of(path))
-
-
-class _MeteredFiles(MeteredStore):
-    """The same for a file system."""
-
-    def make_durable(self, path: str) -> None:
-        assert isinstance(self.inner, HoldsUnsyncedFiles)
-        self.inner.make_durable(path)
 
 
 def topic_of(path: str) -> str:
