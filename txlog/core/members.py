@@ -215,7 +215,6 @@ def check_member(
     row = state.groups.get(group)
     value = _value(row)
     member = find_member(value, member_id)
-    why = ""
     if row is None or member is None:
         why = (
             "the group does not have this member: it left, or its session was over, or another process "
@@ -227,11 +226,10 @@ def check_member(
         why = f"it has shown no sign of life for its session.timeout.ms of {member.session_timeout_ms}"
     else:
         lacking = sorted({tp for tp in partitions if tp.topic in value.partitions} - partitions_of(member.owned))
-        if lacking:
-            other = lacking[0] in owned_by_others(value, member_id)
-            why = f"another member reads {lacking[0]}" if other else f"it gave up {lacking[0]}, or never had it"
-    if not why:
-        return None
+        if not lacking:
+            return None
+        other = lacking[0] in owned_by_others(value, member_id)
+        why = f"another member reads {lacking[0]}" if other else f"it gave up {lacking[0]}, or never had it"
     return CommitFailedError(
         f"group {group!r}: member {member_id!r} of generation {generation} may not commit: {why}. "
         "hint: abort the transaction if one is open; the next poll() joins the group again and goes on "

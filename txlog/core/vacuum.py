@@ -232,8 +232,7 @@ def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
         for each in clean.superseded:
             if each.name not in wanted or each.name in found:
                 continue
-            own = each.since >= clean.created_at
-            if not own:
+            if each.since < clean.created_at:
                 found[each.name] = wanted[each.name]
             else:
                 found[each.name] = NOT_KNOWN_YET if modified_ms is None else max(wanted[each.name], modified_ms)
