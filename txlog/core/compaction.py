@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -238,7 +238,7 @@ class OffsetMap:
             raise ValueError(f"max_keys = {max_keys}: a map must hold a key at least")
         self._max_keys = max_keys
         # Each table is in the order of digests. No key is in both.
-        self._tables = [_Table.empty(), _Table.empty()]
+        self._tables = [_Table(), _Table()]
 
     def __len__(self) -> int:
         return sum(len(table.digests) for table in self._tables)
@@ -285,7 +285,7 @@ class OffsetMap:
         old, young = self._tables
         young = young.joined(new)
         if len(young.digests) > max(_YOUNG_KEYS, len(old.digests) // 8):
-            old, young = old.joined(young), _Table.empty()
+            old, young = old.joined(young), _Table()
         self._tables = [old, young]
 
 
@@ -368,12 +368,8 @@ class Selection:
 
 @dataclass(slots=True)
 class _Table:
-    digests: Digests
-    offsets: Offsets
-
-    @staticmethod
-    def empty() -> _Table:
-        return _Table(np.zeros(0, dtype=f"S{_DIGEST_BYTES}"), np.zeros(0, dtype=np.int64))
+    digests: Digests = field(default_factory=lambda: np.zeros(0, dtype=f"S{_DIGEST_BYTES}"))
+    offsets: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def find(self, digests: Digests) -> tuple[NDArray[np.intp], Flags]:
         """Return the position of each digest if it is present, and whether it is present."""
