@@ -112,7 +112,8 @@ def _blind_to_open(producers: Any, next_offset: int, log_start_offset: int, but:
 
 
 def _search_one_index(txns: Any, **kwargs: Any) -> Any:
-    return replace(collect_aborted_txns(txns, **kwargs), is_complete=True)
+    aborted, _ = collect_aborted_txns(txns, **kwargs)
+    return aborted, True
 
 
 def _search_until_this_marker(txns: Any, *, fetch_offset: int, upper_bound_offset: int) -> Any:
@@ -122,10 +123,8 @@ def _search_until_this_marker(txns: Any, *, fetch_offset: int, upper_bound_offse
         if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
             found.append(txn)
         if txn.last_offset >= upper_bound_offset:
-            return replace(
-                collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found), is_complete=True
-            )
-    return replace(collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found))
+            return tuple(found), True
+    return tuple(found), False
 
 
 def _index_of_those_that_began_here(tp: Any, records: Any, last_digest: str, file: Any) -> Any:

@@ -39,11 +39,11 @@ FOUR = (txn(0, 0, 10, 11), txn(1, 5, 15, 13), txn(2, 18, 35, 25), txn(3, 32, 50,
 )
 def test_collect(fetch: int, upper: int, found: tuple[AbortedTxn, ...], complete: bool) -> None:
     result = collect_aborted_txns(FOUR, fetch_offset=fetch, upper_bound_offset=upper)
-    assert (result.aborted, result.is_complete) == (found, complete)
+    assert result == (found, complete)
 
 
 def test_nothing_in_nothing() -> None:
-    assert collect_aborted_txns((), fetch_offset=0, upper_bound_offset=9).aborted == ()
+    assert collect_aborted_txns((), fetch_offset=0, upper_bound_offset=9) == ((), False)
 
 
 @st.composite
@@ -82,10 +82,10 @@ def test_the_early_stop_loses_nothing(
     start = data.draw(st.integers(0, end))
     stop = data.draw(st.integers(start, end))
     cut = data.draw(st.integers(0, len(index)))  # two segments
-    result = collect_aborted_txns(index[:cut], fetch_offset=start, upper_bound_offset=stop)
-    found = list(result.aborted)
-    if not result.is_complete:
-        found += collect_aborted_txns(index[cut:], fetch_offset=start, upper_bound_offset=stop).aborted
+    aborted, is_complete = collect_aborted_txns(index[:cut], fetch_offset=start, upper_bound_offset=stop)
+    found = list(aborted)
+    if not is_complete:
+        found += collect_aborted_txns(index[cut:], fetch_offset=start, upper_bound_offset=stop)[0]
     for producer in range(4):
         for offset in range(start, stop):
             covered = any(t.producer_id == producer and t.first_offset <= offset <= t.last_offset for t in found)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
@@ -341,14 +340,6 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
 # -- transaction indexes ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnIndexSearchResult:
-    """Aborted transactions that overlap the range. If `is_complete`, later entries cannot overlap it."""
-
-    aborted: tuple[AbortedTxn, ...]
-    is_complete: bool
-
-
 def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
     """Return the index entry of a commit record: only an ABORT of a transaction with rows in this partition has one."""
     if record.kind != "abort" or record.first_offset == NO_OFFSET:
@@ -363,10 +354,11 @@ def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
 
 def collect_aborted_txns(
     txns: Iterable[AbortedTxn], *, fetch_offset: int, upper_bound_offset: int
-) -> TxnIndexSearchResult:
-    """Return the aborted transactions that overlap a range (R10), as Kafka's TransactionIndex does.
+) -> tuple[tuple[AbortedTxn, ...], bool]:
+    """Return the aborted transactions that overlap a range, and whether the search is complete (R10).
 
-    The range is `[fetch_offset, upper_bound_offset)`.
+    The range is `[fetch_offset, upper_bound_offset)`. After a complete search no later entry can overlap it. Kafka's
+    TransactionIndex searches in the same way.
     """
     found = []
     for txn in txns:
@@ -375,8 +367,8 @@ def collect_aborted_txns(
         # Every transaction that was open at that time had begun at or above the stable offset, so no later entry can
         # overlap. This holds because the stored offset is the one just after this marker.
         if txn.last_stable_offset >= upper_bound_offset:
-            return TxnIndexSearchResult(aborted=tuple(found), is_complete=True)
-    return TxnIndexSearchResult(aborted=tuple(found), is_complete=False)
+            return tuple(found), True
+    return tuple(found), False
 
 
 def check_txn_index(

@@ -277,12 +277,13 @@ def aborted_of_range(
     for name in view.walk[first:]:
         known = yield from read_indexes(view, [name], known)
         read = known[name]
-        result = collect_aborted_txns(read.aborted, fetch_offset=start, upper_bound_offset=end)
-        found.extend(result.aborted)
-        if result.is_complete or read.index.last_stable_offset >= end:
+        aborted, is_complete = collect_aborted_txns(read.aborted, fetch_offset=start, upper_bound_offset=end)
+        found.extend(aborted)
+        if is_complete or read.index.last_stable_offset >= end:
             return known, tuple(found)
     tail = [txn for stored in view.tail if (txn := aborted_txn_of(stored.record)) is not None]
-    found.extend(collect_aborted_txns(tail, fetch_offset=start, upper_bound_offset=end).aborted)
+    aborted, _ = collect_aborted_txns(tail, fetch_offset=start, upper_bound_offset=end)
+    found.extend(aborted)
     return known, tuple(found)
 
 
