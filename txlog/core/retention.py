@@ -134,10 +134,8 @@ def cut_of_run(
         entry_end = end_of_entry(index, at)
         if entry_end <= log_start_offset or not entry.records:
             continue
-        if (
-            not is_expired(entry.timestamp, now_ms, retention_ms)
-            and size * (rows + entry.records) > excess_bytes * whole
-        ):
+        exceeds = size * (rows + entry.records) > excess_bytes * whole
+        if exceeds and not is_expired(entry.timestamp, now_ms, retention_ms):
             break
         end, rows, newest_ms = entry_end, rows + entry.records, entry.timestamp
     if not end:

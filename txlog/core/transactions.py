@@ -215,11 +215,8 @@ def judge_end(
     current = as_its_owner_knows(current, txn, now_ms)
     if current.state in PREPARED:
         return RollForward(current)
-    if (
-        current.producer_epoch == txn.producer_epoch + 1
-        and current.last_epoch == txn.producer_epoch
-        and current.state != "EMPTY"
-    ):
+    has_ended = (current.producer_epoch, current.last_epoch) == (txn.producer_epoch + 1, txn.producer_epoch)
+    if has_ended and current.state != "EMPTY":
         return _answer_retry(current, txn, outcome, version)
     if current.producer_epoch != txn.producer_epoch:
         return Refused(fenced_error(current, txn, f"it could {outcome}"))
