@@ -158,16 +158,14 @@ def _trim(
 ) -> pa.RecordBatch:
     """Return the wanted rows of a decoded batch, as the topic's columns with `_offset` and `_timestamp`."""
     rows, offsets, timestamps = plan.rows(first_row, first_row + batch.num_rows)
-    stamps = timestamps * 1000
+    local, stamps = rows - first_row, timestamps * 1000
     if plan.by_column:
-        local = rows - first_row
         mine = offsets == BY_COLUMN
         offsets = np.where(mine, _integers(batch, OFFSET_COLUMN, path)[local], offsets)
         stamps = np.where(mine, _integers(batch, TIMESTAMP_COLUMN, path)[local], stamps)
         kept = ~mine | ((offsets >= plan.start) & (offsets < plan.end))
-        rows, offsets, stamps = rows[kept], offsets[kept], stamps[kept]
+        local, offsets, stamps = local[kept], offsets[kept], stamps[kept]
     elif told:
-        local = rows - first_row
         for name, expected in ((OFFSET_COLUMN, offsets), (TIMESTAMP_COLUMN, stamps)):
             own = _integers(batch, name, path)[local]
             if not np.array_equal(own, expected):
@@ -177,12 +175,12 @@ def _trim(
                     "one of the two was replaced. "
                     "hint: look at them with `txlog fsck`"
                 )
-    selected = _take(batch, rows - first_row)
+    selected = _take(batch, local)
     arrow_fields = list(to_arrow(fields)) if fields else []
     columns = [
         stored_column(
             None if at is None else selected.column(selected.schema.get_field_index(schema.field(at).name)),
-            len(rows), field, arrow_field, path,
+            len(local), field, arrow_field, path,
         )
         for field, arrow_field, at in zip(fields, arrow_fields, positions, strict=True)
     ]  # fmt: skip
