@@ -267,7 +267,7 @@ class OpenedFile:
             )
         if not first and expected is not None and expected.digest is not None:
             _check_digest(self.path, hashlib.sha256(tail).hexdigest(), expected.digest)
-        self._reader.keep(first, tail)
+        self._reader.tail = (first, tail)
         return tail
 
     def _footer(self, tail: bytes) -> bytes:
@@ -280,7 +280,7 @@ class OpenedFile:
         footer = self._reader.get(size - length, size)
         if len(footer) != length:
             raise CorruptRecordError(f"{self.path}: {len(footer)} of {length} bytes of the footer could be read")
-        self._reader.keep(size - length, footer)
+        self._reader.tail = (size - length, footer)
         return footer
 
 
@@ -294,21 +294,19 @@ class _RangeReader:
         self._store = store
         self._path = path
         self._position = 0
-        self._tail: tuple[int, bytes] = (length, b"")
+        self.tail: tuple[int, bytes] = (length, b"")
+        """The end of the file as it was fetched last: where it begins, and its bytes."""
         self._spans: list[tuple[int, bytes]] = []
         self._failure: TxlogError | None = None
 
     def get(self, start: int, end: int) -> bytes:
         return self._store.get_range(self._path, start, end)
 
-    def keep(self, start: int, data: bytes) -> None:
-        self._tail = (start, data)
-
     def fetch(self, spans: list[tuple[int, int]], on_span: Callable[[int, bytes], None] | None = None) -> None:
         """Fetch these spans, neighbours together, and pass each to `on_span`. Earlier spans are released."""
         self._spans = []
         for first, last in _joined(spans):
-            if first < self._tail[0] and 0 <= first < last <= self.length:
+            if first < self.tail[0] and 0 <= first < last <= self.length:
                 data = self.get(first, last)
                 self._spans.append((first, data))
                 if on_span is not None:
@@ -336,7 +334,7 @@ class _RangeReader:
         self.closed = True
 
     def _bytes(self, start: int, end: int) -> bytes:
-        for first, data in (self._tail, *self._spans):
+        for first, data in (self.tail, *self._spans):
             if first <= start and end <= first + len(data):
                 return data[start - first : end - first]
         try:
