@@ -124,10 +124,8 @@ class Driver:
             work.stop()
 
     def _helpers(self) -> ThreadPoolExecutor | None:
-        if self._threads < 1:
-            return None
         with self._lock:
-            if self._closed:
+            if self._closed or self._threads < 1:
                 return None
             # A forked child has the pool object but not its threads.
             if self._pool is None or self._pool_owner != os.getpid():
