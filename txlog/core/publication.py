@@ -269,12 +269,8 @@ def compare(
     # were in a copy would stay removed from their file.
     begins_again = before is not None and not before.newest.formats
     held = {} if begins_again else listed
-    shown = {
-        each.file.path: (each, intervals)
-        for number, partition in enumerate(partitions)
-        for intervals in (_Intervals(before, partition, number),)
-        for each in partition.files
-    }
+    intervals = [_Intervals(before, partition, number) for number, partition in enumerate(partitions)]
+    shown = {each.file.path: each for partition in partitions for each in partition.files}
     copies_of: dict[str, list[PublishedFile]] = {}
     for file in held.values():
         copies_of.setdefault(file.source, []).append(file)
@@ -283,8 +279,8 @@ def compare(
     added: list[PublishedFile] = []
     copies: list[Copy] = []
     moved: list[Copy] = []
-    for path, (each, intervals) in shown.items():
-        old, new = _split(intervals, each, offsets.get(path, ()))
+    for path, each in shown.items():
+        old, new = _split(intervals[each.partition], each, offsets.get(path, ()))
         published = held.get(path)
         parts = [part for part in copies_of.get(path, ()) if part.path not in misread]
         every = (RowRun(0, each.file.rows),)
