@@ -217,10 +217,9 @@ def _from_rows(
             raise _unknown_column(unknown, [field.name for field in fields], f"{where}: row {number}", former)
         for field, values in zip(fields, columns, strict=True):
             values.append(checked_value(row.get(field.name), field, field.name, number, where))
-    arrays = []
-    for field, arrow_field, values in zip(fields, to_arrow(fields), columns, strict=True):
-        arrays.append(array_of(values, field, arrow_field, where))
-    return pa.Table.from_arrays(arrays, schema=to_arrow(fields))
+    schema = to_arrow(fields)
+    arrays = [array_of(*each, where) for each in zip(columns, fields, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def array_of(
