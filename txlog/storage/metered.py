@@ -37,15 +37,8 @@ class MeteredStore:
 
     def __init__(self, inner: ObjectStore, registry: Registry) -> None:
         self.inner = inner
+        self.url, self.place = inner.url, inner.place
         self._registry = registry
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def place(self) -> str:
-        return self.inner.place
 
     def get(self, path: str) -> bytes | None:
         data = self._measured("get", path, lambda: self.inner.get(path), lambda got: "missing" if got is None else "ok")
