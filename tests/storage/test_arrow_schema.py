@@ -44,7 +44,7 @@ def test_ids_are_given_depth_first():
             [("a", pa.int64()), ("m", pa.map_(pa.string(), pa.list_(pa.int32()))), ("s", pa.struct([("x", pa.int8())]))]
         )
     )
-    assert [(field.id, field.name, field.type) for field in core_schema._all_fields(fields)] == [
+    assert [(field.id, field.name, field.type) for field in core_schema.all_fields(fields)] == [
         (1, "a", "int64"),
         (2, "m", "map"),
         (3, "key", "string"),

@@ -16,6 +16,7 @@ import msgspec
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
     CHILD_NAMES,
+    all_fields,
     assign_ids,
     check_fields,
     check_new_names,
@@ -184,7 +185,7 @@ def contradictions(before: TopicMetadata, version: TopicMetadata) -> Iterator[tu
 def impossible(version: TopicMetadata) -> Iterator[tuple[str, str]]:
     """Yield what in one version contradicts itself, as pairs (expected, found) (PROTOCOL.md, R21)."""
     if version.last_field_id is msgspec.UNSET:
-        for field in _all_fields(version.schema):
+        for field in all_fields(version.schema):
             if field.default is not msgspec.UNSET:
                 yield "no default without last_field_id", f"{field.name!r} (id {field.id}): default {field.default!r}"
                 return
@@ -282,7 +283,7 @@ def _add(fields: tuple[SchemaField, ...], added: SchemaField, parent: Path, wher
         raise SchemaMismatchError(
             f"{where}: new column {added.name!r} must be nullable: rows written before it have no value"
         )
-    if any(field.default is not msgspec.UNSET for field in _all_fields(added.fields)):
+    if any(field.default is not msgspec.UNSET for field in all_fields(added.fields)):
         raise SchemaMismatchError(f"{where}: new column {added.name!r}: only the whole column can have a default")
     if not parent:
         _check_new(added, fields, "", where)
@@ -399,10 +400,6 @@ def _by_id(
 
 def _parent_id(parent: SchemaField | None) -> int | None:
     return None if parent is None else parent.id
-
-
-def _all_fields(fields: Sequence[SchemaField]) -> Iterator[SchemaField]:
-    return (field for _, (_, field) in _by_id(fields, None))
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------

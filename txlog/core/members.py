@@ -89,7 +89,7 @@ def needs_change(
     value = row.entry.value
     return value is not None and (
         any(is_over(row, each, now_ms, quiet) for each in value.members if each.member_id != member_id)
-        or any(value.partitions.get(topic, 0) < count for topic, count in partitions.items())
+        or needs_more(value, partitions)
     )
 
 

@@ -122,7 +122,7 @@ def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
                 "belong to txlog; rename it"
             )
         _check_type(field, field.name, 1, where)
-    ids = [field.id for field in _all_fields(fields)]
+    ids = [field.id for field in all_fields(fields)]
     if len(set(ids)) != len(ids) or min(ids) < 1 or max(ids) > MAX_FIELD_ID:
         raise SchemaMismatchError(
             f"{where}: field ids must be distinct and in [1, {MAX_FIELD_ID}], found {sorted(ids)}"
@@ -157,7 +157,7 @@ def max_field_id(fields: Sequence[SchemaField]) -> int:
 
     Dropped columns may have had higher ids: see `evolution.last_field_id`.
     """
-    return max((field.id for field in _all_fields(fields)), default=0)
+    return max((field.id for field in all_fields(fields)), default=0)
 
 
 def evolve(
@@ -316,10 +316,11 @@ def _check_type(field: SchemaField, path: str, depth: int, where: str) -> None:
         _check_type(child, f"{path}.{child.name}", depth + 1, where)
 
 
-def _all_fields(fields: Iterable[SchemaField]) -> Iterator[SchemaField]:
+def all_fields(fields: Iterable[SchemaField]) -> Iterator[SchemaField]:
+    """Yield all fields, depth first, a parent before its children."""
     for field in fields:
         yield field
-        yield from _all_fields(field.fields)
+        yield from all_fields(field.fields)
 
 
 def _with_ids(field: SchemaField, ids: Iterator[int]) -> SchemaField:
