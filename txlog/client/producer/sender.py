@@ -29,7 +29,7 @@ from txlog.client.producer.delivery_errors import final_error, late_error, may_b
 from txlog.client.producer.one_thread import OneThread
 from txlog.client.producer.outcomes import Appended, Failed, Outcome, Staged
 from txlog.client.session.call_guard import has_ended
-from txlog.client.session.retry import Limit, RetryLog, limited, watched
+from txlog.client.session.retry import Limit, RetryLog, limited
 from txlog.client.session.session import Session
 from txlog.client.topics.row_writer import RowWriter
 from txlog.client.transactions.coordinator import Coordinator
@@ -396,7 +396,7 @@ class Sender:
             limit = Limit(batch.deadline_ms, late, retries, ctx.backoff_ms, batch.retry_log.note)
             batch.created = False
             append = append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at)
-            views, result = yield from limited(watched(append, batch.was_created), clock, limit)
+            views, result = yield from limited(append, clock, limit, created=batch.was_created)
         except Exception as error:
             return Failed(batch, error)
         return Appended(batch, result, views[batch.tp])

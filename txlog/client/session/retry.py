@@ -110,7 +110,7 @@ class RetryPolicy:
         while True:
             created = False
             try:
-                return driver.run(limited(watched(program(), note), clock, limit))
+                return driver.run(limited(program(), clock, limit, created=note))
             except TxlogTimeoutError:
                 # A real sleep takes longer than asked, so a call that waits for other transactions ends in an abandoned
                 # try.
@@ -215,35 +215,22 @@ class Limit:
     """Called before each request that may change the store."""
 
 
-def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
-    """Return `program`, which now calls `created` when a create may have taken effect.
-
-    That is: the store answered a create with anything but a refusal.
-    """
-    answer: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            effect = program.send(answer) if failure is None else program.throw(failure)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        answer, failure = None, None
-        try:
-            answer = yield effect
-        except Exception as error:
-            failure = error
-        else:
-            if isinstance(effect, PutIfAbsent):
-                created()
-
-
-def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception] | None = None) -> Program[T]:
+def limited(
+    program: Program[T],
+    clock: Clock,
+    limit: Limit,
+    met: list[Exception] | None = None,
+    *,
+    created: Callable[[], None] = lambda: None,
+) -> Program[T]:
     """Return `program`, which now raises `limit.late` before the first effect after the deadline.
 
     A request that failed without effect is retried here. Otherwise a program with many requests would start over at
     each failed one, and would seldom complete on a store that fails one request in ten. `met` collects the failures,
     also of programs that run beside this one. The last failure explains the time-out.
+
+    `created` is called when the store has answered a create of `program` itself with anything but a refusal: the create
+    may have taken effect.
     """
     answer: Any = None
     failure: Exception | None = None
@@ -271,6 +258,8 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
         for number in range(tries + 1):
             try:
                 answer, failure = (yield effect), None
+                if isinstance(effect, PutIfAbsent):
+                    created()
                 break
             except StorageError as error:
                 failure = error
