@@ -30,7 +30,8 @@ class BackgroundTasks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._complete_at_ms: int | None = None
+        self.due_ms: int | None = None
+        """When the COMPLETE_* of the last transaction is due; None: nothing is due."""
 
     def complete_later(self, inline_bytes: int) -> bool:
         """Note that a transaction has ended. Return whether the thread must be woken to learn of it.
@@ -38,26 +39,16 @@ class BackgroundTasks:
         `inline_bytes`: the size of the rows that its decision carries.
         """
         at_once = inline_bytes > LARGE_DECISION_BYTES
-        wakes = at_once or self._complete_at_ms is None
-        self._complete_at_ms = self._session.clock.monotonic_ms() + (0 if at_once else COMPLETE_AFTER_MS)
+        wakes = at_once or self.due_ms is None
+        self.due_ms = self._session.clock.monotonic_ms() + (0 if at_once else COMPLETE_AFTER_MS)
         return wakes
 
-    @property
-    def due_ms(self) -> int | None:
-        """When the next task is due; None: there is none."""
-        return self._complete_at_ms
-
     def take(self, now_ms: int) -> bool:
-        """Return whether a task is due, and forget it: the caller does it without the lock."""
-        is_due = self._complete_at_ms is not None and now_ms >= self._complete_at_ms
+        """Return whether that is due, and forget it: the caller does it without the lock."""
+        is_due = self.due_ms is not None and now_ms >= self.due_ms
         if is_due:
-            self._complete_at_ms = None
+            self.due_ms = None
         return is_due
-
-    def do(self, coordinator: Coordinator | None) -> None:
-        """Do the task that was taken."""
-        if coordinator is not None:
-            coordinator.complete()
 
     def after_append(
         self, ctx: Context, views: Sequence[PartitionView], own_producer_id: int, coordinator: Coordinator | None

@@ -12,6 +12,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Literal, TypeAlias
 
@@ -27,7 +29,6 @@ from txlog.client.producer.deferred_rows import (
 )
 from txlog.client.producer.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.producer.one_thread import OneThread
-from txlog.client.producer.outcomes import Appended, Failed, Outcome, Staged
 from txlog.client.session.call_guard import has_ended
 from txlog.client.session.retry import Limit, RetryLog, limited
 from txlog.client.session.session import Session
@@ -45,7 +46,8 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.append import append_batch
-from txlog.protocol.context import Context, Views
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.slot import AppendResult
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Memory of the sends that may wait. A send above this limit waits."""
@@ -56,6 +58,16 @@ _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
 
 _Way: TypeAlias = Literal["eager", "staged", "deferred"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    result: AppendResult
+    view: PartitionView
+
+
+_Outcome: TypeAlias = _Appended | StagedPart | Exception
+"""What became of a batch: it is in the log, or in a file that the commit publishes, or its try met an error."""
 
 
 class Sender:
@@ -89,11 +101,12 @@ class Sender:
         self._config = config
         self._row_writer = row_writer
         self._on_error = on_error
-        self._waiting = Accumulator(
+        self.waiting = Accumulator(
             batch_bytes=config.batch_size,
             linger_ms=max(config.linger_ms, STAGED_LINGER_MS) if config.staged else config.linger_ms,
             delivery_timeout_ms=config.delivery_timeout_ms,
         )
+        """The rows that are not in the log yet. Notify `condition` after a change."""
         self._in_flight: list[Batch] = []
         self._builder = BatchBuilder(session.runtime, row_writer)
         self._registered: set[TopicPartition] = set()
@@ -125,13 +138,13 @@ class Sender:
         if self._way != "deferred":
             if due:
                 self._start()
-        elif self._waiting.bytes > MAX_DEFERRED_BYTES:
+        elif self.waiting.bytes > MAX_DEFERRED_BYTES:
             self._stop_deferring()
 
     def _stop_deferring(self) -> None:
         """Send the rows that wait for the commit, and those that follow, to the log or, with `staged`, to files."""
         self._way = self._way_of_many
-        self._waiting.restart(self._session.clock.monotonic_ms())
+        self.waiting.restart(self._session.clock.monotonic_ms())
         self._start()
 
     def _start(self) -> None:
@@ -145,14 +158,9 @@ class Sender:
             self._start()
 
     @property
-    def waiting(self) -> Accumulator:
-        """The rows that are not in the log yet. Notify `condition` after a change."""
-        return self._waiting
-
-    @property
     def waiting_rows(self) -> int:
         """The number of rows that are not in the log yet, as far as this producer knows."""
-        return sum(batch.rows for batch in self._waiting)
+        return sum(batch.rows for batch in self.waiting)
 
     @property
     def runs_callbacks(self) -> bool:
@@ -164,12 +172,7 @@ class Sender:
     def unfinished(self) -> set[Batch]:
         """Return the batches that wait, are in flight or are part of a commit that has no outcome yet."""
         undecided = self.undecided.batches if self.undecided is not None else ()
-        return {*self._waiting, *self._in_flight, *undecided}
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits or is in flight."""
-        return not self._waiting and not self._in_flight
+        return {*self.waiting, *self._in_flight, *undecided}
 
     @property
     def in_flight(self) -> bool:
@@ -194,8 +197,8 @@ class Sender:
         with self.lock:
             self.asked()
             if not self._committing:
-                self._waiting.flush()
-                if self._waiting:
+                self.waiting.flush()
+                if self.waiting:
                     self._start()
 
     def asked(self) -> None:
@@ -205,17 +208,17 @@ class Sender:
         """
         with self.lock:
             self._was_asked |= self._committing
-            if self._way == "deferred" and self._waiting and not self._committing:
+            if self._way == "deferred" and self.waiting and not self._committing:
                 self._stop_deferring()
 
     def hold(self) -> DeferredRows:
         """Return the rows that the commit is to publish. Until `release` they are not sent."""
         with self.lock:
-            self.wait(self._waiting.tidy, None)
-            if self._way == "deferred" and not have_one_schema(self._waiting):
+            self.wait(self.waiting.tidy, None)
+            if self._way == "deferred" and not have_one_schema(self.waiting):
                 self._stop_deferring()
-            self._committing = self._way == "deferred" and bool(self._waiting)
-            batches = list(self._waiting) if self._committing else []
+            self._committing = self._way == "deferred" and bool(self.waiting)
+            batches = list(self.waiting) if self._committing else []
         identity = self._builder.identity(self.coordinator)
         deferred = DeferredRows(batches, self._row_writer, *identity)
         if deferred.inline_bytes <= MAX_DEFERRED_BYTES:
@@ -230,7 +233,7 @@ class Sender:
         """Make `deferred` part of the decision, which is about to be written."""
         if deferred:
             self.undecided = deferred
-            self._waiting.remove_all()
+            self.waiting.remove_all()
 
     def release(self) -> None:
         """Let rows be sent again that the commit has not taken, at once if a thread has asked for them meanwhile."""
@@ -243,7 +246,7 @@ class Sender:
     def mend(self) -> bool:
         """Finish what an interrupted commit has left half done. Return whether it was about to decide."""
         if self.undecided is not None:
-            self._waiting.remove_all()
+            self.waiting.remove_all()
         self._settling = None
         self.release()
         return self.undecided is not None
@@ -261,7 +264,7 @@ class Sender:
     def flush(self, deadline_ms: int | None) -> bool:
         """Wait until all sent rows are in the log or failed. Requires that no `send` is possible."""
         self.send_now()
-        return self.wait(lambda: self.idle, deadline_ms)
+        return self.wait(lambda: not self.waiting and not self._in_flight, deadline_ms)
 
     def deadline_ms(self) -> int:
         """Return until when a call that begins now may wait (max.block.ms)."""
@@ -269,15 +272,15 @@ class Sender:
 
     def drop_waiting(self, error: BaseException) -> None:
         """Remove the batches that are not in flight, because of `error`. `fail_dropped` fails their futures with it."""
-        self._waiting.drop_all(error, keep=self._in_flight)
+        self.waiting.drop_all(error, keep=self._in_flight)
 
     def fail_dropped(self) -> None:
         """Fail the futures of dropped batches. Call it without the lock, because callbacks of futures run here."""
-        dropped = self._waiting.dropped
+        dropped = self.waiting.dropped
         for batch, error in dropped:
             batch.failed(error)
         with self.lock:
-            self._waiting.dropped = [each for each in self._waiting.dropped if each not in dropped]
+            self.waiting.dropped = [each for each in self.waiting.dropped if each not in dropped]
 
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
@@ -319,7 +322,8 @@ class Sender:
                 if batches is None:
                     return
                 if not batches:
-                    self._background.do(self.coordinator)
+                    if self.coordinator is not None:
+                        self.coordinator.complete()
                     continue
                 self._send(batches)
                 with self.lock:
@@ -337,14 +341,14 @@ class Sender:
                     return None
                 now_ms = clock.monotonic_ms()
                 is_deferred = self._way == "deferred"
-                self._in_flight = [] if is_deferred else self._waiting.take_ready(now_ms)
+                self._in_flight = [] if is_deferred else self.waiting.take_ready(now_ms)
                 if self._in_flight or self._background.take(now_ms):
                     return list(self._in_flight)
-                retry_ms = None if is_deferred else self._waiting.next_retry_ms()
+                retry_ms = None if is_deferred else self.waiting.next_retry_ms()
                 if retry_ms is None:
-                    linger_ms = None if is_deferred else self._waiting.next_linger_ms()
+                    linger_ms = None if is_deferred else self.waiting.next_linger_ms()
                     due = [at_ms for at_ms in (linger_ms, self._background.due_ms) if at_ms is not None]
-                    if not self._waiting.tidy():
+                    if not self.waiting.tidy():
                         due.append(now_ms)
                     self.condition.wait(min(max(min(due) - now_ms, 1), _MAX_WAIT_MS) / 1000 if due else None)
                     continue
@@ -360,17 +364,17 @@ class Sender:
                 self._register([batch.tp for batch in batches])
         except Exception as error:
             for batch in batches:
-                self._settle(Failed(batch, error))
+                self._settle(batch, error)
             return
         views, ctx = self._session.views, self._session.context()
         append = self._stage_one if self._way == "staged" else self._append_one
-        outcomes: tuple[Outcome, ...] = self._session.runtime.run(
+        outcomes: tuple[_Outcome, ...] = self._session.runtime.run(
             gathered(append(ctx, views, batch) for batch in batches)
         )
         self._session.keep_learned(ctx)
-        for outcome in outcomes:
-            self._settle(outcome)
-        appended = [outcome.view for outcome in outcomes if isinstance(outcome, Appended)]
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            self._settle(batch, outcome)
+        appended = [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)]
         self._background.after_append(ctx, appended, self._builder.identity(self.coordinator)[0], self.coordinator)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
@@ -382,26 +386,26 @@ class Sender:
             self.coordinator.register(new)
             self._registered.update(new)
 
-    def _append_one(self, ctx: Context, views: Views, batch: Batch) -> Program[Outcome]:
+    def _append_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
         coordinator = self.coordinator
         txn = coordinator.txn if coordinator is not None else None
         clock = self._session.clock
+        late = partial(late_error, self._session.who, batch, self._config.delivery_timeout_ms)
         if not batch.attempts and clock.monotonic_ms() > batch.deadline_ms:
-            return Failed(batch, self._late(batch, self.last_error))
+            return late(self.last_error)
         try:
             # This program's own thread writes the file, so that files of several partitions are written in parallel.
             draft = self._builder.place(ctx, batch, self.coordinator)
             batch.retry_log = batch.retry_log or RetryLog(self._session.who, f"appending to {batch.tp}", clock)
-            late, retries = (lambda met: self._late(batch, met)), self._config.retries
-            limit = Limit(batch.deadline_ms, late, retries, ctx.backoff_ms, batch.retry_log.note)
+            limit = Limit(batch.deadline_ms, late, self._config.retries, ctx.backoff_ms, batch.retry_log.note)
             batch.created = False
             append = append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at)
             views, result = yield from limited(append, clock, limit, created=batch.was_created)
         except Exception as error:
-            return Failed(batch, error)
-        return Appended(batch, result, views[batch.tp])
+            return error
+        return _Appended(result, views[batch.tp])
 
-    def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[Outcome]:
+    def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
         yield from ()
         try:
             pid, epoch = self._builder.identity(self.coordinator)
@@ -409,28 +413,26 @@ class Sender:
             check_one_schema(self.staged_parts, batch)
             file = self._row_writer.file(batch.table(), topic, tp.partition, pid, epoch)
         except Exception as error:
-            return Failed(batch, error)
-        part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=topic.schema_id, files=(file,))
-        return Staged(batch, part)
+            return error
+        return StagedPart(topic=tp.topic, partition=tp.partition, schema_id=topic.schema_id, files=(file,))
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    def _settle(self, outcome: Outcome) -> None:
-        batch = outcome.batch
-        if isinstance(outcome, Failed):
-            self._settle_failed(batch, outcome.error)
+    def _settle(self, batch: Batch, outcome: _Outcome) -> None:
+        if isinstance(outcome, Exception):
+            self._settle_failed(batch, outcome)
             return
         # Complete the futures first: after a flush, all of them must be done.
-        if isinstance(outcome, Appended):
+        if isinstance(outcome, _Appended):
             batch.done(outcome.result.base_offset, outcome.result.timestamp)
         else:
             batch.done(NO_OFFSET, NO_TIMESTAMP)
         batch.count()
         with self.lock:
             self.last_error = None
-            self._waiting.remove(batch)
-            if isinstance(outcome, Staged):
-                self.staged_parts.append(outcome.part)
+            self.waiting.remove(batch)
+            if isinstance(outcome, StagedPart):
+                self.staged_parts.append(outcome)
             else:
                 self._session.keep_view(outcome.view)
                 self._builder.appended(batch, self.coordinator)
@@ -442,7 +444,7 @@ class Sender:
         if isinstance(error, UnknownTopicOrPartitionError):
             self._session.runtime.forget_topic(batch.tp.topic)
         with self.lock:
-            self._waiting.remove(batch)
+            self.waiting.remove(batch)
             batch.error = final
             if self.coordinator is not None:
                 # Its transaction cannot commit any more, so the waiting rows need not be sent (KIP-654).
@@ -485,9 +487,6 @@ class Sender:
             self.last_error = error
             batch.retry_at(clock.monotonic_ms() + min(wait_ms, left_ms))
         return True
-
-    def _late(self, batch: Batch, met: Exception | None) -> TxlogTimeoutError:
-        return late_error(self._session.who, batch, self._config.delivery_timeout_ms, met)
 
     def _end_with(self, error: BaseException) -> None:
         """Handle the end of the thread: everything that waits gets the error."""
