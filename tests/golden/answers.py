@@ -112,7 +112,7 @@ def partition_answers(store: Store, tp: TopicPartition) -> dict[str, Any]:
     times = sorted({row["_timestamp"] for row in found["read_uncommitted"]})
     wanted = sorted({0, *(round(_parsed(each).timestamp() * 1000) + extra for each in times for extra in (0, 1))})
     hits = {time: offsets_for_times(session, {tp: time}, "read_committed")[tp] for time in wanted}
-    found["times"] = {str(time): None if hit is None else hit[0] for time, hit in hits.items()}
+    found["times"] = {str(time): None if hit is None else hit.offset for time, hit in hits.items()}
     return found
 
 

@@ -14,6 +14,7 @@ from lab.testing.damage import overwrite
 from tests.client.test_staged import staged
 from tests.client.world import World
 from txlog.client import reading
+from txlog.client.groups import OffsetAndTimestamp
 from txlog.client.offsets import offsets_for_times
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
@@ -135,7 +136,7 @@ def check_times(store: Store, rows: pa.Table) -> None:
     ):
         found = offsets_for_times(session, {TP: time}, "read_committed")[TP]
         older = int((times < time).sum())
-        assert older == (len(offsets) if found is None else int((offsets < found[0]).sum())), time
+        assert older == (len(offsets) if found is None else int((offsets < found.offset).sum())), time
 
 
 def snapshot(store: Store, start: int) -> pa.Table:
@@ -195,7 +196,8 @@ def test_the_log_start_may_lie_in_a_run(world: World, store: Store) -> None:
         assert after["read"].equals(between(before["read"], start, offsets[-1] + 1))
         first = after["read"].slice(0, 1).to_pylist()[0]
         found = offsets_for_times(reading.read_session(store.runtime), {TP: 0}, "read_committed")[TP]
-        assert found == (first["_offset"], round(first["_timestamp"].timestamp() * 1000))
+        append_ms = round(first["_timestamp"].timestamp() * 1000)
+        assert found == OffsetAndTimestamp(offset=first["_offset"], timestamp=append_ms)
         with pytest.raises(OffsetOutOfRangeError):
             read(store, start - 1)
     merge(store)

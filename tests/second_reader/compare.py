@@ -71,7 +71,7 @@ def _questions(store: Store, other: Any, dice: random.Random) -> Iterator[tuple[
             times = _times(store, tp, start, dice)
             for time in times:
                 hit = offsets_for_times(session, {tp: time}, "read_committed")[tp]
-                yield f"{tp} at {time}", None if hit is None else hit[0], other.offset_for_time(topic, number, time)
+                yield f"{tp} at {time}", None if hit is None else hit.offset, other.offset_for_time(topic, number, time)
     yield (
         "transactions",
         _transactions(store),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from txlog.client.groups import check_group, commit_offsets, marked
+from txlog.client.groups import OffsetAndTimestamp, check_group, commit_offsets, marked
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.removed import removed_offsets
 from txlog.client.session.runtime import check_partition
@@ -181,7 +181,8 @@ def resolve(
         times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
         hits = offsets_for_times(session, times, isolation)
         return {
-            tp: hit[0] if (hit := hits[tp]) else _missing(views[tp], isolation, spec, missing, group) for tp in wanted
+            tp: hit.offset if (hit := hits[tp]) else _missing(views[tp], isolation, spec, missing, group)
+            for tp in wanted
         }
     if spec.kind == "committed":
         committed = committed_offsets(session, check_group(group), wanted)
@@ -216,28 +217,6 @@ def edges(
     return {tp: edge(view, word, isolation) for tp, view in views.items()}
 
 
-def first_positions(
-    session: Session,
-    partitions: list[TopicPartition],
-    added: Collection[TopicPartition],
-    policy: str,
-    isolation: IsolationLevel,
-) -> dict[TopicPartition, int]:
-    """Return where a consumer begins in partitions without a committed offset, by `auto.offset.reset`.
-
-    Those of `added` are read from their start, because all their rows are newer than the subscription. Raises
-    NoOffsetForPartitionError if the policy is "none".
-    """
-    rest = [tp for tp in partitions if tp not in added]
-    if rest and policy == "none":
-        raise NoOffsetForPartitionError(
-            f"{session.who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; "
-            "seek, commit an offset, or set auto.offset.reset to earliest or latest"
-        )
-    new = [tp for tp in partitions if tp in added]
-    return {**edges(session, new, "earliest", isolation), **edges(session, rest, policy, isolation)}
-
-
 def lags_ms(
     session: Session, committed: Mapping[TopicPartition, OffsetValue], views: Views
 ) -> dict[TopicPartition, int]:
@@ -269,8 +248,8 @@ def committed_offsets(
 
 def offsets_for_times(
     session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> dict[TopicPartition, tuple[int, int] | None]:
-    """Return for each partition the first offset at or after a time (ms), and that offset's time.
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return for each partition the first offset at or after a time (ms), or None if every row is older.
 
     It uses the session's views. If a merge or compaction made one entry of many batches, the row is looked up in its
     file, at the cost of one or two more GETs.
@@ -414,15 +393,15 @@ def check_exist(session: Session, partitions: Iterable[TopicPartition]) -> None:
         check_partition(topic, tp.partition)
 
 
-def _first_row(session: Session, hits: Sequence[TimeHit], timestamp_ms: int) -> tuple[int, int] | None:
+def _first_row(session: Session, hits: Sequence[TimeHit], timestamp_ms: int) -> OffsetAndTimestamp | None:
     for hit in hits:
         if not hit.pieces:
-            return hit.offset, hit.timestamp
+            return OffsetAndTimestamp(offset=hit.offset, timestamp=hit.timestamp)
         # A local import, because planning needs pyarrow only for topics that were merged or compacted.
         from txlog.client import rows
 
         if (found := rows.first_at_or_after(session.runtime.store, hit.pieces, timestamp_ms)) is not None:
-            return found
+            return OffsetAndTimestamp(offset=found[0], timestamp=found[1])
     return None
 
 

@@ -196,20 +196,17 @@ class Admin:
             raise InvalidRequestError(f"{wanted.option}: offsets are listed for 'earliest', 'latest' or a time")
         tps = [tp for name in named for tp in self._runtime.partitions(name, self._session.metadata_max_age_ms)]
         views = self._session.readable_views(tps, "looking up offsets", damaged)
-        tps = [tp for tp in tps if tp in views]
-        hits: Mapping[TopicPartition, tuple[int, int] | None] = {}
-        answers: dict[TopicPartition, int | None]
-        if wanted.kind == "timestamp":
-            hits = readable(
-                tps,
-                lambda some: lookup.offsets_for_times(self._session, dict.fromkeys(some, wanted.timestamp), level),
-                damaged,
-            )
-            tps = [tp for tp in tps if tp in hits]
-            answers = {tp: hit[0] if (hit := hits[tp]) else None for tp in tps}
-        else:
-            answers = {tp: lookup.edge(view, wanted.kind, level) for tp, view in views.items()}
-        return {tp: OffsetInfo.of(views[tp], answers[tp], hit[1] if (hit := hits.get(tp)) else None) for tp in tps}
+        if wanted.kind != "timestamp":
+            return {tp: OffsetInfo.of(view, lookup.edge(view, wanted.kind, level)) for tp, view in views.items()}
+        hits = readable(
+            list(views),
+            lambda some: lookup.offsets_for_times(self._session, dict.fromkeys(some, wanted.timestamp), level),
+            damaged,
+        )
+        return {
+            tp: OffsetInfo.of(views[tp], hit.offset if hit else None, hit.timestamp if hit else None)
+            for tp, hit in hits.items()
+        }
 
     def describe_partition(self, topic: str, partition: int) -> PartitionDescription:
         """Return segments, tail, open and aborted transactions of a partition. Costs one GET for each segment.

@@ -221,7 +221,7 @@ class OffsetInfo:
     """Append time of `offset`, if it was looked up by time."""
 
     @classmethod
-    def of(cls, view: PartitionView, offset: int | None, timestamp: int | None) -> Self:
+    def of(cls, view: PartitionView, offset: int | None, timestamp: int | None = None) -> Self:
         """Return the ends of a partition with the offset that was looked up."""
         tp, state = view.topic_partition, view.state
         return cls(

@@ -19,7 +19,7 @@ from txlog.client import offsets as lookup
 from txlog.client.consumer.commits import Commits
 from txlog.client.consumer.fetcher import Fetcher, FollowedTopics, OneSchema
 from txlog.client.consumer.iteration import Rows, ToEnd
-from txlog.client.consumer.positions import committed_positions, find_positions, positions_at, reset_positions
+from txlog.client.consumer.positions import committed_positions, find_positions, reset_positions
 from txlog.client.groups import (
     ConsumerGroupMetadata,
     GroupMembership,
@@ -331,7 +331,7 @@ class Consumer:
         """
         asked = {tp: lookup.milliseconds(time, str(tp)) for tp, time in times.items()}
         self._look(asked)
-        return positions_at(self._session, asked, self.isolation_level)
+        return lookup.offsets_for_times(self._session, asked, self.isolation_level)
 
     @overload
     def lag(self, partition: TopicPartition) -> int: ...

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from txlog.client import offsets as lookup
 from txlog.client.consumer.fetcher import Fetcher, FollowedTopics
-from txlog.client.groups import OffsetAndMetadata, OffsetAndTimestamp
+from txlog.client.groups import OffsetAndMetadata
 from txlog.client.removed import removed_offsets
 from txlog.client.session.session import Session
-from txlog.config import ConsumerConfig, IsolationLevel
+from txlog.config import ConsumerConfig
 from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetValue
-from txlog.errors import OffsetOutOfRangeError
+from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 
 
 def find_positions(
@@ -35,10 +35,17 @@ def find_positions(
         if value is not None:
             fetcher.seek({tp: value.offset})
             known[tp] = value.offset
-    found = lookup.first_positions(
-        session, fetcher.lost, followed.added, config.auto_offset_reset, config.isolation_level
-    )
-    fetcher.seek(found)
+    added = [tp for tp in fetcher.lost if tp in followed.added]
+    rest = [tp for tp in fetcher.lost if tp not in followed.added]
+    policy, isolation = config.auto_offset_reset, config.isolation_level
+    if rest and policy == "none":
+        raise NoOffsetForPartitionError(
+            f"{session.who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; "
+            "seek, commit an offset, or set auto.offset.reset to earliest or latest"
+        )
+    # All rows of an added partition are newer than the subscription.
+    starts = lookup.edges(session, added, "earliest", isolation)
+    fetcher.seek({**starts, **lookup.edges(session, rest, policy, isolation)})
     followed.added.clear()
 
 
@@ -74,14 +81,4 @@ def committed_positions(
     return {
         tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
         for tp, value in found.items()
-    }
-
-
-def positions_at(
-    session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return for each partition the first offset at or after a time (ms), or None if every row is older."""
-    found = lookup.offsets_for_times(session, dict(times), isolation)
-    return {
-        tp: None if hit is None else OffsetAndTimestamp(offset=hit[0], timestamp=hit[1]) for tp, hit in found.items()
     }

@@ -59,7 +59,7 @@ def past_cut(session: Session, topics: Sequence[str], as_of: datetime.datetime) 
     # (R19).
     for topic in topics:
         _check_tombstones(session, topic, after_ms)
-    ends = {tp: cut.ends[tp] if hit is None else hit[0] for tp, hit in found.items()}
+    ends = {tp: cut.ends[tp] if hit is None else hit.offset for tp, hit in found.items()}
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, SnapshotCut]]:
         return cut_as_of(ctx, views, cut, ends, after_ms - 1)
