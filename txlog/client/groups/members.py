@@ -63,7 +63,7 @@ class SharedMembership:
         self._lock = lock_for_forks()
         self._topics: tuple[str, ...] = ()
         self._listener = RebalanceListener()
-        self._news = News()
+        self._added, self._lost = News(), News()
         self._watch = watch
         self._joining: GroupMember | None = None
         """A member that may be in the group, because its join has not returned."""
@@ -232,9 +232,10 @@ class SharedMembership:
 
     def _tell_end(self, listener: RebalanceListener) -> None:
         """Tell the listener which partitions this member gives up, or has lost (W56)."""
-        held, is_lost = tuple(sorted(self._reads | self._news.lost)), self._is_gone() or bool(self._news.lost)
+        held = tuple(sorted(self._reads | self._lost.partitions))
+        is_lost = self._is_gone() or bool(self._lost.partitions)
         tell = listener.on_lost if is_lost else listener.on_revoke
-        self._news = News()
+        self._added, self._lost = News(), News()
         if is_lost:
             self._journal.lost(held, self._gone, is_told=tell is not None)
         if held and tell is not None:
@@ -293,10 +294,10 @@ class SharedMembership:
         self._polled_ms = now_ms = self._session.clock.monotonic_ms()
         self._stop.set()
         self._stop = Stop()
+        tick_ms = max(min(config.heartbeat_interval_ms // 10, 1000), 1)
+        to_beat = (weakref.ref(self), self._stop, tick_ms)
         # A daemon, so that a program that ends without close() does not hang: its session ends then.
-        threading.Thread(
-            target=beat, args=(weakref.ref(self), self._stop, self._tick_ms()), name="txlog-heartbeat", daemon=True
-        ).start()
+        threading.Thread(target=beat, args=to_beat, name="txlog-heartbeat", daemon=True).start()
         self._gone, self._is_replaced, self._alive_at, self._beat_ms = "", False, began, -1
         with self._lock:
             self._member, self._joining = joining, None
@@ -382,14 +383,14 @@ class SharedMembership:
 
     def _lose(self) -> None:
         """Report that the partitions are lost: another member may have read them since (W56)."""
-        self._news.lost, why = self._news.lost | self._reads, self._gone
+        self._lost.partitions, why = self._lost.partitions | self._reads, self._gone
         if self._is_replaced:
             self._held = self._reads = frozenset()
         else:
             self._forget()
         self._read()
-        self._journal.lost(tuple(sorted(self._news.lost)), why, is_told=self._listener.on_lost is not None)
-        self._news.tell_lost(lambda lost: self._tell_lost(lost, why))
+        self._journal.lost(tuple(sorted(self._lost.partitions)), why, is_told=self._listener.on_lost is not None)
+        self._lost.tell(lambda lost: self._tell_lost(lost, why))
         if self._is_replaced:
             # Joining again would replace the other consumer, which would then replace this one, and so on.
             raise self._replaced()
@@ -406,8 +407,8 @@ class SharedMembership:
 
     def _tell_news(self) -> None:
         """Tell the listener what is new, also what an interrupted call has not told it."""
-        self._news.tell_lost(lambda lost: self._tell_lost(lost, "its session is over"))
-        self._news.tell_added(self._tell_added)
+        self._lost.tell(lambda lost: self._tell_lost(lost, "its session is over"))
+        self._added.tell(self._tell_added)
 
     def _tell_added(self, added: tuple[TopicPartition, ...]) -> None:
         self._journal.rebalanced("assigned", added, self.member_id, self.generation)
@@ -422,7 +423,7 @@ class SharedMembership:
 
     def _hold(self, partitions: frozenset[TopicPartition]) -> None:
         reads = frozenset(tp for tp in partitions if tp in self._reads or self._counts.has(tp))
-        self._news.added = (self._news.added | (reads - self._reads)) & reads
+        self._added.partitions = (self._added.partitions | (reads - self._reads)) & reads
         self._held, self._reads = partitions, reads
         self._read()
 
@@ -432,7 +433,7 @@ class SharedMembership:
         self._reader._take_partitions(reads, frozenset(filter(self._counts.is_new, reads)))
 
     def _forget(self) -> None:
-        self._news.added = frozenset()
+        self._added.partitions = frozenset()
         self._held = self._reads = frozenset()
         self._watch.stop(self.member_id)
         with self._lock:
@@ -462,9 +463,6 @@ class SharedMembership:
                 self._alive_at = began
 
     # -- the heartbeat thread -----------------------------------------------------------------------------------------
-
-    def _tick_ms(self) -> int:
-        return max(min(self._config.heartbeat_interval_ms // 10, 1000), 1)
 
     def tick(self) -> None:
         """Write a heartbeat if it is due, or leave the group if the program has stopped polling (W54)."""

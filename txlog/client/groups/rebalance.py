@@ -28,36 +28,22 @@ class RebalanceListener:
 class News:
     """Partitions of which the listener has not been told. They stay until it was told, whatever interrupts the call.
 
-    An error that the listener itself raises ends that news: it was told.
+    An error that the listener itself raises ends the news: it was told.
     """
 
     def __init__(self) -> None:
-        self.added: frozenset[TopicPartition] = frozenset()
-        self.lost: frozenset[TopicPartition] = frozenset()
+        self.partitions: frozenset[TopicPartition] = frozenset()
 
-    def tell_added(self, tell: Callable[[tuple[TopicPartition, ...]], None]) -> None:
-        """Tell of partitions that were assigned."""
-        told = self.added
+    def tell(self, tell: Callable[[tuple[TopicPartition, ...]], None]) -> None:
+        """Tell of the partitions, if there are any."""
+        told = self.partitions
         try:
             # First, because the listener may make a call that would tell it again.
-            self.added = frozenset()
+            self.partitions = frozenset()
             if told:
                 tell(tuple(sorted(told)))
         except Exception:
             raise
         except BaseException:
-            self.added |= told
-            raise
-
-    def tell_lost(self, tell: Callable[[tuple[TopicPartition, ...]], None]) -> None:
-        """Tell of partitions that were lost."""
-        told = self.lost
-        try:
-            self.lost = frozenset()
-            if told:
-                tell(tuple(sorted(told)))
-        except Exception:
-            raise
-        except BaseException:
-            self.lost |= told
+            self.partitions |= told
             raise
