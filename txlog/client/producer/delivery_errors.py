@@ -33,34 +33,27 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
     It never advises a retry, because a new send would be other rows to the log (KIP-1050).
     """
     problem, _ = split_hint(str(error))
+    rows = f"{who}: {count_text(batch.rows, 'row')} for {batch.tp}"
+    final = error
     if transactional:
         # An error about this try (its epoch or sequence) does not show whether the first try succeeded (W44). Other
         # errors are about the transaction and are final.
         doubtful = batch.doubtful and isinstance(error, InvalidProducerEpochError | OutOfOrderSequenceError)
         open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
         if doubtful or open_ended:
-            final: Exception = TransactionAbortableError(
-                f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {problem}. "
-                "hint: abort the transaction and start a new one"
+            final = TransactionAbortableError(
+                f"{rows} could not be written: {problem}. hint: abort the transaction and start a new one"
             )
-            final.__cause__ = error
-            return final
-        return error
-    if batch.doubtful and not isinstance(error, OutcomeUnknownError):
-        unknown = OutcomeUnknownError(
-            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp}: {problem}. "
+    elif batch.doubtful and not isinstance(error, OutcomeUnknownError):
+        final = OutcomeUnknownError(
+            f"{rows}: {problem}. "
             "It may have been written all the same. hint: look before sending it again, or use a transactional.id"
         )
-        unknown.__cause__ = error
-        return unknown
-    if isinstance(error, RetriableError):
-        refused = type(error)(
-            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and "
-            f"nothing of it was: {problem}"
-        )
-        refused.__cause__ = error
-        return refused
-    return error
+    elif isinstance(error, RetriableError):
+        final = type(error)(f"{rows} could not be written, and nothing of it was: {problem}")
+    if final is not error:
+        final.__cause__ = error
+    return final
 
 
 def no_room_error(who: str, waiting_bytes: int, when: str) -> TxlogTimeoutError:

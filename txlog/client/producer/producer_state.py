@@ -10,9 +10,10 @@ that error again, so that the class of the error still shows what to do next.
 from __future__ import annotations
 
 import re
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from txlog import metrics
+from txlog.client.transactions.coordinator import Coordinator
 from txlog.errors import AbortableError, FencedError, IllegalStateError, TxlogError, split_hint
 
 State: TypeAlias = Literal[
@@ -50,13 +51,6 @@ _ADVICE: dict[State, str] = {
     "ABORTING": "an abort has not finished. hint: call abort_transaction() again",
     "CLOSED": "the producer is closed; make a new one",
 }
-
-
-class Coordinator(Protocol):
-    """What a producer's state tells its coordinator."""
-
-    def note_lost(self, error: BaseException) -> None:
-        """Log that another process ended this instance, if `error` is such an error."""
 
 
 class ProducerState:
@@ -108,15 +102,12 @@ class ProducerState:
 
 def again(error: BaseException) -> BaseException:
     """Return `error` as a new exception with the same class and text, to be raised again."""
-    if isinstance(error, TxlogError):
-        copy = type(error)(*error.args)
-        copy.__cause__ = error
-        return copy
-    if isinstance(error, Exception):
-        wrapped = AbortableError(f"{type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        return wrapped
-    return error
+    if not isinstance(error, Exception):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    made = type(error)(*error.args) if isinstance(error, TxlogError) else AbortableError(text)
+    made.__cause__ = error
+    return made
 
 
 def after_close(error: FencedError) -> FencedError:
