@@ -91,7 +91,6 @@ class _Turn:
 
     guard: CallGuard
     call: str
-    nested: bool
     wait: Callable[[], None] | None
     thread: threading.Thread
     frame: FrameType
@@ -130,10 +129,10 @@ class CallGuard(Owner):
         self.turn: _Turn | None = None
         """The innermost call that has the turn, or had it when an interrupt ended it."""
 
-    def is_free(self, *, nested: bool = False) -> bool:
+    def is_free(self) -> bool:
         """Return whether no call runs; with `nested`, no call of another thread."""
         turn = self._current()
-        return turn is None or (nested and turn.thread is threading.current_thread())
+        return turn is None or (self._nested and turn.thread is threading.current_thread())
 
     def refuse_inside(self, call: str, below: str) -> None:
         """Raise InsideCallError if `call` is made inside a call of this thread: `below`, or the one that has the
@@ -148,10 +147,10 @@ class CallGuard(Owner):
                 "hint: let the handler raise an exception or set a flag"
             )
 
-    def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
+    def check_free(self, call: str, *, beside: Collection[str] = ()) -> None:
         """Raise IllegalStateError unless `call` is allowed now; the calls in `beside` may run at the same time."""
         turn = self._current()
-        if turn is not None and turn.call not in beside and not self.is_free(nested=nested):
+        if turn is not None and turn.call not in beside and not self.is_free():
             is_own = turn.thread is threading.current_thread()
             raise (InsideCallError if is_own else IllegalStateError)(
                 f"{self._who}: {call}() was called while {turn.call}() runs in thread {turn.thread.name!r}. "
@@ -172,14 +171,14 @@ class CallGuard(Owner):
         """
         self.check()
         frame = frame or sys._getframe(1)
-        return _Turn(self, call, self._nested, wait, threading.current_thread(), frame)
+        return _Turn(self, call, wait, threading.current_thread(), frame)
 
     def begin(self, turn: _Turn) -> None:
         """Give the turn to a call. Raises IllegalStateError if another one has it."""
         with self._lock:
             if turn.wait is not None:
                 turn.wait()
-            self.check_free(turn.call, nested=turn.nested)
+            self.check_free(turn.call)
             turn.before = self._current()
             self.turn = turn
         if turn.before is None and self._mend is not None:
@@ -201,7 +200,7 @@ class CallGuard(Owner):
         would take for interrupted what is about to be returned.
         """
         self.check()
-        turn = _Turn(self, "poll", self._nested, None, threading.current_thread(), frame)
+        turn = _Turn(self, "poll", None, threading.current_thread(), frame)
         self.begin(turn)
         try:
             found = read()
