@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TypeAlias
 
 from txlog.client.consumer.fetcher import Fetcher
-from txlog.client.groups import Offsets, offset_values
+from txlog.client.groups import GroupMembership, Offsets, offset_values
 from txlog.client.groups.group_log import GroupLog
+from txlog.client.groups.members import SharedMembership
 from txlog.client.session.session import Session
 from txlog.config import ConsumerConfig
 from txlog.core.names import TopicPartition
-from txlog.core.records import OffsetValue
 from txlog.errors import CommitFailedError
 
-
-class Committer(Protocol):
-    """The consumer's membership."""
-
-    def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:
-        """Commit offsets, as a member if it is one. Raises CommitFailedError."""
+Membership: TypeAlias = GroupMembership | SharedMembership
+"""The consumer's membership."""
 
 
 class Commits:
@@ -48,7 +44,7 @@ class Commits:
         """Forget everything."""
         self.known, self.handed = {}, {}
 
-    def commit(self, by: Committer, offsets: Offsets) -> None:
+    def commit(self, by: Membership, offsets: Offsets) -> None:
         """Commit these offsets."""
         values = offset_values(offsets)
         if not values:
@@ -59,20 +55,20 @@ class Commits:
         by.commit(self._group, values)
         self.known.update({tp: value.offset for tp, value in values.items()})
 
-    def begin_poll(self, by: Committer) -> None:
+    def begin_poll(self, by: Membership) -> None:
         """Note that everything returned so far was processed, and commit it if that is due."""
         self.handed, now_ms = self._fetcher.positions, self._session.clock.monotonic_ms()
         if self._is_automatic and now_ms - self._last_ms >= self._interval_ms:
             self._commit_new(by, self.handed)
             self._last_ms = now_ms
 
-    def give_up(self, by: Committer, partitions: Iterable[TopicPartition]) -> None:
+    def give_up(self, by: Membership, partitions: Iterable[TopicPartition]) -> None:
         """Commit what was processed of these partitions, before another member reads them."""
         if self._is_automatic:
             positions = self._fetcher.positions
             self._commit_new(by, {tp: positions[tp] for tp in partitions if tp in positions})
 
-    def end(self, by: Committer, positions: Mapping[TopicPartition, int], what: str) -> None:
+    def end(self, by: Membership, positions: Mapping[TopicPartition, int], what: str) -> None:
         """Commit these positions at last. A loss is only logged: another consumer reads those rows again."""
         try:
             if self._is_automatic:
@@ -80,5 +76,5 @@ class Commits:
         except CommitFailedError as error:
             self._log.failed("positions_not_committed", f"{what} without committing its positions", error)
 
-    def _commit_new(self, by: Committer, positions: Mapping[TopicPartition, int]) -> None:
+    def _commit_new(self, by: Membership, positions: Mapping[TopicPartition, int]) -> None:
         self.commit(by, {tp: offset for tp, offset in positions.items() if self.known.get(tp) != offset})

@@ -16,7 +16,7 @@ from typing import Self, overload
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
-from txlog.client.consumer.commits import Commits
+from txlog.client.consumer.commits import Commits, Membership
 from txlog.client.consumer.fetcher import Fetcher, FollowedTopics, OneSchema
 from txlog.client.consumer.iteration import Rows, ToEnd
 from txlog.client.consumer.positions import committed_positions, find_positions, reset_positions
@@ -74,7 +74,7 @@ class Consumer:
         self._followed = FollowedTopics(self._session, self._fetcher)
         self._watch = Timeouts(runtime.clock)
         self._alone = GroupMembership(self._session, config.client_id)
-        self._membership: GroupMembership | SharedMembership = self._alone
+        self._membership: Membership = self._alone
         self._commits = Commits(self._session, config, self._fetcher)
         self._guard = CallGuard(self._who, "consumer", nested=True, mend=self._mend)
         self._closed = False
