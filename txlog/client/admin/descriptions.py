@@ -5,9 +5,9 @@ Times are milliseconds since 1970; -1 means that there is no value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from txlog.client.session.repr_html import repr_html
 from txlog.core.members import partitions_of
@@ -17,6 +17,8 @@ from txlog.core.transactions import IDLE, PREPARED, is_timed_out
 from txlog.protocol.context import PartitionView
 from txlog.protocol.groups import GroupDescription
 from txlog.protocol.read import ReadIndexes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class ProducerDescription:
         """Return the description of a producer that the partition knows."""
         entry = view.state.producers[producer_id]
         first = entry.txn_first_offset if entry.txn_first_offset >= 0 else None
-        return cls(**_taken(cls, entry, last_timestamp=entry.timestamp, txn_first_offset=first))
+        return _made(cls, entry, last_timestamp=entry.timestamp, txn_first_offset=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,24 +89,18 @@ class PartitionDescription:
         state, tail = view.state, [stored.record for stored in view.tail]
         read = [(name, indexes[name].index) for name in view.walk if name in indexes]
         return cls(
-            topic=view.topic_partition.topic,
-            partition=view.topic_partition.partition,
-            log_start_offset=state.log_start_offset,
-            last_stable_offset=state.last_stable_offset,
-            log_end_offset=state.next_offset,
+            **_ends(view),
             sealed_end=view.sealed_end,
             boundary=view.boundary,
             segments=tuple(
-                SegmentDescription(
-                    **_taken(
-                        SegmentDescription,
-                        index,
-                        name=name.index,
-                        batches=len(index.entries),
-                        records=sum(entry.records for entry in index.entries),
-                        files=len(index.files),
-                        bytes=sum(file.bytes for file in index.files),
-                    )
+                _made(
+                    SegmentDescription,
+                    index,
+                    name=name.index,
+                    batches=len(index.entries),
+                    records=sum(entry.records for entry in index.entries),
+                    files=len(index.files),
+                    bytes=sum(file.bytes for file in index.files),
                 )
                 for name, index in read
             ),
@@ -153,15 +149,13 @@ class TransactionDescription:
         """Return the description of an id's last record."""
         txn = row.value
         tps = sorted({*txn.partitions, *(part.topic_partition for part in txn.staged)})
-        return cls(
-            **_taken(
-                cls,
-                txn,
-                duration_ms=-1 if txn.state in IDLE else max(now_ms - txn.started_at, 0),
-                partitions=tuple((tp.topic, tp.partition) for tp in tps),
-                coordinator=str(coordinator),
-                offset=row.offset,
-            )
+        return _made(
+            cls,
+            txn,
+            duration_ms=-1 if txn.state in IDLE else max(now_ms - txn.started_at, 0),
+            partitions=tuple((tp.topic, tp.partition) for tp in tps),
+            coordinator=str(coordinator),
+            offset=row.offset,
         )
 
 
@@ -223,16 +217,7 @@ class OffsetInfo:
     @classmethod
     def of(cls, view: PartitionView, offset: int | None, timestamp: int | None = None) -> Self:
         """Return the ends of a partition with the offset that was looked up."""
-        tp, state = view.topic_partition, view.state
-        return cls(
-            topic=tp.topic,
-            partition=tp.partition,
-            log_start_offset=state.log_start_offset,
-            last_stable_offset=state.last_stable_offset,
-            log_end_offset=state.next_offset,
-            offset=offset,
-            timestamp=timestamp,
-        )
+        return cls(**_ends(view), offset=offset, timestamp=timestamp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,15 +315,12 @@ class GroupInfo:
         """Return the description of a group, with the lag in the partitions of `views`."""
         value = group.member or GroupValue(generation=-1, member_id="")
         members = tuple(
-            MemberInfo(
-                member_id=each.member_id,
-                client_id=each.client_id,
-                instance_id=each.instance_id,
-                topics=each.topics,
+            _made(
+                MemberInfo,
+                each,
                 partitions=tuple(sorted(partitions_of(each.owned))),
                 assigned=tuple(sorted(partitions_of(each.assigned))),
                 seen_at=group.beats.get(each.member_id, -1),
-                session_timeout_ms=each.session_timeout_ms,
             )
             for each in value.members
         )
@@ -381,9 +363,22 @@ class OffsetReset:
     """The offset that was asked for, if it is outside of the log: then `after` is the nearer end of the log."""
 
 
-def _taken(kind: type[Any], source: object, **more: object) -> dict[str, Any]:
-    """Return the fields of `kind`: those in `more`, and the others as `source` has them."""
-    return {**{each.name: getattr(source, each.name) for each in fields(kind) if each.name not in more}, **more}
+def _made(kind: Callable[..., T], source: object, **more: object) -> T:
+    """Return a `kind` with the fields in `more`, and the others as `source` has them."""
+    described: Any = kind
+    names = [each.name for each in fields(described) if each.name not in more]
+    return kind(**{name: getattr(source, name) for name in names}, **more)
+
+
+def _ends(view: PartitionView) -> dict[str, Any]:
+    """Return the fields that say which partition this is, and where it begins and ends."""
+    return {
+        "topic": view.topic_partition.topic,
+        "partition": view.topic_partition.partition,
+        "log_start_offset": view.state.log_start_offset,
+        "last_stable_offset": view.state.last_stable_offset,
+        "log_end_offset": view.state.next_offset,
+    }
 
 
 def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) -> str:
