@@ -107,6 +107,15 @@ def digest_text(digest: str) -> str:
     return f"{digest[:12]}…"
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 can encode the text. It cannot encode lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shorten(text: str, most: int) -> str:
     """Return `text` with at most `most` characters. A `…` at the end shows that it was cut."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -23,6 +23,7 @@ from txlog.core.records import GroupValue, OffsetValue
 from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataTooLargeError, StoreChangedError
 from txlog.protocol import groups as group_protocol
 from txlog.protocol.groups import MAX_METADATA_LENGTH
+from txlog.text import is_unicode
 
 MAX_NAME_LENGTH = 1000
 MAX_PARTITIONS = 2**31
@@ -262,7 +263,7 @@ def check_metadata(tp: TopicPartition, metadata: object) -> None:
         raise OffsetMetadataTooLargeError(
             f"{tp}: offset metadata of {len(metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
         )
-    if not isinstance(metadata, str) or not _is_unicode(metadata):
+    if not isinstance(metadata, str) or not is_unicode(metadata):
         raise InvalidRequestError(f"{tp}: {metadata!r:.80} cannot be the metadata of an offset: expected text")
 
 
@@ -289,15 +290,6 @@ def check_group(group: object) -> str:
 
 def check_text(text: object, what: str) -> str:
     """Return `text` if it is a valid name. Raises InvalidRequestError."""
-    if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and _is_unicode(text):
+    if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and is_unicode(text):
         return text
     raise InvalidRequestError(f"{text!r:.200} is not a {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether UTF-8 can encode the text. It cannot encode lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -40,7 +40,7 @@ from txlog.client.tables.predicate import (
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
-from txlog.text import install_text, nearest
+from txlog.text import install_text, is_unicode, nearest
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -257,7 +257,7 @@ class _Binder:
         if isinstance(literal, str):
             value: Value | None = None
             if field.type == "string":
-                value = _checked_text(literal)
+                value = literal if is_unicode(literal) else None
             elif field.type == "date" and _ISO_DATE.fullmatch(literal):
                 value = _days(literal)
             elif field.type in ("timestamp", "timestamp_ntz") and _ISO_TIME.fullmatch(literal):
@@ -316,14 +316,6 @@ def _exact(
     if bound > high:
         return Known(field=field, truth=operator in ("<", "<="))
     return Compare(field=field, operator=operator, value=int(bound) if unit == 1 and "int" in field.type else bound)
-
-
-def _checked_text(text: str) -> str | None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return None
-    return text
 
 
 def _days(text: str) -> int | None:

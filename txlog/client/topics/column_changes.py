@@ -37,6 +37,7 @@ from txlog.errors import SchemaMismatchError, UnsupportedStoreError
 from txlog.protocol.column_changes import change_columns
 from txlog.protocol.topic_changes import alter_topic
 from txlog.storage.arrow_schema import to_fields
+from txlog.text import is_unicode
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -195,8 +196,7 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
         number = decimal.Decimal(value)
         # 1.5E+3 and 1.50 are written as the type has them: 1500, and 1.5 for a scale of 1.
         stored = f"{number:f}" if -int(number.as_tuple().exponent) <= digits[1] else f"{number.normalize():f}"
-    # Half of a surrogate pair is not text: it has no UTF-8.
-    is_text = not isinstance(stored, str) or not any("\ud800" <= char <= "\udfff" for char in stored)
+    is_text = not isinstance(stored, str) or is_unicode(stored)
     if not isinstance(stored, bool | int | float | str) or not is_text:
         raise SchemaMismatchError(f"{where}: column {field.name!r}: {value!r} is not a default for {field.type}")
     return stored
