@@ -118,12 +118,8 @@ def _split_rows(piece: Piece, count: int) -> Iterator[Piece]:
     for share in shares:
         taken: list[RowRange] = []
         while share:
-            head = left.pop(0)
-            rows = min(head.rows, share)
-            taken.append(_part(head, 0, rows))
-            if rows < head.rows:
-                left.insert(0, _part(head, rows, head.rows - rows))
-            share -= rows
+            taken.append(_take(left, share))
+            share -= taken[-1].rows
         yield replace(piece, ranges=tuple(taken))
 
 
@@ -133,13 +129,17 @@ def _cut_at(piece: FilePiece, ends: Sequence[int]) -> Iterator[FilePiece]:
     for end in [*ends, sum(piece.file.row_groups)]:
         taken: list[RowRange] = []
         while left and left[0].first_row < end:
-            head = left.pop(0)
-            rows = min(head.rows, end - head.first_row)
-            taken.append(_part(head, 0, rows))
-            if rows < head.rows:
-                left.insert(0, _part(head, rows, head.rows - rows))
+            taken.append(_take(left, end - left[0].first_row))
         if taken:
             yield replace(piece, ranges=tuple(taken))
+
+
+def _take(left: list[RowRange], most: int) -> RowRange:
+    """Take the first of the ranges, or only its first `most` rows."""
+    head = left.pop(0)
+    if most < head.rows:
+        left.insert(0, _part(head, most, head.rows - most))
+    return _part(head, 0, min(head.rows, most))
 
 
 def _part(whole: RowRange, skipped: int, rows: int) -> RowRange:
