@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.client.reading import plan_reads, read_task, tasks
-from txlog.client.rows import schema_of
+from txlog.client.rows import last_offset, schema_of
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
 from txlog.clock import Clock
@@ -230,8 +230,7 @@ class _Fetch:
             self.batches = None
             self.position = max(self.position, self.end)
             return None
-        last: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
-        self.position = last + 1
+        self.position = last_offset(batch) + 1
         return batch
 
 

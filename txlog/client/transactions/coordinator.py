@@ -70,7 +70,8 @@ class Coordinator:
         self.ended: EndResult | None = None
         """The result of the last `end`. It belongs to the epoch before that of `txn`."""
         self._lock = threading.Lock()
-        self._in_doubt = in_doubt
+        self.in_doubt = in_doubt
+        """Whether a commit of this epoch may have been decided."""
         self._lost_epoch = -1
         """The epoch of which the log says that another process ended it."""
 
@@ -100,11 +101,6 @@ class Coordinator:
         return cls(session, txn)
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether a commit of this epoch may have been decided."""
-        return self._in_doubt
-
-    @property
     def transactional_id(self) -> str:
         return self.txn.transactional_id
 
@@ -127,7 +123,7 @@ class Coordinator:
         each. Sending the same offsets again changes nothing. Raises CommitFailedError (a condition does not hold),
         ConcurrentTransactionsError (another transaction's offsets are pending and stay so), and what `register` raises.
         """
-        if self._in_doubt:
+        if self.in_doubt:
             return True  # the first try has sent them, and the end may be decided: no registration is possible any more
         constants = self.session.runtime.constants
         groups = {offsets_partition(sent.group, constants.consumer_offsets_partitions) for sent in offsets}
@@ -151,7 +147,7 @@ class Coordinator:
         second look must not contradict that commit. Give the result to `end`. Raises TxlogTimeoutError,
         StoreAccessError; then nothing is decided. The programs that `beside` returns for each try run at the same time.
         """
-        if not schema_ids or self._in_doubt:
+        if not schema_ids or self.in_doubt:
             return None
         runtime = self.session.runtime
 
@@ -195,8 +191,8 @@ class Coordinator:
         """
         parts = tuple(staged)
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
-        in_doubt = self._in_doubt
-        self._in_doubt = in_doubt or commit
+        in_doubt = self.in_doubt
+        self.in_doubt = in_doubt or commit
         watch = metrics.TransactionEnd("commit" if commit else "abort")
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
@@ -216,7 +212,7 @@ class Coordinator:
             watch.done("unknown")
             raise
         except TxlogError as error:
-            self._in_doubt = in_doubt
+            self.in_doubt = in_doubt
             self.note_lost(error)
             watch.done("failed")
             if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
@@ -227,7 +223,7 @@ class Coordinator:
                 ) from error
             raise
         # First, because after an interrupt the next call must know that this transaction has ended.
-        before, (self.txn, self._in_doubt, self.ended) = self.txn, (result.txn, False, result)
+        before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
         self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
         self.session.end_overdue(written, self.txn.producer_id)
