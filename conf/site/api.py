@@ -165,7 +165,11 @@ def _options(path: str, subject: str) -> dict[str, object]:
     }
     if path == "pyspark_txlog.api.transactions.Transaction":
         options["filters"] = ["!^_", *(f"!^{name}$" for name in INTERNAL)]
-    if isinstance(found, ModuleType) and hasattr(found, "__all__"):
+    if path == "txlog.engine":
+        options["members"] = sorted(
+            name for name, value in vars(found).items() if name[0] != "_" and not isinstance(value, ModuleType)
+        )
+    elif isinstance(found, ModuleType) and hasattr(found, "__all__"):
         options["members"] = found.__all__
     if path == "pyspark_txlog.TxlogDataSource":
         options["members"] = False

@@ -74,12 +74,10 @@ def test_the_classes_are_all_that_a_program_gets() -> None:
     import txlog.engine
 
     values = {"ConsumerGroupMetadata", "OffsetAndMetadata", "TopicPartition", "Runtime", "Session", "Settings"}
+    names = {name: getattr(txlog, name) for name in txlog.__all__} | vars(txlog.engine)
     exported = {
         name
-        for module in (txlog, txlog.engine)
-        for name in module.__all__
-        if isinstance(found := getattr(module, name), type)
-        and found.__module__.startswith("txlog.client")
-        and not issubclass(found, Exception)
+        for name, found in names.items()
+        if isinstance(found, type) and found.__module__.startswith("txlog.client") and not issubclass(found, Exception)
     }
     assert exported - values - {each.__name__ for each in CLASSES} == {"GroupOffsets", "ReadTask"}

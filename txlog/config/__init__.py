@@ -21,28 +21,3 @@ from txlog.config.parse import (
     restrict,
 )
 from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, NOT_NEEDED, SCOPE_DOCS, keys_of
-
-__all__ = [
-    "DEFAULT_ISOLATION",
-    "INT64_MAX",
-    "KEYS",
-    "MAX_INLINE_BYTES",
-    "NOT_NEEDED",
-    "SCOPES",
-    "SCOPE_DOCS",
-    "ClientConfig",
-    "ConfigKey",
-    "ConsumerConfig",
-    "IsolationLevel",
-    "Layer",
-    "ProducerConfig",
-    "Scope",
-    "StoreConfig",
-    "TopicConfig",
-    "Value",
-    "check_topic_config",
-    "keys_of",
-    "parse_document",
-    "parse_isolation",
-    "restrict",
-]

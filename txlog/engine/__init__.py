@@ -19,8 +19,6 @@ The other modules of this package:
 Names of this module load neither pyarrow nor a store's driver, so that planning processes start fast.
 """
 
-from __future__ import annotations
-
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, group_offsets
 from txlog.client.reading import (
     ReadTask,
@@ -51,53 +49,3 @@ from txlog.protocol.transactions import EndResult
 from txlog.storage.backends import backend_of
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import open_object_store
-
-__all__ = [
-    "KEYS",
-    "MAX_TASK_BYTES",
-    "ConsumerGroupMetadata",
-    "DataFile",
-    "EndResult",
-    "FilePiece",
-    "GroupOffsets",
-    "InlinePiece",
-    "IsolationLevel",
-    "Layer",
-    "ObjectStore",
-    "OffsetValue",
-    "OffsetsCondition",
-    "PartitionView",
-    "Piece",
-    "ReadIndexes",
-    "ReadPlan",
-    "ReadTask",
-    "RowRange",
-    "Runtime",
-    "Session",
-    "Settings",
-    "StagedPart",
-    "StagedTransaction",
-    "TopicPartition",
-    "TransactionMetadata",
-    "TxnVersion",
-    "backend_of",
-    "call_layer",
-    "check_version",
-    "columns_as_known",
-    "end_offset",
-    "group_offsets",
-    "is_repeated",
-    "look_up",
-    "offsets_of",
-    "open_object_store",
-    "pack_tasks",
-    "piece_rows",
-    "plan_reads",
-    "producer_session",
-    "read_session",
-    "read_task",
-    "take_cut",
-    "tasks",
-    "topic_for",
-    "txn_version",
-]

@@ -1,7 +1,5 @@
 """How do Arrow rows become the files of a staged transaction? These names load pyarrow on import."""
 
-from __future__ import annotations
-
 from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.topics.column_changes import add_columns
 from txlog.client.topics.column_names import ColumnNames, topic_versions
@@ -12,20 +10,3 @@ from txlog.core.names import staged_folder
 from txlog.storage.arrow_evolution import columns_to_read
 from txlog.storage.conform import conform
 from txlog.storage.keys import NO_KEY, partition_table
-
-__all__ = [
-    "MAX_INLINE_BYTES",
-    "NO_KEY",
-    "ColumnNames",
-    "StagedFiles",
-    "add_columns",
-    "check_keys",
-    "columns_to_read",
-    "conform",
-    "key_columns_of",
-    "partition_table",
-    "read_staged_folder",
-    "staged_folder",
-    "topic_versions",
-    "value_columns",
-]

@@ -4,20 +4,5 @@
 `ReadTask`. Its `root` is a tree of plain values, from which an engine makes its own filter.
 """
 
-from __future__ import annotations
-
 from txlog.client.tables.predicate import Every, Known, Node, Null, OneOf, Predicate, Some, Value
 from txlog.client.tables.where import bind, check
-
-__all__ = [
-    "Every",
-    "Known",
-    "Node",
-    "Null",
-    "OneOf",
-    "Predicate",
-    "Some",
-    "Value",
-    "bind",
-    "check",
-]

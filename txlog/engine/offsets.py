@@ -1,7 +1,5 @@
 """Which offsets does a user ask for, and where in the log are they?"""
 
-from __future__ import annotations
-
 from txlog.client.groups import Offsets
 from txlog.client.offsets import (
     Missing,
@@ -21,23 +19,3 @@ from txlog.client.offsets import (
 from txlog.client.removed import removed_offsets
 from txlog.core.names import MAX_OFFSET
 from txlog.protocol.groups import MAX_METADATA_LENGTH
-
-__all__ = [
-    "MAX_METADATA_LENGTH",
-    "MAX_OFFSET",
-    "Missing",
-    "OffsetSpec",
-    "Offsets",
-    "append_times",
-    "check_exist",
-    "committed_offsets",
-    "format_offsets",
-    "parse_assign",
-    "parse_offsets",
-    "parse_spec",
-    "parse_timestamp",
-    "parse_timestamps",
-    "raise_committed",
-    "removed_offsets",
-    "resolve",
-]
