@@ -58,14 +58,9 @@ class BackgroundTasks:
             self._seal(ctx, views, in_transaction=coordinator is not None)
             self._session.end_overdue([view.topic_partition for view in views], own_producer_id)
         except Exception as error:
+            text = "%s: the rows are in the log, but sealing failed; the next writer seals"
             log(
-                _LOG,
-                logging.WARNING,
-                "seal_failed",
-                "%s: the rows are in the log, but sealing failed; the next writer seals",
-                self._session.who,
-                error=type(error).__name__,
-                exc_info=True,
+                _LOG, logging.WARNING, "seal_failed", text, self._session.who, error=type(error).__name__, exc_info=True
             )
 
     def _seal(self, ctx: Context, views: Sequence[PartitionView], *, in_transaction: bool) -> None:

@@ -39,7 +39,7 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
-from txlog.logs import log
+from txlog.logs import Fields, log
 from txlog.protocol.transactions import EndResult
 from txlog.text import count_text
 
@@ -239,19 +239,9 @@ class TransactionManager:
             )
         else:
             level, text = logging.INFO, f"%s: version %d was committed before (now %d): {skipped}"
-        log(
-            _LOG,
-            level,
-            "transaction_skipped",
-            text,
-            self._who,
-            wanted.version,
-            txn.txn_version,
-            txn=txn,
-            txn_version=wanted.version,
-            last_txn_version=txn.txn_version,
-            txn_scope=wanted.scope,
-        )
+        given, last = wanted.version, txn.txn_version
+        versions: Fields = {"txn_version": given, "last_txn_version": last, "txn_scope": wanted.scope}
+        log(_LOG, level, "transaction_skipped", text, self._who, given, last, txn=txn, **versions)
 
     def _prepare(self, deferred: DeferredRows, wanted: TxnVersion | None) -> UnknownTopicOrPartitionError | None:
         """Do what comes before the decision, and return why the commit must be refused."""

@@ -88,16 +88,8 @@ class Coordinator:
                 ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms
             ),
         )
-        log(
-            _LOG,
-            logging.INFO,
-            "producer_initialized",
-            "%s: initialized as producer %d, epoch %d; earlier instances of the id are fenced",
-            session.who,
-            txn.producer_id,
-            txn.producer_epoch,
-            txn=txn,
-        )
+        text = "%s: initialized as producer %d, epoch %d; earlier instances of the id are fenced"
+        log(_LOG, logging.INFO, "producer_initialized", text, session.who, txn.producer_id, txn.producer_epoch, txn=txn)
         return cls(session, txn)
 
     @property
@@ -244,15 +236,8 @@ class Coordinator:
                 limit_ms=_COMPLETE_MS,
             )
         except Exception:
-            log(
-                _LOG,
-                logging.DEBUG,
-                "complete_failed",
-                "%s: COMPLETE was not written; the next process writes it",
-                self.session.who,
-                txn=txn,
-                exc_info=True,
-            )
+            text = "%s: COMPLETE was not written; the next process writes it"
+            log(_LOG, logging.DEBUG, "complete_failed", text, self.session.who, txn=txn, exc_info=True)
 
     def remove(self) -> bool:
         """Write a tombstone for the drawn id, which must have no open transaction."""
@@ -283,18 +268,10 @@ class Coordinator:
             fields: Fields = {"offsets": offsets}
             if version is not None:
                 fields["txn_version"], fields["txn_scope"] = version.version, version.scope
-            log(
-                _LOG,
-                logging.DEBUG,
-                "transaction_committed",
-                "%s: committed%s, %s: %s",
-                who,
-                f" version {version.version}" if version is not None else "",
-                _epoch_text(txn),
-                ends or "no partition",
-                txn=txn,
-                **fields,
-            )
+            text = "%s: committed%s, %s: %s"
+            shown = f" version {version.version}" if version is not None else ""
+            args = (who, shown, _epoch_text(txn), ends or "no partition")
+            log(_LOG, logging.DEBUG, "transaction_committed", text, *args, txn=txn, **fields)
 
     def _is_lost(self) -> bool:
         """Return whether it is certain that no try of the commit won."""
