@@ -283,12 +283,6 @@ class Batch:
             share.send.failed(error)
 
 
-def fail_all(batches: Iterable[Batch], error: BaseException) -> None:
-    """Fail the futures of `batches`. Call it without a lock, because callbacks of futures run here."""
-    for batch in batches:
-        batch.failed(error)
-
-
 class Accumulator:
     """The batches of all partitions, in order. Not thread-safe: the caller holds a lock."""
 

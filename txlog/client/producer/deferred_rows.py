@@ -13,11 +13,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from txlog.client.producer.batches import NO_OFFSET, Batch
-from txlog.client.session.runtime import Runtime
 from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.topics.row_writer import RowWriter
 from txlog.core.effects import Program
-from txlog.core.features import STAGED_INLINE
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, CommitRecord, StagedPart, StagedRows
 from txlog.errors import TransactionAbortableError
@@ -25,11 +23,6 @@ from txlog.protocol.context import Views
 
 MAX_DEFERRED_BYTES = MAX_INLINE_BYTES
 """Size of the rows of one transaction that may wait for its commit: what one PREPARE_COMMIT may carry."""
-
-
-def may_defer(runtime: Runtime) -> bool:
-    """Return whether rows may wait for their commit: a store without inline staged rows knows only files."""
-    return STAGED_INLINE in runtime.require_store().features
 
 
 def have_one_schema(batches: Iterable[Batch]) -> bool:

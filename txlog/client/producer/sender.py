@@ -20,13 +20,7 @@ from typing import Literal, TypeAlias
 from txlog.client.producer.background_tasks import BackgroundTasks
 from txlog.client.producer.batch_builder import BatchBuilder
 from txlog.client.producer.batches import NO_OFFSET, Accumulator, Batch
-from txlog.client.producer.deferred_rows import (
-    MAX_DEFERRED_BYTES,
-    DeferredRows,
-    check_one_schema,
-    have_one_schema,
-    may_defer,
-)
+from txlog.client.producer.deferred_rows import MAX_DEFERRED_BYTES, DeferredRows, check_one_schema, have_one_schema
 from txlog.client.producer.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.producer.one_thread import OneThread
 from txlog.client.session.call_guard import has_ended
@@ -36,6 +30,7 @@ from txlog.client.topics.row_writer import RowWriter
 from txlog.client.transactions.coordinator import Coordinator
 from txlog.config import ProducerConfig
 from txlog.core.effects import Program, gathered
+from txlog.core.features import STAGED_INLINE
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
 from txlog.errors import (
@@ -284,7 +279,8 @@ class Sender:
 
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
-        defers = self._config.staged is not False and may_defer(self._session.runtime)
+        # A store without inline staged rows knows only files.
+        defers = self._config.staged is not False and STAGED_INLINE in self._session.runtime.require_store().features
         self._way = "deferred" if defers else self._way_of_many
         self.attempted = False
         self._must_abort = False

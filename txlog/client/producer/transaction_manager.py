@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from txlog import metrics
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
-from txlog.client.producer.batches import fail_all
 from txlog.client.producer.deferred_rows import DeferredRows
 from txlog.client.producer.producer_state import Call, ProducerState, after_close, again
 from txlog.client.producer.sender import Sender
@@ -440,7 +439,8 @@ class TransactionManager:
             if error is None:
                 undecided.committed(self._session.views)
             else:
-                fail_all(undecided.batches, error)
+                for batch in undecided.batches:
+                    batch.failed(error)
         with self._lock:
             self._sender.undecided = None
 
