@@ -39,12 +39,7 @@ from txlog.client.session.session import Session
 from txlog.config import Layer
 from txlog.core.features import GROUP_MEMBERS
 from txlog.core.names import TopicPartition
-from txlog.errors import (
-    IllegalStateError,
-    OffsetOutOfRangeError,
-    TxlogError,
-    UnstableOffsetCommitError,
-)
+from txlog.errors import IllegalStateError, OffsetOutOfRangeError, TxlogError, UnstableOffsetCommitError
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import end_offset
 from txlog.text import count_text
