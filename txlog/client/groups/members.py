@@ -19,7 +19,7 @@ from txlog.client.groups.heartbeats import Stop, beat
 from txlog.client.groups.partition_counts import PartitionCounts
 from txlog.client.groups.rebalance import News, RebalanceListener
 from txlog.client.groups.session_timeouts import Timeouts
-from txlog.client.session.session import Session
+from txlog.client.session.session import Call, Session
 from txlog.config import ConsumerConfig
 from txlog.core.ages import ClockReading
 from txlog.core.groups import OffsetsCondition, offsets_partition
@@ -276,8 +276,8 @@ class SharedMembership:
         if config.auto_offset_reset != "earliest":
             # The join itself tells the group of them. It uses what this look has read, so the look costs little.
             self._counts.begin_at(self._look())
-        row = self._session.call(
-            f"joining group {self._group!r}",
+        row = self._call(
+            "joining",
             lambda ctx, views: protocol.join(
                 ctx,
                 views,
@@ -287,9 +287,7 @@ class SharedMembership:
                 beside_jobs=config.allow_mixed_groups,
                 quiet=self._watch.quiet,
             ),
-            settles=False,
         )
-        self._watch.note(row)
         self._joined = row.entry.value.generation if row is not None and row.entry.value is not None else 0
         self._polled_ms = now_ms = self._session.clock.monotonic_ms()
         self._stop.set()
@@ -305,14 +303,15 @@ class SharedMembership:
         self._take(row)
         self._looked_ms = now_ms
 
+    def _call(self, what: str, call: Call[GroupRow | None]) -> GroupRow | None:
+        """Return the group as a call shows it, and note its heartbeats."""
+        row = self._session.call(f"{what} group {self._group!r}", call, settles=False)
+        self._watch.note(row)
+        return row
+
     def _look(self) -> GroupRow | None:
         began = self._session.runtime.read_clocks()
-        row = self._session.call(
-            f"looking at group {self._group!r}",
-            lambda ctx, views: protocol.look(ctx, views, self._group),
-            settles=False,
-        )
-        self._watch.note(row)
+        row = self._call("looking at", lambda ctx, views: protocol.look(ctx, views, self._group))
         beat_ms = beat_of(row, self.member_id) if row is not None else -1
         if beat_ms > self._beat_ms >= 0:
             # A heartbeat since the last look, perhaps in a record of a producer that sent offsets for this member.
@@ -356,14 +355,12 @@ class SharedMembership:
 
     def _sync(self, member_id: str) -> GroupRow | None:
         began, held = self._session.runtime.read_clocks(), self._held
-        row = self._session.call(
-            f"sharing the partitions of group {self._group!r}",
+        row = self._call(
+            "sharing the partitions of",
             lambda ctx, views: protocol.sync(
                 ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet
             ),
-            settles=False,
         )
-        self._watch.note(row)
         self._wrote(member_id, began)
         return row
 
