@@ -56,6 +56,11 @@ def parse_time(text: str) -> int | None:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
+def microseconds(time: datetime) -> int:
+    """Return a time as microseconds since the epoch. Without a zone it is UTC."""
+    return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
 def duration_text(duration_ms: int) -> str:
     """Return a duration as text; `-` for a negative number.
 

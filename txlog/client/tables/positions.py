@@ -16,7 +16,7 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, InvalidRequestError
 from txlog.protocol.context import Context, Views
 from txlog.protocol.snapshot_as_of import cut_as_of
-from txlog.text import parse_time, time_text
+from txlog.text import microseconds, parse_time, time_text
 
 Position: TypeAlias = (
     "str | datetime.datetime | Mapping[int, int] | Mapping[str, int] | Mapping[TopicPartition, int] | OffsetSpec"
@@ -25,9 +25,6 @@ Position: TypeAlias = (
 
 A partition may be a text, as in `{"0": 500}`, because JSON has no other keys.
 """
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def offsets_of(
@@ -132,4 +129,4 @@ def _number(partition: Any) -> Any:
 def _microseconds(time: datetime.datetime, option: str) -> int:
     if not isinstance(time, datetime.datetime) or time.tzinfo is None:
         raise InvalidRequestError(f"{option} = {time!r}: expected a datetime with a time zone")
-    return max((time - _EPOCH) // _MICROSECOND, 0)
+    return max(microseconds(time), 0)

@@ -40,7 +40,7 @@ from txlog.client.tables.predicate import (
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
-from txlog.text import install_text, is_unicode, nearest
+from txlog.text import install_text, is_unicode, microseconds, nearest
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -49,8 +49,7 @@ MAX_LENGTH = 100_000
 """Maximum length of the text. Nobody writes a longer condition by hand, and parsing it takes long."""
 
 _INTEGER_BITS: Mapping[str, int] = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
+_EPOCH = datetime.date(1970, 1, 1)
 _ISO_TIME = re.compile(
     r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII | re.IGNORECASE
 )
@@ -320,7 +319,7 @@ def _exact(
 
 def _days(text: str) -> int | None:
     try:
-        return (datetime.date.fromisoformat(text) - _EPOCH.date()).days
+        return (datetime.date.fromisoformat(text) - _EPOCH).days
     except ValueError:
         return None
 
@@ -332,7 +331,7 @@ def _microseconds(text: str, *, zoned: bool) -> int | None:
         return None
     if time.tzinfo is not None and not zoned:
         return None
-    return (time.replace(tzinfo=time.tzinfo or datetime.UTC) - _EPOCH) // _MICROSECOND
+    return microseconds(time)
 
 
 def _expected(field: SchemaField) -> str:

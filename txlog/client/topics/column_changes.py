@@ -37,7 +37,7 @@ from txlog.errors import SchemaMismatchError, UnsupportedStoreError
 from txlog.protocol.column_changes import change_columns
 from txlog.protocol.topic_changes import alter_topic
 from txlog.storage.arrow_schema import to_fields
-from txlog.text import is_unicode
+from txlog.text import is_unicode, microseconds
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -186,8 +186,7 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
                 f"{where}: column {field.name!r}: the default of a {field.type} "
                 f"{'has no' if value.tzinfo else 'needs a'} time zone"
             )
-        zone = datetime.UTC if value.tzinfo else None
-        stored = (value - datetime.datetime(1970, 1, 1, tzinfo=zone)) // datetime.timedelta(microseconds=1)
+        stored = microseconds(value)
     elif field.type == "binary" and isinstance(value, bytes):
         stored = value.hex()
     elif (digits := parse_decimal(field.type)) is not None and isinstance(value, decimal.Decimal | int):
