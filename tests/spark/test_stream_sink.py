@@ -275,9 +275,9 @@ def test_small_micro_batches_rotate_over_the_partitions(
     log.create("spread", partitions=3)
     inits: list[str] = []
 
-    def init(session: Session, name: str, **options: Any) -> Coordinator:
+    def init(session: Session, name: str, *given: Any) -> Coordinator:
         inits.append(name)
-        return begun(session, name, **options)
+        return begun(session, name, *given)
 
     begun = Coordinator.init
     monkeypatch.setattr(Coordinator, "init", init)

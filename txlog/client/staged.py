@@ -94,12 +94,7 @@ class StagedTransaction:
             check(current)
         if current is not None and last is not None and _identity(current) == _identity(last):
             return cls(Coordinator(session, current), drawn=drawn, beside_members=parsed.allow_mixed_groups)
-        coordinator = Coordinator.init(
-            session,
-            name,
-            timeout_ms=parsed.transaction_timeout_ms,
-            max_timeout_ms=parsed.transaction_max_timeout_ms,
-        )
+        coordinator = Coordinator.init(session, name, parsed)
         return cls(coordinator, drawn=drawn, beside_members=parsed.allow_mixed_groups)
 
     @classmethod

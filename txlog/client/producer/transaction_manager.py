@@ -113,12 +113,7 @@ class TransactionManager:
     def init(self) -> None:
         """Take over the transactional.id; see `Producer.init_transactions`."""
         assert self._config.transactional_id is not None
-        coordinator = Coordinator.init(
-            self._session,
-            self._config.transactional_id,
-            timeout_ms=self._config.transaction_timeout_ms,
-            max_timeout_ms=self._config.transaction_max_timeout_ms,
-        )
+        coordinator = Coordinator.init(self._session, self._config.transactional_id, self._config)
         with self._lock:
             self._sender.coordinator = self._state.coordinator = coordinator
             self._state.move("READY")

@@ -16,6 +16,7 @@ from txlog import metrics
 from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session.call_guard import InsideCallError
 from txlog.client.session.session import Call, Session, only_views
+from txlog.config import ProducerConfig
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
@@ -76,17 +77,16 @@ class Coordinator:
         """The epoch of which the log says that another process ended it."""
 
     @classmethod
-    def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
+    def init(cls, session: Session, transactional_id: str, config: ProducerConfig) -> Coordinator:
         """InitProducerId: finish or abort what an older instance left, and fence that instance.
 
         Raises InvalidTxnTimeoutError before anything is written. After TxlogTimeoutError or RetriableError, call again.
         """
         check_transactional_id(transactional_id)
+        timeout_ms, max_ms = config.transaction_timeout_ms, config.transaction_max_timeout_ms
         txn = session.call(
             "init_transactions",
-            lambda ctx, views: protocol.init_producer(
-                ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms
-            ),
+            lambda ctx, views: protocol.init_producer(ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_ms),
         )
         text = "%s: initialized as producer %d, epoch %d; earlier instances of the id are fenced"
         log(_LOG, logging.INFO, "producer_initialized", text, session.who, txn.producer_id, txn.producer_epoch, txn=txn)
