@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -125,7 +125,7 @@ class Store:
         self._owner = Owner(f"store {runtime.where}", "store")
         self._lock = lock_for_forks()
         self.runtime = runtime
-        self._clients: weakref.WeakSet[_Closable] = weakref.WeakSet()
+        self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -405,7 +405,7 @@ class Store:
         """
         self._close(lambda client: client.close())
 
-    def _close(self, close: Callable[[_Closable], None]) -> None:
+    def _close(self, close: Callable[[Producer | Consumer], None]) -> None:
         if self._owner.is_elsewhere:
             return
         with self._lock:
@@ -421,7 +421,7 @@ class Store:
         if first is not None:
             raise first
 
-    def _keep(self, client: _Closable) -> None:
+    def _keep(self, client: Producer | Consumer) -> None:
         """Close `client` together with this store. Another thread may have closed the store meanwhile."""
         with self._lock:
             self._check_open()
@@ -434,11 +434,6 @@ class Store:
     def _remember(self, metadata: TopicMetadata) -> TopicDescription:
         self.runtime.remember_topic(metadata)
         return TopicDescription.of(metadata)
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
 
 def _check_serves(found: TopicMetadata, asked: Sequence[SchemaField], former: Callable[[str], str]) -> None:
