@@ -19,7 +19,7 @@ from txlog.client import offsets as lookup
 from txlog.client.consumer.commits import Commits, Membership
 from txlog.client.consumer.fetcher import Fetcher, FollowedTopics, OneSchema
 from txlog.client.consumer.iteration import Rows, ToEnd
-from txlog.client.consumer.positions import committed_positions, find_positions, reset_positions
+from txlog.client.consumer.positions import find_positions, reset_positions
 from txlog.client.groups import (
     ConsumerGroupMetadata,
     GroupMembership,
@@ -373,7 +373,11 @@ class Consumer:
         self._check_open()
         group = self._require_group("committed")
         wanted = [topic_partition(tp) for tp in partitions] if partitions else list(self._fetcher.assigned)
-        return committed_positions(self._session, group, wanted)
+        found = lookup.committed_offsets(self._session, group, wanted)
+        return {
+            tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
+            for tp, value in found.items()
+        }
 
     @in_turn
     def group_metadata(self) -> ConsumerGroupMetadata:

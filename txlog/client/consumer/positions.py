@@ -1,12 +1,9 @@
-"""Where does a consumer begin in a partition, and which offsets does it look up?"""
+"""Where does a consumer begin in a partition, and where does it go on if a position is out of range?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from txlog.client import offsets as lookup
 from txlog.client.consumer.fetcher import Fetcher, FollowedTopics
-from txlog.client.groups import OffsetAndMetadata
 from txlog.client.removed import removed_offsets
 from txlog.client.session.session import Session
 from txlog.config import ConsumerConfig
@@ -71,14 +68,3 @@ def reset_positions(session: Session, fetcher: Fetcher, config: ConsumerConfig, 
         raise error
     fetcher.seek({**begins, **lookup.edges(session, lost, policy, config.isolation_level)})
     return bool(outside)
-
-
-def committed_positions(
-    session: Session, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the group's committed offsets, as users name them. Raises UnstableOffsetCommitError."""
-    found = lookup.committed_offsets(session, group, list(partitions))
-    return {
-        tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
-        for tp, value in found.items()
-    }
