@@ -7,7 +7,7 @@ of `spark.read.schema(...)` names them. A write may widen numbers. It narrows an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import types as spark
 
@@ -44,7 +44,8 @@ METADATA = spark.StructType(
 )
 """The place of a row in its log, and the log-append time of its batch."""
 
-_NAMES = {type(spark_type): name for name, spark_type in _SCALARS.items()}
+_NESTED: dict[type[spark.DataType], str] = {spark.StructType: "struct", spark.ArrayType: "list", spark.MapType: "map"}
+_NAMES = {type(spark_type): name for name, spark_type in _SCALARS.items()} | _NESTED
 
 
 def to_spark(fields: Sequence[SchemaField]) -> spark.StructType:
@@ -76,9 +77,22 @@ def select(topics: Mapping[str, Sequence[SchemaField]], columns: Sequence[str] |
     schema = to_spark(first)
     chosen = [METADATA[name] if name in METADATA.names else _column(schema, name, first_topic) for name in names]
     for topic, fields in topics.items():
-        if columns is None or ALL_COLUMNS in columns:
-            _check_same_columns(first_topic, first, topic, fields)
-        _check_shared(first_topic, known, topic, fields, names)
+        own = {field.name: field for field in fields}
+        if ALL_COLUMNS in wanted and own.keys() != known.keys():
+            column = next(iter(own.keys() ^ known.keys()))
+            raise SchemaMismatchError(
+                f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. "
+                "hint: name the shared ones in the option 'columns', or read the topics one by one"
+            )
+        for name in (name for name in names if name not in METADATA.names):
+            if name not in own:
+                _column(to_spark(fields), name, topic)
+            if log_schema.describe(own[name]) != log_schema.describe(known[name]):
+                raise SchemaMismatchError(
+                    f"column {name!r} is {log_schema.describe(known[name])} in topic {first_topic!r}, and "
+                    f"{log_schema.describe(own[name])} in topic {topic!r}. "
+                    "hint: read the topics one by one"
+                )
     return spark.StructType(chosen)
 
 
@@ -158,15 +172,7 @@ def _spark_type(field: SchemaField) -> spark.DataType:
 
 def _field(column: spark.StructField, where: str, path: str) -> SchemaField:
     kind = column.dataType
-    children: list[spark.StructField] = []
-    if isinstance(kind, spark.StructType):
-        name, children = "struct", kind.fields
-    elif isinstance(kind, spark.ArrayType):
-        name, children = "list", [spark.StructField("element", kind.elementType, kind.containsNull)]
-    elif isinstance(kind, spark.MapType):
-        value = spark.StructField("value", kind.valueType, kind.valueContainsNull)
-        name, children = "map", [spark.StructField("key", kind.keyType, False), value]
-    elif isinstance(kind, spark.DecimalType):
+    if isinstance(kind, spark.DecimalType):
         name = log_schema.decimal_type(kind.precision, kind.scale)
     elif isinstance(kind, spark.CharType | spark.VarcharType):
         name = "string"
@@ -174,8 +180,18 @@ def _field(column: spark.StructField, where: str, path: str) -> SchemaField:
         name = _NAMES[type(kind)]
     else:
         raise SchemaMismatchError(f"{where}: column {path!r}: no topic can hold {kind.simpleString()}")
-    fields = tuple(_field(child, where, f"{path}.{child.name}") for child in children)
+    fields = tuple(_field(child, where, f"{path}.{child.name}") for child in _children(kind))
     return SchemaField(id=1, name=column.name, type=name, nullable=column.nullable, fields=fields)
+
+
+def _children(kind: spark.DataType) -> list[spark.StructField]:
+    """Return the fields of a struct, the element of a list, the key and the value of a map; none for other types."""
+    if isinstance(kind, spark.ArrayType):
+        return [spark.StructField("element", kind.elementType, kind.containsNull)]
+    if isinstance(kind, spark.MapType):
+        value = spark.StructField("value", kind.valueType, kind.valueContainsNull)
+        return [spark.StructField("key", kind.keyType, False), value]
+    return kind.fields if isinstance(kind, spark.StructType) else []
 
 
 def _column(schema: spark.StructType, name: str, topic: str) -> spark.StructField:
@@ -187,53 +203,13 @@ def _column(schema: spark.StructType, name: str, topic: str) -> spark.StructFiel
     )
 
 
-def _check_same_columns(
-    first_topic: str, first: Sequence[SchemaField], topic: str, fields: Sequence[SchemaField]
-) -> None:
-    names, others = [field.name for field in first], [field.name for field in fields]
-    if set(names) != set(others):
-        column = next(iter(set(names) ^ set(others)))
-        raise SchemaMismatchError(
-            f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. "
-            "hint: name the shared ones in the option 'columns', or read the topics one by one"
-        )
-
-
-def _check_shared(
-    first_topic: str,
-    first: Mapping[str, SchemaField],
-    topic: str,
-    fields: Sequence[SchemaField],
-    names: Iterable[str],
-) -> None:
-    own = {field.name: field for field in fields}
-    for name in names:
-        if name in METADATA.names:
-            continue
-        if name not in own:
-            _column(to_spark(fields), name, topic)
-        if log_schema.describe(own[name]) != log_schema.describe(first[name]):
-            raise SchemaMismatchError(
-                f"column {name!r} is {log_schema.describe(first[name])} in topic {first_topic!r}, and "
-                f"{log_schema.describe(own[name])} in topic {topic!r}. "
-                "hint: read the topics one by one"
-            )
-
-
 def _loosened(own: spark.DataType, asked: spark.DataType) -> bool:
     """Whether `asked` is equal to `own`, except that parts of it may be nullable where `own` is not."""
-    if isinstance(own, spark.StructType) and isinstance(asked, spark.StructType):
-        return own.names == asked.names and all(
-            _loosened(a.dataType, b.dataType) and (b.nullable or not a.nullable)
-            for a, b in zip(own.fields, asked.fields, strict=True)
-        )
-    if isinstance(own, spark.ArrayType) and isinstance(asked, spark.ArrayType):
-        return _loosened(own.elementType, asked.elementType) and (asked.containsNull or not own.containsNull)
-    if isinstance(own, spark.MapType) and isinstance(asked, spark.MapType):
-        return (
-            _loosened(own.keyType, asked.keyType)
-            and _loosened(own.valueType, asked.valueType)
-            and (asked.valueContainsNull or not own.valueContainsNull)
+    if type(own) in _NESTED and type(asked) is type(own):
+        parts, others = _children(own), _children(asked)
+        return [part.name for part in parts] == [other.name for other in others] and all(
+            _loosened(part.dataType, other.dataType) and (other.nullable or not part.nullable)
+            for part, other in zip(parts, others, strict=True)
         )
     return own == asked
 
@@ -244,16 +220,13 @@ def _fits(found: spark.DataType, expected: spark.DataType, field: SchemaField) -
         return field.nullable
     if isinstance(found, spark.CharType | spark.VarcharType):
         return field.type == "string"
-    if isinstance(found, spark.StructType) and isinstance(expected, spark.StructType):
-        own = {child.name: child for child in field.fields}
-        return set(found.names) == set(own) and all(
-            _fits(child.dataType, expected[child.name].dataType, own[child.name]) for child in found.fields
+    if type(found) in _NESTED and type(found) is type(expected):
+        # Fields of structs are found by name, in any order.
+        own = {part.name: (part.dataType, child) for part, child in zip(_children(expected), field.fields, strict=True)}
+        parts = _children(found)
+        return {part.name for part in parts} == set(own) and all(
+            _fits(part.dataType, *own[part.name]) for part in parts
         )
-    if isinstance(found, spark.ArrayType) and isinstance(expected, spark.ArrayType):
-        return _fits(found.elementType, expected.elementType, field.fields[0])
-    if isinstance(found, spark.MapType) and isinstance(expected, spark.MapType):
-        key, value = field.fields
-        return _fits(found.keyType, expected.keyType, key) and _fits(found.valueType, expected.valueType, value)
     if isinstance(found, spark.DecimalType) and isinstance(expected, spark.DecimalType):
         whole = expected.precision - expected.scale
         return found.scale <= expected.scale and found.precision - found.scale <= whole
