@@ -21,9 +21,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -36,6 +37,7 @@ from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY
 from pyspark_txlog.sink.options import parse_write_options, settled_write
 from txlog.engine import (
     Runtime,
+    Session,
     StagedPart,
     StagedTransaction,
     TransactionMetadata,
@@ -44,7 +46,7 @@ from txlog.engine import (
     is_repeated,
 )
 from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
-from txlog.logs import log
+from txlog.logs import Fields, log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,21 +111,15 @@ class TxlogWriter(DataSourceArrowWriter):
     @classmethod
     def begin_in(cls, runtime: Runtime, options: Options, schema: StructType) -> tuple[Self, StagedTransaction]:
         """Do the work of `begin` in an open store, and return the transaction too."""
-        # Imported here and in `write_parts`, because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import TopicRoute, check_routing, merged_topic
+        # Imported here, in `begin_staged` and in `write_parts`, because a commit does not need pyarrow.
+        from pyspark_txlog.sink.routing import check_routing
 
         check_routing(options, schema)
         version = version_of(options)
         options = settled_write(options, runtime.settings)
-        if (topic := merged_topic(runtime, options, schema)) is not None:
-            TopicRoute(runtime, schema, topic, options[table.KEY])
-        transaction = StagedTransaction.begin(
-            runtime,
-            options[table.TRANSACTIONAL_ID],
-            config=producer_config(options),
-            # Reading the id's record costs requests, so do it only if there is a version to check.
-            check=None if version is None else lambda current: check_version(current, version),
-        )
+        # Reading the id's record costs requests, so do it only if there is a version to check.
+        check = None if version is None else partial(check_version, version=version)
+        topic, transaction = begin_staged(runtime, options, schema, check)
         store_id = runtime.require_store().store_id
         writer = cls(options, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id, topic=topic)
         return writer, transaction
@@ -155,47 +151,26 @@ class TxlogWriter(DataSourceArrowWriter):
         Spark then calls `abort`.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
-        with closing(self._options.open()) as runtime:
+        with self._resumed(attempted=False) as transaction:
             if self.topic is None:
-                self._check_columns(runtime, parts)
-            self._commit(self._resume(runtime, attempted=False), parts)
+                self._check_columns(transaction.session.runtime, parts)
+            self._commit(transaction, parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver side: abort the transaction unless it is already committed. Deletes nothing and raises nothing.
 
         Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
-        try:
-            with closing(self._options.open()) as runtime:
-                transaction = self._resume(runtime, attempted=True)
-                if transaction.abort().already_committed:
-                    log(
-                        _LOG,
-                        logging.WARNING,
-                        "abort_too_late",
-                        "transactional.id %r: the write is reported as failed, but its transaction was already "
-                        "committed, and all its rows are visible. Do not repeat it%s",
-                        self._txn.transactional_id,
-                        self._hint,
-                        txn=self._txn,
-                    )
-                transaction.forget()
-        except FencedError:
-            # A newer instance took over and has ended what was left of this transaction. `commit` has reported it.
-            return
-        except Exception as error:
-            log(
-                _LOG,
-                logging.WARNING,
-                "abort_failed",
-                "transactional.id %r: the failed write could not be aborted now (%s: %s). The next write with this "
-                "id, or `txlog transactions expire --execute`, ends it",
-                self._txn.transactional_id,
-                type(error).__name__,
-                error,
-                txn=self._txn,
-                error=type(error).__name__,
-            )
+        who = f"transactional.id {self._txn.transactional_id!r}"
+        abort_quietly(
+            _LOG,
+            self._resumed(attempted=True),
+            f"{who}: the write is reported as failed, but its transaction was already committed, and all its rows are "
+            f"visible. Do not repeat it{self._hint}",
+            failed=f"{who}: the failed write",
+            ends="The next write with this id",
+            txn=self._txn,
+        )
 
     @plain_errors
     def run(self, runtime: Runtime, transaction: StagedTransaction, write: NativeWrite) -> None:
@@ -251,11 +226,62 @@ class TxlogWriter(DataSourceArrowWriter):
             else "; with 'txn.version' a repeated write would be detected"
         )
 
-    def _resume(self, runtime: Runtime, *, attempted: bool) -> StagedTransaction:
-        check_begun_here(runtime, self._store_id)
-        return StagedTransaction.resume(
-            runtime, self._txn, drawn=self._drawn, attempted=attempted, config=producer_config(self._options)
-        )
+    @contextmanager
+    def _resumed(self, *, attempted: bool) -> Iterator[StagedTransaction]:
+        with closing(self._options.open()) as runtime:
+            check_begun_here(runtime, self._store_id)
+            yield StagedTransaction.resume(
+                runtime, self._txn, drawn=self._drawn, attempted=attempted, config=producer_config(self._options)
+            )
+
+
+def begin_staged(
+    runtime: Runtime,
+    options: Options,
+    schema: StructType,
+    check: Callable[[TransactionMetadata | None], None] | None,
+    session: Session | None = None,
+    last: TransactionMetadata | None = None,
+) -> tuple[TopicMetadata | None, StagedTransaction]:
+    """Check the frame's columns, then init the transactional.id. Return the topic of the option, and the transaction.
+
+    Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError, and what `StagedTransaction.begin`
+    raises, which has the last three parameters.
+    """
+    from pyspark_txlog.sink.routing import TopicRoute, merged_topic
+
+    if (topic := merged_topic(runtime, options, schema)) is not None:
+        TopicRoute(runtime, schema, topic, options[table.KEY])
+    name, config = options[table.TRANSACTIONAL_ID], producer_config(options)
+    return topic, StagedTransaction.begin(runtime, name, config=config, check=check, session=session, last=last)
+
+
+def abort_quietly(
+    logger: logging.Logger,
+    resumed: AbstractContextManager[StagedTransaction],
+    too_late: str,
+    *,
+    failed: str,
+    ends: str,
+    txn: TransactionMetadata,
+    **fields: Unpack[Fields],
+) -> None:
+    """Abort a transaction unless it is already committed, which `too_late` says. Raises nothing.
+
+    If it cannot be aborted now, the message begins with `failed`, and names what `ends` it later.
+    """
+    try:
+        with resumed as transaction:
+            if transaction.abort().already_committed:
+                log(logger, logging.WARNING, "abort_too_late", "%s", too_late, txn=txn, **fields)
+            transaction.forget()
+    except FencedError:
+        # A newer instance took over and has ended what was left of this transaction. `commit` has reported it.
+        return
+    except Exception as error:
+        kind = fields["error"] = type(error).__name__
+        text = "%s could not be aborted now (%s: %s). %s, or `txlog transactions expire --execute`, ends it"
+        log(logger, logging.WARNING, "abort_failed", text, failed, kind, error, ends, txn=txn, **fields)
 
 
 def version_of(options: Options, topics: Collection[str] = ()) -> TxnVersion | None:

@@ -39,7 +39,14 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
-from pyspark_txlog.sink.batch_writer import NativeWrite, check_begun_here, producer_config, write_parts
+from pyspark_txlog.sink.batch_writer import (
+    NativeWrite,
+    abort_quietly,
+    begin_staged,
+    check_begun_here,
+    producer_config,
+    write_parts,
+)
 from pyspark_txlog.sink.micro_batch import (
     QUERY_ID_PROPERTY,
     MicroBatch,
@@ -149,25 +156,13 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         query_id: str | None,
         last: TransactionMetadata | None = None,
     ) -> tuple[Self, TransactionMetadata]:
-        # Imported here because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import TopicRoute, merged_topic
-
         def check(current: TransactionMetadata | None) -> None:
             if query_id is not None:
                 check_scope(current, query_id)
 
         runtime = session.runtime
         _check_without_offsets(options, session)
-        if (topic := merged_topic(runtime, options, schema)) is not None:
-            TopicRoute(runtime, schema, topic, options[table.KEY])
-        transaction = StagedTransaction.begin(
-            runtime,
-            options[table.TRANSACTIONAL_ID],
-            config=producer_config(options),
-            check=check,
-            session=session,
-            last=last,
-        )
+        topic, transaction = begin_staged(runtime, options, schema, check, session, last)
         txn = transaction.txn
         return cls(options, schema, txn, runtime.require_store().store_id, topic), txn
 
@@ -304,39 +299,17 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             # No task succeeded, so no commit was tried; or there was nothing to write.
             return
         who = f"transactional.id {begun.txn.transactional_id!r}, micro-batch {batchId}"
-        try:
-            with self._session(begun) as session:
-                if self._resume(session, begun, attempted=True).abort().already_committed:
-                    log(
-                        _LOG,
-                        logging.WARNING,
-                        "abort_too_late",
-                        "%s: reported as failed, but its transaction was already committed, and "
-                        "all its rows are visible. "
-                        "hint: start the query again from its checkpoint; it detects and skips this batch",
-                        who,
-                        txn=begun.txn,
-                        query_id=begun.query_id,
-                        batch_id=batchId,
-                    )
-        except FencedError:
-            # A newer run took over and has ended what was left of this transaction. `commit` has reported it.
-            return
-        except Exception as error:
-            log(
-                _LOG,
-                logging.WARNING,
-                "abort_failed",
-                "%s: could not be aborted now (%s: %s). The query's next start, or "
-                "`txlog transactions expire --execute`, ends it",
-                who,
-                type(error).__name__,
-                error,
-                txn=begun.txn,
-                query_id=begun.query_id,
-                batch_id=batchId,
-                error=type(error).__name__,
-            )
+        abort_quietly(
+            _LOG,
+            self._resumed(begun),
+            f"{who}: reported as failed, but its transaction was already committed, and all its rows are visible. "
+            "hint: start the query again from its checkpoint; it detects and skips this batch",
+            failed=f"{who}:",
+            ends="The query's next start",
+            txn=begun.txn,
+            query_id=begun.query_id,
+            batch_id=batchId,
+        )
 
     def _check_columns(self, runtime: Runtime, parts: Sequence[StagedPart]) -> None:
         begun = self._begun
@@ -356,6 +329,11 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         with _cached_session(self._options, begun.query_id) as session:
             check_begun_here(session.runtime, begun.store_id)
             yield session
+
+    @contextmanager
+    def _resumed(self, begun: StreamFiles) -> Iterator[StagedTransaction]:
+        with self._session(begun) as session:
+            yield self._resume(session, begun, attempted=True)
 
     def _resume(self, session: Session, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
         return StagedTransaction.resume(
