@@ -152,8 +152,14 @@ class TxlogWriter(DataSourceArrowWriter):
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
         with self._resumed(attempted=False) as transaction:
-            if self.topic is None:
-                self._check_columns(transaction.session.runtime, parts)
+            versions = {(part.topic, part.schema_id) for part in parts}
+            if self.topic is None and len(versions) > len({topic for topic, _ in versions}):
+                # Imported here because a commit seldom needs it.
+                from pyspark_txlog.sink.routing import check_columns_kept
+                from txlog.engine.arrow import ColumnNames
+
+                names = ColumnNames("the first task of this write", "write again")
+                check_columns_kept(transaction.session.runtime, parts, self._schema.names, names)
             self._commit(transaction, parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -183,16 +189,6 @@ class TxlogWriter(DataSourceArrowWriter):
         except BaseException:
             self.abort(())
             raise
-
-    def _check_columns(self, runtime: Runtime, parts: Sequence[StagedPart]) -> None:
-        if len({(part.topic, part.schema_id) for part in parts}) == len({part.topic for part in parts}):
-            return
-        # Imported here because a commit seldom needs it.
-        from pyspark_txlog.sink.routing import check_columns_kept
-        from txlog.engine.arrow import ColumnNames
-
-        names = ColumnNames("the first task of this write", "write again")
-        check_columns_kept(runtime, parts, self._schema.names, names)
 
     def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
         result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))

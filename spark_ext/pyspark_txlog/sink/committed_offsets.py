@@ -281,12 +281,13 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
     )
 
 
-def committed_elsewhere(session: Session, batch: Batch, *, store_id: str, transactional_id: str) -> str | None:
+def committed_elsewhere(session: Session, batch: Batch, *, transactional_id: str) -> str | None:
     """Describe the first committed offset that differs from the planned end of the batch; None if all agree.
 
     Asked about a batch that is about to be skipped because its number is already committed. Covers topics of the sink's
     own store. Partitions without a committed offset are ignored.
     """
+    store_id = session.runtime.require_store().store_id
     for text in batch.ends.values():
         if (end := _of_store(text, store_id)) is None or not end.ends:
             continue

@@ -81,35 +81,35 @@ class MicroBatch:
         After a crash Spark repeats the last batch with the same plan. But a checkpoint restored from a copy repeats
         older batches, or plans the last one again with other ends. Skipping such a batch would lose rows silently.
         """
-        who = f"query {self.query_id}, micro-batch {self.number}"
+        name = current.transactional_id
         if self.number < current.txn_version:
-            what = (
-                f"transactional.id {current.transactional_id!r} has committed micro-batch {current.txn_version} of it"
-            )
-            raise self._mismatch(_older_checkpoint(f"{who}: {what}"), current)
+            what = f"transactional.id {name!r} has committed micro-batch {current.txn_version} of it"
+            raise self._older_checkpoint(what, current)
         if self.checkpoint is None:
             return
         batch = self._planned(self.checkpoint, with_previous=False)
         known: Mapping[str, SourceOffset] = {}
         with suppress(GroupIdNotFoundError):
-            known = committed_opaque(session, current.transactional_id)
+            known = committed_opaque(session, name)
         for source, committed in known.items():
             is_this = (committed.query_id, committed.batch_id) == (self.query_id, self.number)
             if is_this and source in batch.ends and not same_json(batch.ends[source], committed.json):
-                what = (
-                    f"committed up to {committed.json} of source {source}, but planned up to {batch.ends[source]} now"
-                )
-                raise self._mismatch(_older_checkpoint(f"{who}: {what}"), current)
+                end = batch.ends[source]
+                what = f"committed up to {committed.json} of source {source}, but planned up to {end} now"
+                raise self._older_checkpoint(what, current)
         # The next batch's condition would find this too, but only when a partition gets new rows, which may never
         # happen.
-        elsewhere = committed_elsewhere(
-            session,
-            batch,
-            store_id=session.runtime.require_store().store_id,
-            transactional_id=current.transactional_id,
-        )
+        elsewhere = committed_elsewhere(session, batch, transactional_id=name)
         if elsewhere is not None:
-            raise self._mismatch(_older_checkpoint(f"{who}: {elsewhere}"), current)
+            raise self._older_checkpoint(elsewhere, current)
+
+    def _older_checkpoint(self, what: str, current: TransactionMetadata) -> InvalidRequestError:
+        error = InvalidRequestError(
+            f"query {self.query_id}, micro-batch {self.number}: {what}. The checkpoint is older than the log, as after "
+            "a restore from a copy: its next micro-batches have numbers that are already committed, and would be "
+            'skipped. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
+        )
+        return self._mismatch(error, current)
 
     def _mismatch(self, error: InvalidRequestError, current: TransactionMetadata) -> InvalidRequestError:
         name = current.transactional_id
@@ -222,11 +222,3 @@ def check_scope(current: TransactionMetadata | None, query_id: str) -> None:
         'the page "After a lost checkpoint"'
     )
     raise mismatch(_LOG, error, transactional_id=name, query_id=query_id)
-
-
-def _older_checkpoint(what: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"{what}. The checkpoint is older than the log, as after a restore from a copy: its next micro-batches have "
-        "numbers that are already "
-        'committed, and would be skipped. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
-    )

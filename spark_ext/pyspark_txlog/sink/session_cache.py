@@ -32,13 +32,15 @@ _CACHE: OrderedDict[tuple[int, str], Session] = OrderedDict()
 
 
 @contextmanager
-def cached_session(options: Options, query: str) -> Iterator[Session]:
+def cached_session(options: Options, query_id: str | None) -> Iterator[Session]:
     """Yield the session of this store, transactional.id and query: the cached one, or a new one. Another query gets a
-    new one.
+    new one. A query whose checkpoint is not read is known by the checkpoint's location.
 
     Raises what opening a store raises, and StoreChangedError if it is no longer the store that the cached session
     opened.
     """
+    reads_checkpoint = options[table.COMMIT_SOURCE_OFFSETS] and query_id is not None
+    query = query_id if reads_checkpoint else options[table.CHECKPOINT_LOCATION]
     names = [options[table.PATH], options[table.TRANSACTIONAL_ID], query, _settings(options)]
     key = (os.getpid(), json.dumps(names, sort_keys=True))
     # Removed while in use, so that a concurrent call opens another session.

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from weakref import WeakKeyDictionary
@@ -71,7 +71,6 @@ from txlog.logs import log
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txlog.engine import Runtime
     from txlog.engine.arrow import ColumnNames
     from txlog.engine.schemas import TopicMetadata
 
@@ -144,7 +143,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         parsed = parse_stream_write_options(options)
         check_routing(parsed, schema)
         query_id = checkpoint_of(parsed).query_id() if parsed[table.COMMIT_SOURCE_OFFSETS] else None
-        with _cached_session(parsed, query_id) as session:
+        with cached_session(parsed, query_id) as session:
             return cls._begin_in(session, parsed, schema, query_id)[0]
 
     @classmethod
@@ -160,8 +159,11 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             if query_id is not None:
                 check_scope(current, query_id)
 
-        runtime = session.runtime
-        _check_without_offsets(options, session)
+        runtime, name = session.runtime, options[table.TRANSACTIONAL_ID]
+        assert name is not None
+        if not options[table.COMMIT_SOURCE_OFFSETS] and (runtime.where, name) not in _WITHOUT_OFFSETS:
+            check_without_offsets(session, name)
+            _WITHOUT_OFFSETS.add((runtime.where, name))
         topic, transaction = begin_staged(runtime, options, schema, check, session, last)
         txn = transaction.txn
         return cls(options, schema, txn, runtime.require_store().store_id, topic), txn
@@ -224,12 +226,18 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     ) -> TransactionMetadata | None:
         """Return the id's record after the commit; None if the micro-batch is skipped."""
         version = TxnVersion(version=batch_id, scope=begun.query_id)
-        batch = self._micro_batch(begun.query_id, batch_id)
+        checkpoint = checkpoint_of(self._options) if self._options[table.COMMIT_SOURCE_OFFSETS] else None
+        batch = MicroBatch(query_id=begun.query_id, number=batch_id, checkpoint=checkpoint)
         if is_repeated(begun.txn, version):
             batch.check_replay(session, begun.txn)
             _say_skipped(begun, batch_id)
             return None
-        self._check_columns(session.runtime, parts)
+        versions = self._begun
+        if versions is not None and any(versions.get(part.topic) != part.schema_id for part in parts):
+            # Imported here because a commit seldom needs it.
+            from pyspark_txlog.sink.routing import check_columns_kept
+
+            check_columns_kept(session.runtime, parts, self._schema.names, query_names(), versions)
         transaction = self._resume(session, begun, attempted=False)
         try:
             offsets = batch.offsets(session, begun.txn)
@@ -244,7 +252,11 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         except StoreChangedError:
             raise
         except FencedError as error:
-            raise _taken_over(error, begun, batch_id) from None
+            raise type(error)(
+                f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or another program with "
+                "its transactional.id, has taken over. This run wrote nothing of this micro-batch; its earlier ones "
+                f"stay. hint: let only one run continue. ({error})"
+            ) from None
         if result.skipped:
             batch.check_replay(session, result.txn)
             _say_skipped(begun, batch_id)
@@ -270,7 +282,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         Raises what the three raise. If the commit raises, after `abort`.
         """
         known = checkpoint_of(options).query_id() if options[table.COMMIT_SOURCE_OFFSETS] else None
-        with _cached_session(options, known) as session:
+        with cached_session(options, known) as session:
             writer, txn = cls._begin_in(session, options, schema, known, _LAST.pop(session, None))
             if (query := query_id or known) is None:
                 raise InvalidRequestError(
@@ -311,22 +323,9 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             batch_id=batchId,
         )
 
-    def _check_columns(self, runtime: Runtime, parts: Sequence[StagedPart]) -> None:
-        begun = self._begun
-        if begun is None or all(begun.get(part.topic) == part.schema_id for part in parts):
-            return
-        # Imported here because a commit seldom needs it.
-        from pyspark_txlog.sink.routing import check_columns_kept
-
-        check_columns_kept(runtime, parts, self._schema.names, query_names(), begun)
-
-    def _micro_batch(self, query_id: str, number: int) -> MicroBatch:
-        checkpoint = checkpoint_of(self._options) if self._options[table.COMMIT_SOURCE_OFFSETS] else None
-        return MicroBatch(query_id=query_id, number=number, checkpoint=checkpoint)
-
     @contextmanager
     def _session(self, begun: StreamFiles) -> Iterator[Session]:
-        with _cached_session(self._options, begun.query_id) as session:
+        with cached_session(self._options, begun.query_id) as session:
             check_begun_here(session.runtime, begun.store_id)
             yield session
 
@@ -365,24 +364,6 @@ def begun_columns(options: Mapping[str, str]) -> dict[str, int]:
         return {each.topic: each.schema_id for each in topics}
 
 
-def _cached_session(options: Options, query_id: str | None) -> AbstractContextManager[Session]:
-    """Return the session of the query, which is known by its id, or by the checkpoint's location if that is not
-    read."""
-    query = query_id if options[table.COMMIT_SOURCE_OFFSETS] else None
-    return cached_session(options, options[table.CHECKPOINT_LOCATION] if query is None else query)
-
-
-def _check_without_offsets(options: Options, session: Session) -> None:
-    if options[table.COMMIT_SOURCE_OFFSETS]:
-        return
-    name = options[table.TRANSACTIONAL_ID]
-    assert name is not None
-    query = (session.runtime.where, name)
-    if query not in _WITHOUT_OFFSETS:
-        check_without_offsets(session, name)
-        _WITHOUT_OFFSETS.add(query)
-
-
 def _begun(messages: Sequence[WriterCommitMessage | None]) -> StreamFiles | None:
     return next((message for message in messages if isinstance(message, StreamFiles)), None)
 
@@ -406,12 +387,4 @@ def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
         query_id=begun.query_id,
         batch_id=batch_id,
         count=_SKIPPED[name],
-    )
-
-
-def _taken_over(error: TxlogError, begun: StreamFiles, batch_id: int) -> TxlogError:
-    return type(error)(
-        f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or another program with its "
-        "transactional.id, has taken over. This run wrote nothing of this micro-batch; its earlier ones stay. "
-        f"hint: let only one run continue. ({error})"
     )
