@@ -115,14 +115,8 @@ def _native_first(owner: type, name: str, prepare: _Prepare) -> _Method:
 def _say_once(name: str, reason: str) -> None:
     if (name, reason) not in _SAID:
         _SAID.add((name, reason))
-        log(
-            _LOG,
-            logging.WARNING,
-            "python_source",
-            '%s() of format("txlog") uses the Python data source: %s',
-            name,
-            reason,
-        )
+        text = f'{name}() of format("txlog") uses the Python data source: {reason}'
+        log(_LOG, logging.WARNING, "python_source", text)
 
 
 # -- what was given to pyspark's objects ------------------------------------------------------------------------------

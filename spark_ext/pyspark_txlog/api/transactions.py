@@ -289,19 +289,12 @@ class Transactions:
             _abort_beside(txn, error)
             raise
         if result.skipped and txn.version is not None:
-            log(
-                _LOG,
-                logging.WARNING,
-                "transaction_skipped",
-                "transactional.id %r: version %d is not above %d, the last one committed: this transaction was "
-                "done before, and is skipped",
-                txn.transactional_id,
-                txn.version.version,
-                result.txn.txn_version,
-                txn=result.txn,
-                txn_version=txn.version.version,
-                txn_scope=txn.version.scope,
+            number, scope = txn.version.version, txn.version.scope
+            text = (
+                f"transactional.id {txn.transactional_id!r}: version {number} is not above {result.txn.txn_version}, "
+                "the last one committed: this transaction was done before, and is skipped"
             )
+            log(_LOG, logging.WARNING, "transaction_skipped", text, txn=result.txn, txn_version=number, txn_scope=scope)
 
     def take_over(
         self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None

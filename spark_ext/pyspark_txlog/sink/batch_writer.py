@@ -193,19 +193,12 @@ class TxlogWriter(DataSourceArrowWriter):
     def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
         result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
         if result.skipped:
-            version = self._options[table.TXN_VERSION]
-            log(
-                _LOG,
-                logging.WARNING,
-                "transaction_skipped",
-                "transactional.id %r: txn.version %s is not above %d, the last one committed: this write was "
-                "done before, and is skipped",
-                transaction.transactional_id,
-                version,
-                result.txn.txn_version,
-                txn=result.txn,
-                txn_version=version or 0,
+            version = self._options[table.TXN_VERSION] or 0
+            text = (
+                f"transactional.id {transaction.transactional_id!r}: txn.version {version} is not above "
+                f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
             )
+            log(_LOG, logging.WARNING, "transaction_skipped", text, txn=result.txn, txn_version=version)
         transaction.forget()
 
     @property

@@ -198,17 +198,8 @@ def _strict_ranges(
 
 
 def _say_lost(tp: TopicPartition, start: int, end: int) -> None:
-    log(
-        _LOG,
-        logging.WARNING,
-        "data_loss",
-        "failOnDataLoss=false, %s: %d offsets, %d to %d, were removed during the read; the read continues at %d",
-        tp,
-        end - start,
-        start,
-        end,
-        end,
-        topic_partition=str(tp),
-        offset=start,
-        count=end - start,
+    text = (
+        f"failOnDataLoss=false, {tp}: {end - start} offsets, {start} to {end}, were removed during the read; the read "
+        f"continues at {end}"
     )
+    log(_LOG, logging.WARNING, "data_loss", text, topic_partition=str(tp), offset=start, count=end - start)
