@@ -13,7 +13,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
-from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_of
+from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_and_topics
 from pyspark_txlog.source.metadata_tables import _OF_PARTITIONS, _OF_THE_STORE
 from pyspark_txlog.source.options import ReadOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
@@ -52,7 +52,7 @@ def options(store: Store, **others: str) -> ReadOptions:
 
 def plan(store: Store, schema: StructType | None = None, **others: str) -> list[tuple[ReadTask, ...]]:
     parsed = options(store, **others)
-    with_schema = schema or schema_of(parsed)
+    with_schema = schema or schema_and_topics(parsed)[0]
     return plan_input(store.runtime, parsed, with_schema)
 
 
@@ -103,14 +103,14 @@ def test_a_read_gives_the_columns_in_the_order_asked_for(store: Store) -> None:
 def test_no_rows_no_input_partition(store: Store) -> None:
     ends = {"startingOffsets": '{"orders":{"0":6,"1":6}}'}
     assert plan(store, **ends) == []
-    reader = TxlogReader(options(store, **ends), schema_of(options(store)))
+    reader = TxlogReader(options(store, **ends), schema_and_topics(options(store))[0])
     assert reader.partitions() == []
     # Spark itself then makes an empty partition.
     assert list(reader.read(InputPartition(None))) == []
 
 
 def test_a_schema_that_grew_after_load_still_reads(store: Store) -> None:
-    schema = schema_of(options(store))
+    schema = schema_and_topics(options(store))[0]
     store.alter_topic("orders", add_columns=pa.schema([pa.field("note", pa.string())]))
     ((task, _),) = plan(store, schema)
     assert task.columns == tuple(ORDERS.names)
@@ -124,7 +124,7 @@ def test_what_planning_costs(store: Store) -> None:
     counting = CountingStore(open_object_store(store.runtime.url))
     runtime = Runtime.open(store.runtime.url, object_store=counting)
     parsed = options(store)
-    schema = schema_of(parsed)
+    schema = schema_and_topics(parsed)[0]
     with counting.counting() as cost:
         plan_input(runtime, parsed, schema)
     assert (cost.list, cost.get, cost.total) == (1 + 2, 1 + 12, 16)

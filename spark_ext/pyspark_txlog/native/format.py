@@ -58,7 +58,7 @@ from pyspark_txlog.sink.micro_batch import compute_skipped, hides_query, in_micr
 from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.sink.routing import TopicRoute
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter, query_names
-from pyspark_txlog.source.batch_reader import check_schema, plan_topics, read_tasks
+from pyspark_txlog.source.batch_reader import check_schema, topic_tasks
 from pyspark_txlog.source.options import parse_read_options, settled
 from pyspark_txlog.source.subscription import subscribed_topics
 from pyspark_txlog.spark_ui import described
@@ -92,12 +92,8 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | N
         else:
             check_schema(schema, topics, wanted)
         _check_access(spark, runtime)
-        plans = plan_topics(runtime, wanted, topics)
-        parts = []
-        for name in topics:
-            own = [plan for plan in plans if plan.topic_partition.topic == name]
-            tasks = read_tasks(runtime, own, schema.names, wanted, topics)
-            parts.append(frame_of(spark, runtime, name, schema, tasks, exact=True))
+        tasks = topic_tasks(runtime, wanted, topics, dict.fromkeys(topics, schema), topics)
+        parts = [frame_of(spark, runtime, name, schema, own, exact=True) for name, own in tasks.items()]
     frame = reduce(DataFrame.union, parts)
     # Over Spark Connect this is also the first look at the files.
     if frame.schema != schema:

@@ -39,7 +39,7 @@ from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
 from pyspark_txlog.native.columns import converted_columns, physical_schema, strict_schema
 from pyspark_txlog.native.locations import escape_glob, spark_folder
-from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
+from pyspark_txlog.source.batch_reader import topic_tasks
 from pyspark_txlog.source.options import ReadOptions
 from pyspark_txlog.source.predicate import filter_column, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
@@ -100,13 +100,9 @@ def scan(spark: SparkSession, runtime: Runtime, options: ReadOptions) -> dict[st
     Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError.
     """
     topics = subscribed_topics(runtime, options)
-    plans = plan_topics(runtime, options, topics)
-    made = {}
-    for name, topic in topics.items():
-        schema = schemas.select({name: topic.schema}, options[table.COLUMNS])
-        own = [plan for plan in plans if plan.topic_partition.topic == name]
-        made[name] = frame_of(spark, runtime, name, schema, read_tasks(runtime, own, schema.names, options, topics))
-    return made
+    wanted = {name: schemas.select({name: topic.schema}, options[table.COLUMNS]) for name, topic in topics.items()}
+    tasks = topic_tasks(runtime, options, topics, wanted, topics)
+    return {name: frame_of(spark, runtime, name, wanted[name], own) for name, own in tasks.items()}
 
 
 def frame_of(

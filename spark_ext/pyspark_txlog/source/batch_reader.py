@@ -74,11 +74,6 @@ def read_input(partition: InputPartition, schema: StructType, options: Options) 
     return spark_batches(batches, schema)
 
 
-def schema_of(options: Options) -> StructType:
-    """Return the columns of a read if the user gave no schema."""
-    return schema_and_topics(options)[0]
-
-
 @plain_errors
 def schema_and_topics(options: Options) -> tuple[StructType, dict[str, TopicMetadata]]:
     """Return the columns of a read if the user gave no schema, and the topics that they come from."""
@@ -103,10 +98,28 @@ def plan_input(
     topics = subscribed_topics(runtime, options)
     known = {**topics, **(known or {})}
     check_schema(schema, {name: engine.columns_as_known(topic, known[name]) for name, topic in topics.items()}, options)
+    tasks = topic_tasks(runtime, options, topics, dict.fromkeys(topics, schema), known)
+    whole = [replace(task, last_end=task.end) for own in tasks.values() for task in own]
+    return engine.pack_tasks(whole, options[table.MIN_PARTITIONS])
+
+
+def topic_tasks(
+    runtime: Runtime,
+    options: ReadOptions,
+    topics: Mapping[str, TopicMetadata],
+    wanted: Mapping[str, StructType],
+    known: Mapping[str, TopicMetadata],
+) -> dict[str, list[engine.ReadTask]]:
+    """Return the tasks of each topic that read the columns `wanted` of it, planned together on fresh tails.
+
+    `known` as in `read_tasks`. Raises as `plan_topics` does.
+    """
     plans = plan_topics(runtime, options, topics)
-    ends = {plan.topic_partition: plan.end for plan in plans}
-    runs = pack_plans(runtime, plans, schema, options, known)
-    return [tuple(replace(task, last_end=ends[task.topic_partition]) for task in run) for run in runs]
+    made = {}
+    for name in topics:
+        own = [plan for plan in plans if plan.topic_partition.topic == name]
+        made[name] = read_tasks(runtime, own, wanted[name].names, options, known)
+    return made
 
 
 def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
@@ -115,19 +128,9 @@ def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, Top
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError.
     """
     session = engine.read_session(runtime)
-    ranges = _ranges(session, subscribed_partitions(session, options, topics), options)
+    partitions = subscribed_partitions(session, options, topics)
+    ranges = within_the_log(options, lambda clamp: _ranges(session, partitions, options, clamp=clamp))
     return list(engine.plan_reads(session, ranges, options.isolation_level).values())
-
-
-def pack_plans(
-    runtime: Runtime,
-    plans: Iterable[ReadPlan],
-    schema: StructType,
-    options: ReadOptions,
-    known: Mapping[str, TopicMetadata],
-) -> list[tuple[engine.ReadTask, ...]]:
-    """Return what each input partition reads of `plans`; none of them is empty. `known` as in `read_tasks`."""
-    return engine.pack_tasks(read_tasks(runtime, plans, schema.names, options, known), options[table.MIN_PARTITIONS])
 
 
 def read_tasks(
@@ -178,15 +181,9 @@ def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], option
 
 
 def _ranges(
-    session: Session, partitions: list[TopicPartition], options: ReadOptions
-) -> dict[TopicPartition, tuple[int, int | None]]:
-    """Return where to begin and to end in each partition; None means the end that the isolation level gives."""
-    return within_the_log(options, lambda clamp: _strict_ranges(session, partitions, options, clamp=clamp))
-
-
-def _strict_ranges(
     session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
 ) -> dict[TopicPartition, tuple[int, int | None]]:
+    """Return where to begin and to end in each partition; None means the end that the isolation level gives."""
     start = resolve_starts(session, partitions, options, clamp=clamp)
     if options[table.ENDING_OFFSETS].kind == "latest":
         # No second look at the tails: the plan ends at the end of the views that resolved the start.

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import mismatch
 from pyspark_txlog.options import Options
-from pyspark_txlog.source.batch_reader import check_schema, pack_plans
+from pyspark_txlog.source.batch_reader import check_schema, read_tasks
 from pyspark_txlog.source.options import settled
 from pyspark_txlog.source.subscription import named_topics, starting_offsets, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
@@ -157,7 +157,8 @@ class StreamSource:
         check_schema(self._schema, topics, self._read)
         for tp, plan in plans.items():
             self._indexes[tp] = {name: read for name, read in plan.indexes.items() if name.end_offset > plan.end}
-        return pack_plans(self._runtime, plans.values(), self._schema, self._read, self._known)
+        tasks = read_tasks(self._runtime, plans.values(), self._schema.names, self._read, self._known)
+        return engine.pack_tasks(tasks, self._read[table.MIN_PARTITIONS])
 
     def commit(self, ends: Offsets) -> None:
         """Raise the committed offsets of `group.id`, if the query has one, to `ends`: everything before them is
