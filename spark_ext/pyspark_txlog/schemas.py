@@ -59,6 +59,12 @@ def to_fields(schema: spark.StructType, where: str) -> tuple[SchemaField, ...]:
     return log_schema.assign_ids([_field(column, where, column.name) for column in schema.fields])
 
 
+def divided(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a topic's own columns, and those of METADATA, each in the order of `names`."""
+    own = tuple(name for name in names if name not in METADATA.names)
+    return own, tuple(name for name in names if name in METADATA.names)
+
+
 def select(topics: Mapping[str, Sequence[SchemaField]], columns: Sequence[str] | None) -> spark.StructType:
     """Return the schema of a read of `topics`: their columns, or those that `columns` names, in that order.
 
@@ -84,7 +90,7 @@ def select(topics: Mapping[str, Sequence[SchemaField]], columns: Sequence[str] |
                 f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. "
                 "hint: name the shared ones in the option 'columns', or read the topics one by one"
             )
-        for name in (name for name in names if name not in METADATA.names):
+        for name in divided(names)[0]:
             if name not in own:
                 _column(to_spark(fields), name, topic)
             if log_schema.describe(own[name]) != log_schema.describe(known[name]):

@@ -257,8 +257,7 @@ class _TopicScan:
         self, tasks: Sequence[ReadTask], fields: tuple[SchemaField, ...], wanted: StructType
     ) -> DataFrame | None:
         """Return the rows stored inline in commit records, as a frame made from Arrow here; None if there are none."""
-        own = tuple(name for name in wanted.names if name not in schemas.METADATA.names)
-        metadata = tuple(name for name in wanted.names if name in schemas.METADATA.names)
+        own, metadata = schemas.divided(wanted.names)
         inline = (
             replace(
                 task,

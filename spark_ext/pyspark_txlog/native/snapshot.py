@@ -8,7 +8,7 @@ returned before the snapshot began. A transaction that hangs is hidden, but does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -97,25 +97,15 @@ class Snapshot:
         ranges = {tp: (self._views[tp].state.log_start_offset, self.cut.ends[tp]) for tp in partitions}
         wanted = {tp: each for tp, each in ranges.items() if each[0] < each[1]}
         plans = engine.plan_reads(self._session, wanted, cut=self.cut, views=self._views)
-        return engine.tasks(
-            self._runtime,
-            list(plans.values()),
-            columns=[name for name in schema.names if name not in schemas.METADATA.names],
-            metadata_columns=[name for name in schema.names if name in schemas.METADATA.names],
-            fields=topic.schema,
-        )
+        own, metadata = schemas.divided(schema.names)
+        found = list(plans.values())
+        return engine.tasks(self._runtime, found, columns=own, metadata_columns=metadata, fields=topic.schema)
 
 
 def _frame(spark: SparkSession, runs: Sequence[Sequence[engine.ReadTask]], schema: StructType) -> DataFrame:
+    """Return the rows of `runs`, each of which is a task that reads through txlog's driver."""
     if not runs:
         return spark.createDataFrame([], schema)
-    return spark.range(0, len(runs), 1, len(runs)).mapInArrow(_reader(runs, schema), schema)
-
-
-def _reader(
-    runs: Sequence[Sequence[engine.ReadTask]], schema: StructType
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function from numbers of `runs` to their rows, for the executors."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Imported here, as in `batch_reader`.
@@ -124,4 +114,4 @@ def _reader(
         chosen = (task for batch in numbers for number in batch.column(0).to_numpy() for task in runs[number])
         return spark_batches((rows for task in chosen for rows in engine.read_task(task)), schema)
 
-    return read
+    return spark.range(0, len(runs), 1, len(runs)).mapInArrow(read, schema)

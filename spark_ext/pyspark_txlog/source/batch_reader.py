@@ -154,13 +154,8 @@ def read_tasks(
         if condition is not None:
             predicate = bind(condition, topic.schema, topic.topic)
             wanted += [name for name in predicate.columns if name not in names]
-        (task,) = engine.tasks(
-            runtime,
-            [plan],
-            columns=[name for name in wanted if name not in schemas.METADATA.names],
-            metadata_columns=[name for name in wanted if name in schemas.METADATA.names],
-            fields=topic.schema,
-        )
+        own, metadata = schemas.divided(wanted)
+        (task,) = engine.tasks(runtime, [plan], columns=own, metadata_columns=metadata, fields=topic.schema)
         if predicate is not None:
             pieces = tuple(piece for piece in task.pieces if predicate.may_match(piece))
             task = replace(task, keep=predicate, pieces=pieces)
