@@ -15,6 +15,7 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pyspark_txlog import option_table as table
 from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.api.table import TopicTable
 from pyspark_txlog.api.transactions import Transaction, Transactions, version_of
@@ -25,7 +26,7 @@ from pyspark_txlog.source.predicate import quoted
 from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
 from txlog.engine import Layer, ObjectStore, Runtime, TransactionMetadata, TxnVersion, call_layer
-from txlog.errors import InvalidRequestError, UnsupportedStoreError
+from txlog.errors import InvalidRequestError
 
 FINDINGS = StructType()
 """The columns of a check's report."""
@@ -58,11 +59,7 @@ class TxLog:
         UnsupportedStoreError, CorruptRecordError, InvalidRequestError if Spark is too old.
         """
         check_spark()
-        if str(root).lower().startswith("memory:"):
-            raise UnsupportedStoreError(
-                f"{str(root)!r}: a store in memory lives in one process, but Spark reads and writes from many. "
-                "hint: use a folder or an object store"
-            )
+        table.PATH.value.parse("path", str(root))
         activate(spark)
         self.spark = spark
         self.runtime = Runtime.open(root, storage_options=storage_options, object_store=object_store)

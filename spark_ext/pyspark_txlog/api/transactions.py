@@ -129,7 +129,9 @@ class Transaction:
         self._check_open("write")
         try:
             # Also checked if the transaction is repeated: a wrong program must fail the second time too.
-            route = _route(self._runtime, frame, topic, key, merge=merge_schema)
+            keys = (key,) if isinstance(key, str) else key
+            found = topic_for(self._runtime, check_topic_name(topic), frame.schema, keys, merge=merge_schema)
+            route = TopicRoute(self._runtime, frame.schema, found, keys)
             self._names.check(route.topic, frame.schema.names)
             self._topics.add(topic)
             if self.repeated and self.version is not None:
@@ -366,14 +368,6 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
             'over Spark Connect). hint: give scope=, in foreachBatch the id of the query, elsewhere ""'
         )
     return TxnVersion(version=wanted.version, scope=query or "")
-
-
-def _route(
-    runtime: Runtime, frame: DataFrame, topic: str, key: str | Sequence[str] | None, *, merge: bool
-) -> TopicRoute:
-    keys = (key,) if isinstance(key, str) else key
-    found = topic_for(runtime, check_topic_name(topic), frame.schema, keys, merge=merge)
-    return TopicRoute(runtime, frame.schema, found, keys)
 
 
 def _abort_beside(txn: Transaction, error: BaseException) -> None:

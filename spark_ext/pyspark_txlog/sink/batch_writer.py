@@ -168,11 +168,16 @@ class TxlogWriter(DataSourceArrowWriter):
         Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
         who = f"transactional.id {self._txn.transactional_id!r}"
+        hint = (
+            ", or repeat it with the same txn.version: it will be skipped"
+            if table.TXN_VERSION in self._options
+            else "; with 'txn.version' a repeated write would be detected"
+        )
         abort_quietly(
             _LOG,
             self._resumed(attempted=True),
             f"{who}: the write is reported as failed, but its transaction was already committed, and all its rows are "
-            f"visible. Do not repeat it{self._hint}",
+            f"visible. Do not repeat it{hint}",
             failed=f"{who}: the failed write",
             ends="The next write with this id",
             txn=self._txn,
@@ -206,14 +211,6 @@ class TxlogWriter(DataSourceArrowWriter):
         """Whether the coordinator is sure to skip this version, because the versions of an id only increase."""
         version = version_of(self._options)
         return version is not None and is_repeated(self._txn, version)
-
-    @property
-    def _hint(self) -> str:
-        return (
-            ", or repeat it with the same txn.version: it will be skipped"
-            if table.TXN_VERSION in self._options
-            else "; with 'txn.version' a repeated write would be detected"
-        )
 
     @contextmanager
     def _resumed(self, *, attempted: bool) -> Iterator[StagedTransaction]:
@@ -312,12 +309,10 @@ def write_parts(
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
     """
     # Imported here because a commit does not need pyarrow.
-    from pyspark_txlog.sink.routing import Router
+    from pyspark_txlog.sink.routing import routed
     from txlog.engine.arrow import StagedFiles
 
-    router = Router(runtime, options, schema, task, topic)
     files = StagedFiles(runtime, txn, compression=options[table.COMPRESSION_TYPE])
-    for batch in batches:
-        for found, rows, partitions in router.route(batch):
-            files.add(found, rows, partitions)
+    for found, rows, partitions in routed(runtime, options, schema, task, topic, batches):
+        files.add(found, rows, partitions)
     return files.finish()

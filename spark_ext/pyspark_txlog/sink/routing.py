@@ -9,7 +9,7 @@ option `key`, or the topic's `key.columns`, or `key` in a topic of Kafka's recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -225,50 +225,38 @@ class TopicRoute:
         )
 
 
-class Router:
-    """Splits the batches of one Spark task by topic."""
+def routed(
+    runtime: Runtime,
+    options: Options,
+    schema: spark.StructType,
+    task: int,
+    begun: TopicMetadata | None,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[TopicMetadata, pa.Table, NDArray[np.int32]]]:
+    """Yield for each batch of one Spark task and each topic of it the rows, with exactly the topic's schema, and the
+    partition of each.
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        options: Options,
-        schema: spark.StructType,
-        task: int,
-        topic: TopicMetadata | None = None,
-    ) -> None:
-        """`topic` is the one of all rows, as it was when the write began, so that all tasks mean the same columns."""
-        self._runtime = runtime
-        self._begun = topic
-        self._topic = options[table.TOPIC]
-        self._key = options[table.KEY]
-        self._schema = schema
-        self._task = task
-        self._routes: dict[str, TopicRoute] = {}
-
-    def route(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicMetadata, pa.Table, NDArray[np.int32]]]:
-        """Yield for each topic of the batch its rows, with exactly the topic's schema, and the partition of each.
-
-        Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError.
-        """
-        for name, rows in self._by_topic(pa.Table.from_batches([batch])):
-            route = self._routes.get(name)
+    `begun` is the topic of all rows, as it was when the write began, so that all tasks mean the same columns. Raises
+    SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError.
+    """
+    topic, key = options[table.TOPIC], options[table.KEY]
+    routes: dict[str, TopicRoute] = {}
+    for batch in batches:
+        whole = pa.Table.from_batches([batch])
+        for name, rows in _by_topic(whole) if topic is None else [(topic, whole)]:
+            route = routes.get(name)
             if route is None:
-                route = self._routes[name] = self._open(name)
-            yield route.topic, *route.take(rows, self._task)
+                found = begun or runtime.topic(check_topic_name(name))
+                route = routes[name] = TopicRoute(runtime, schema, found, key, by_topic=topic is None)
+            yield route.topic, *route.take(rows, task)
 
-    def _open(self, name: str) -> TopicRoute:
-        topic = self._begun or self._runtime.topic(check_topic_name(name))
-        return TopicRoute(self._runtime, self._schema, topic, self._key, by_topic=self._topic is None)
 
-    def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        if self._topic is not None:
-            yield self._topic, rows
-            return
-        topics = rows.column(TOPIC)
-        if topics.null_count:
-            raise SchemaMismatchError(
-                f"column 'topic' is null in {count_text(topics.null_count, 'row')}; it names each row's topic, "
-                "unless the option 'topic' does"
-            )
-        for name in pc.unique(topics):
-            yield str(name), rows.filter(pc.equal(topics, name))
+def _by_topic(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    topics = rows.column(TOPIC)
+    if topics.null_count:
+        raise SchemaMismatchError(
+            f"column 'topic' is null in {count_text(topics.null_count, 'row')}; it names each row's topic, "
+            "unless the option 'topic' does"
+        )
+    for name in pc.unique(topics):
+        yield str(name), rows.filter(pc.equal(topics, name))
