@@ -525,19 +525,23 @@ def test_a_file_that_was_not_planned_for_is_an_error(log: Log) -> None:
     log.write(log.frame(0, 10, tasks=1))
     log.write(log.frame(10, 10, tasks=1))
     frame = log.spark.read.parquet(*(f"file://{path}" for path in log.files()))
-    files = [
-        native_scan._ScannedFile(
-            tp=TopicPartition("orders", 0),
+    files = []
+    for base, name in enumerate("ab"):
+        rows = RowRange(first_row=0, rows=1, base_offset=base, timestamp=0)
+        piece = FilePiece(
+            topic_partition=TopicPartition("orders", 0),
             file=DataFile(
                 path=f"0/rows/{name}.parquet", rows=1, bytes=1, digest=None, footer_digest="", row_groups=(1,)
             ),
-            stored=False,
-            ranges=[
-                native_scan._Range(rows=RowRange(first_row=0, rows=1, base_offset=base, timestamp=0), start=0, end=9)
-            ],
+            schema_id=0,
+            ranges=(rows,),
+            offset_column=False,
+            start=0,
+            end=9,
         )
-        for base, name in enumerate("ab")
-    ]
+        files.append(
+            native_scan._ScannedFile(tp=piece.topic_partition, file=piece.file, stored=False, ranges=[(rows, piece)])
+        )
     for whole in (True, False):
         place = native_scan._Place(frame, files, "orders", stored=False, whole=whole, wanted=["_offset"])
         with pytest.raises(Exception, match="was not planned for a file"):

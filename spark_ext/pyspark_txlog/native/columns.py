@@ -16,7 +16,7 @@ from pyspark.sql import Column, functions
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_txlog import schemas
-from pyspark_txlog.source.predicate import literal, quoted
+from pyspark_txlog.source.predicate import literal, named
 from txlog.engine.schemas import SchemaField, WrittenSchema, has_default
 
 
@@ -74,7 +74,7 @@ def is_same(written: SchemaField, wanted: SchemaField) -> bool:
 
 
 def _top(written: SchemaField | None, wanted: SchemaField, last_id: int) -> Column:
-    return _converted(None if written is None else functions.col(quoted(written.name)), written, wanted, last_id)
+    return _converted(None if written is None else named(written.name), written, wanted, last_id)
 
 
 def _converted(column: Column | None, written: SchemaField | None, wanted: SchemaField, last_id: int) -> Column:

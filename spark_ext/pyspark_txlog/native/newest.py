@@ -9,7 +9,7 @@ from operator import and_
 from pyspark.sql import Column, DataFrame, Window, functions
 from pyspark.sql.types import DoubleType
 
-from pyspark_txlog.source.predicate import quoted
+from pyspark_txlog.source.predicate import named
 
 
 def newest(frame: DataFrame, keys: Sequence[str], values: Sequence[str]) -> DataFrame:
@@ -29,9 +29,9 @@ def newest(frame: DataFrame, keys: Sequence[str], values: Sequence[str]) -> Data
 
 def _exact(frame: DataFrame, name: str) -> Column:
     """Return the key column as it is compared. Spark groups 0.0 and -0.0 together, but they are two keys."""
-    column = functions.col(quoted(name))
+    column = named(name)
     return column.cast("string") if isinstance(frame.schema[name].dataType, DoubleType) else column
 
 
 def _all_null(names: Sequence[str]) -> Column:
-    return reduce(and_, (functions.col(quoted(name)).isNull() for name in names))
+    return reduce(and_, (named(name).isNull() for name in names))

@@ -38,10 +38,10 @@ _RESULT_PART = 4
 """The part of `spark.driver.maxResultSize` that the rows may take. Spark's own reports of tasks count too."""
 _RESULT = "result"
 
-
-_REFUSALS: dict[str, type[TxlogError]] = {
+REFUSALS: dict[str, type[TxlogError]] = {
     kind.__name__: kind for kind in (SchemaMismatchError, UnknownTopicOrPartitionError)
 }
+"""Why a topic cannot take a row, by the name of the class."""
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class TaskWriter:
                     files = StagedFiles(runtime, self.txn, compression=self.compression)
                 try:
                     stored, partitions = self.route.take(pa.Table.from_batches(held), task + self.first)
-                except tuple(_REFUSALS.values()) as error:
+                except tuple(REFUSALS.values()) as error:
                     # Not raised here: another attempt would find the same row, and Spark would wrap the error.
                     return TaskResult(task=task, refused=(type(error).__name__, str(error)))
                 files.add(self.route.topic, stored, partitions)
@@ -173,7 +173,7 @@ def write_once(
     for result in results:
         if result.refused is not None:
             kind, message = result.refused
-            raise _REFUSALS[kind](message)
+            raise REFUSALS[kind](message)
     few = all(result.rows is not None for result in results)
     parts: list[StagedPart] = []
     for has_rows, group in groupby(results, lambda result: result.rows is not None):

@@ -41,7 +41,7 @@ from pyspark_txlog.native.columns import converted_columns, physical_schema, str
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.source.batch_reader import topic_tasks
 from pyspark_txlog.source.options import ReadOptions
-from pyspark_txlog.source.predicate import filter_column, quoted
+from pyspark_txlog.source.predicate import filter_column, named, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
 from txlog.engine import (
     MAX_TASK_BYTES,
@@ -142,26 +142,17 @@ class _ScannedFile:
     """Whether its floats may be NaN."""
     written: WrittenSchema | None = None
     """The columns of the version that its rows name, if they are not the frame's."""
-    ranges: list[_Range] = field(default_factory=list)
+    ranges: list[tuple[RowRange, FilePiece]] = field(default_factory=list)
+    """Its rows, each range with its piece. Of a range by column only rows with offsets of the piece count."""
 
     @property
     def whole(self) -> bool:
         """Whether the scan reads all its rows, and one rule gives the offset of each."""
-        if sum(each.rows.rows for each in self.ranges) != self.file.rows:
+        if sum(each.rows for each, _ in self.ranges) != self.file.rows:
             return False
         if self.stored:
-            return all(not each.rows.by_column or each.covers_file for each in self.ranges)
-        return len({(each.rows.base_offset - each.rows.first_row, each.rows.timestamp) for each in self.ranges}) == 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Range:
-    """Rows of a file. If `rows.by_column`, only those with offsets in `[start, end)`."""
-
-    rows: RowRange
-    start: int
-    end: int
-    covers_file: bool = False
+            return all(not each.by_column or piece.covers_file for each, piece in self.ranges)
+        return len({(each.base_offset - each.first_row, each.timestamp) for each, _ in self.ranges}) == 1
 
 
 class _TopicScan:
@@ -220,7 +211,7 @@ class _TopicScan:
         if whole and physical.names == wanted.names and written is None:
             # Expressions would cost 30 calls into Java for each column.
             return frame
-        columns = {name: functions.col(quoted(name)) for name in physical.names}
+        columns = {name: named(name) for name in physical.names}
         if written is not None:
             places = {name: columns[name] for name in physical.names[len(own) :]}
             columns = converted_columns(written, [field for field in fields if field.name in wanted.names]) | places
@@ -236,7 +227,7 @@ class _TopicScan:
             kept = columns | found
             frame = frame.select(*(column.alias(name) for name, column in kept.items()))
             frame = frame.filter("_offset_range IS NOT NULL")
-            columns = {name: functions.col(quoted(name)) for name in columns}
+            columns = {name: named(name) for name in columns}
             if not stored:
                 first = functions.col("_offset_range")
                 columns["_offset"] = first["b"] + functions.col("_offset_row")
@@ -322,9 +313,9 @@ class _Place:
         if "_partition" in wanted:
             self._add("p", "int", [each.tp.partition for each in files], facts)
         if not whole:
-            self._add("r", _RANGES, [[_described(part) for part in each.ranges] for each in files], facts)
+            self._add("r", _RANGES, [[_described(*part) for part in each.ranges] for each in files], facts)
         elif not stored:
-            first = [each.ranges[0].rows for each in files]
+            first = [each.ranges[0][0] for each in files]
             if "_offset" in wanted:
                 self._add("b", "bigint", [part.base_offset - part.first_row for part in first], facts)
             if "_timestamp" in wanted:
@@ -388,17 +379,16 @@ def _with_schema(frame: DataFrame, schema: StructType) -> DataFrame:
     return DataFrame(session._jsparkSession.baseRelationToDataFrame(strict), session)
 
 
-def _described(part: _Range) -> dict[str, int]:
+def _described(rows: RowRange, piece: FilePiece) -> dict[str, int]:
     """Return the first row, the row after the last, the offset of the file's row 0 and the time; for a range by column
     also its offsets."""
-    rows = part.rows
     known = {
         "f": rows.first_row,
         "l": rows.first_row + rows.rows,
         "b": rows.base_offset - rows.first_row,
         "t": rows.timestamp,
     }
-    return {**known, "s": part.start, "e": part.end} if rows.by_column else known
+    return {**known, "s": piece.start, "e": piece.end} if rows.by_column else known
 
 
 def _floats(fields: Sequence[SchemaField], *, nested: bool = False) -> Iterator[tuple[SchemaField, bool]]:
@@ -455,10 +445,7 @@ def _grouped(
                 written=(written or {}).get(piece.schema_id),
             ),
         )
-        covers_file = piece.covers_file
-        scanned.ranges += [
-            _Range(rows=each, start=piece.start, end=piece.end, covers_file=covers_file) for each in piece.ranges
-        ]
+        scanned.ranges += [(each, piece) for each in piece.ranges]
     groups: dict[Hashable, list[_ScannedFile]] = {}
     for scanned in found.values():
         # Versions with the same columns and another last_field_id need other defaults.

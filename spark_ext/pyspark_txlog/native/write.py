@@ -21,7 +21,7 @@ do not change the meaning of the files (timestamps as INT96, another calendar, d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from operator import or_
 from typing import Any, Literal, TypeAlias
@@ -36,10 +36,11 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
-from pyspark_txlog.native.one_job import most_bytes, write_once
+from pyspark_txlog.native.one_job import REFUSALS, most_bytes, write_once
 from pyspark_txlog.native.task_files import can_move, move_to_partitions, partition_folder
 from pyspark_txlog.sink.micro_batch import task_of_batch
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
+from pyspark_txlog.source.predicate import named
 from pyspark_txlog.spark_ui import described
 from txlog.engine import Runtime, StagedPart, TransactionMetadata
 from txlog.engine.arrow import MAX_INLINE_BYTES, NO_KEY, StagedFiles, partition_table, read_staged_folder, staged_folder
@@ -304,12 +305,12 @@ def _prepared(frame: DataFrame, route: TopicRoute, first: int | None) -> DataFra
     schema = frame.schema
     for field in fields:
         own = schema[field.name]
-        column = _quoted(field.name)
+        column = named(field.name)
         for test, what in (
             (_null, "is not nullable, and a value is null"),
             (_no_utf8, "has a string that is not UTF-8"),
         ):
-            bad = _any(test, _quoted(field.name), field, own.dataType, own.nullable)
+            bad = _any(test, named(field.name), field, own.dataType, own.nullable)
             if bad is not None:
                 refusal = _raise(SchemaMismatchError, f"topic {topic.topic!r}: column {field.name!r} {what}")
                 column = F.when(bad, refusal).otherwise(column)
@@ -322,10 +323,10 @@ def _prepared(frame: DataFrame, route: TopicRoute, first: int | None) -> DataFra
         partition.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
     # This casts, and finds fields of structs by name. It must not add the ids: Spark drops those of a struct's fields
     # if it changes a nullable struct, and takes a column that gains only metadata for unchanged.
-    typed = frame.select(*columns).to(spark.StructType([*(_target(field, ids=False) for field in fields), *partition]))
-    target = [*(_target(field, ids=True) for field in fields), *partition]
+    typed = frame.select(*columns).to(spark.StructType([*schemas.to_spark(fields).toNullable(), *partition]))
+    target = [*map(_target, fields), *partition]
     return typed.select(
-        *(_quoted(each.name).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in target)
+        *(named(each.name).cast(each.dataType).alias(each.name, metadata=each.metadata) for each in target)
     )
 
 
@@ -335,25 +336,25 @@ def _narrowed(route: TopicRoute, field: SchemaField, column: Column) -> Column:
     keys = [name for name in route.key if name in route.columns]
     # The message is that of the driver's road, with two values that only the task knows.
     before, between = route.out_of_range(field, "\0", "\0" if keys else "").split("\0")[:2]
-    shown = [F.coalesce(_quoted(name).cast("string"), F.lit("None")) for name in keys]
+    shown = [F.coalesce(named(name).cast("string"), F.lit("None")) for name in keys]
     key = F.concat_ws(", ", *(F.concat(F.lit(f"{name}="), value) for name, value in zip(keys, shown, strict=True)))
-    text = F.concat(F.lit(before), _quoted(field.name).cast("string"), F.lit(between), key)
+    text = F.concat(F.lit(before), named(field.name).cast("string"), F.lit(between), key)
     refusal = F.raise_error(F.concat(F.lit(f"{_REFUSED}SchemaMismatchError: "), text, F.lit(".")))
-    return F.when((_quoted(field.name) < low) | (_quoted(field.name) > high), refusal).otherwise(column)
+    return F.when((named(field.name) < low) | (named(field.name) > high), refusal).otherwise(column)
 
 
-def _target(field: SchemaField, *, ids: bool) -> spark.StructField:
-    """Return the topic's column for Spark's writer. It is nullable, because nulls are refused before."""
-    return spark.StructField(field.name, _target_type(field, ids=ids), True, {_FIELD_ID: field.id} if ids else None)
+def _target(field: SchemaField) -> spark.StructField:
+    """Return the topic's column with its id for Spark's writer. It is nullable, because nulls are refused before."""
+    return spark.StructField(field.name, _target_type(field), True, {_FIELD_ID: field.id})
 
 
-def _target_type(field: SchemaField, *, ids: bool) -> spark.DataType:
+def _target_type(field: SchemaField) -> spark.DataType:
     if field.type == "struct":
-        return spark.StructType([_target(child, ids=ids) for child in field.fields])
+        return spark.StructType([_target(child) for child in field.fields])
     if field.type == "list":
-        return spark.ArrayType(_target_type(field.fields[0], ids=ids), True)
+        return spark.ArrayType(_target_type(field.fields[0]), True)
     if field.type == "map":
-        key, value = (_target_type(child, ids=ids) for child in field.fields)
+        key, value = map(_target_type, field.fields)
         return spark.MapType(key, value, True)
     return schemas.to_spark([field])[0].dataType
 
@@ -409,7 +410,7 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
     topic = route.topic
     candidates: list[Column] = []
     if route.by_partition:
-        given = _quoted(PARTITION).cast("bigint")
+        given = named(PARTITION).cast("bigint")
         message = (
             f"topic {topic.topic!r} has no such partition (column 'partition'): it has {topic.partitions}, numbered 0 "
             f"to {topic.partitions - 1}"
@@ -432,7 +433,7 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
     if route.compacted_by:
         keyless = F.lit(True)
         for name in route.compacted_by:
-            keyless = keyless & (_quoted(name).isNull() if name in route.columns else F.lit(True))
+            keyless = keyless & (named(name).isNull() if name in route.columns else F.lit(True))
         message = (
             f"topic {topic.topic!r} is compacted: a row has no key ({', '.join(route.compacted_by)} is null); "
             "expected a key in every row"
@@ -443,7 +444,7 @@ def _partition_of(route: TopicRoute, first: int) -> Column:
 
 def _key_column(route: TopicRoute, name: str, kind: spark.DataType) -> Column:
     # A value that does not fit is refused with its column, and with a better message.
-    return _quoted(name).try_cast(kind) if name in route.narrowed else _quoted(name).cast(kind)
+    return named(name).try_cast(kind) if name in route.narrowed else named(name).cast(kind)
 
 
 def _key_hash(partitions: int) -> Any:
@@ -454,16 +455,11 @@ def _key_hash(partitions: int) -> Any:
 
     # The types have no parameters, because Spark reads them to find the kind of the function.
     def partition(*keys: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-        return hash_keys(keys, partitions)
+        names = [str(number) for number in range(len(keys))]
+        found = partition_table(pa.table(list(keys), names=names), names, partitions)
+        return pa.array(found, pa.int32(), mask=found == NO_KEY)
 
     return arrow_udf(partition, "int")
-
-
-def hash_keys(keys: Sequence[pa.Array[Any]], partitions: int) -> pa.Array[Any]:
-    """Return the partition of each row by its key, null without a key; runs on the executors."""
-    names = [str(number) for number in range(len(keys))]
-    found = partition_table(pa.table(list(keys), names=names), names, partitions)
-    return pa.array(found, pa.int32(), mask=found == NO_KEY)
 
 
 def _in_own_session(frame: DataFrame) -> DataFrame:
@@ -487,10 +483,5 @@ def _refusal(error: Exception) -> TxlogError | None:
     if at < 0:
         return None
     name, _, rest = text[at + len(_REFUSED) :].partition(": ")
-    kinds = {kind.__name__: kind for kind in (SchemaMismatchError, UnknownTopicOrPartitionError)}
     message = rest.partition("\n")[0].rpartition(".")[0]
-    return kinds[name](message) if name in kinds else None
-
-
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return REFUSALS[name](message) if name in REFUSALS else None

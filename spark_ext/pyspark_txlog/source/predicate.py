@@ -23,7 +23,7 @@ def filter_column(node: Node) -> Column:
         for part in node.parts[1:]:
             joined = joined & filter_column(part) if isinstance(node, Every) else joined | filter_column(part)
         return joined
-    column = functions.col(quoted(node.field.name))
+    column = named(node.field.name)
     if isinstance(node, Null):
         return column.isNotNull() if node.negated else column.isNull()
     if isinstance(node, Known):
@@ -49,6 +49,11 @@ def literal(value: Value, field: SchemaField) -> Column:
     if isinstance(value, Decimal):
         return functions.lit(f"{value:f}").cast(kind)
     return functions.lit(value).cast(kind)
+
+
+def named(name: str) -> Column:
+    """Return the column of that name, whatever characters it has."""
+    return functions.col(quoted(name))
 
 
 def quoted(name: str) -> str:
