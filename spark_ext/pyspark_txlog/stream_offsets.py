@@ -99,6 +99,15 @@ def json_object(text: str | None) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
+def offsets_by_topic(text: str | None) -> dict[str, dict[str, int]] | None:
+    """Parse the JSON of Spark's Kafka source, as `by_topic` makes it; None for any other text."""
+    parsed = json_object(text)
+    for numbers in (parsed or {}).values():
+        if not isinstance(numbers, dict) or not all(isinstance(offset, int) for offset in numbers.values()):
+            return None
+    return parsed
+
+
 def _by_partition(topics: object, whole: object) -> dict[TopicPartition, int]:
     if not isinstance(topics, Mapping):
         raise _malformed(whole, f"{topics!r} is not an object of topics")

@@ -42,18 +42,13 @@ if TYPE_CHECKING:
 KAFKA_VIEW = "kafka"
 """The name of the view of the records for `--sql`."""
 POLL_SECONDS = 1
-_LOWER_KEYS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ingest:
+class Ingest(Query):
     """The source and the target of the job. `storage_options` and `kafka_options` may hold credentials."""
 
     bootstrap_servers: str
-    store: str
-    transactional_id: str
-    """One id, one query: a second instance fences the first."""
-    checkpoint: str
     subscribe: str | None = None
     subscribe_pattern: str | None = None
     assign: str | None = None
@@ -71,7 +66,6 @@ class Ingest:
     max_offsets_per_trigger: int | None = None
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More options of Spark's Kafka source; names that begin with `kafka.` are passed to Kafka's clients."""
-    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
@@ -86,13 +80,7 @@ def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | N
         partitions = cluster.partitions(*mode)
         if ingest.create_topics and ingest.sql is None:
             _create_topics(store, ingest, partitions)
-        query = Query(
-            store=ingest.store,
-            storage_options=ingest.storage_options,
-            transactional_id=ingest.transactional_id,
-            checkpoint=ingest.checkpoint,
-        )
-        offsets = resume(spark, store, query, partitions)
+        offsets = resume(spark, store, ingest, partitions)
     records = read_kafka(spark, ingest, mode, offsets or ingest.starting_offsets)
     writer = (
         project(spark, ingest, records)
@@ -218,22 +206,15 @@ def main(
 
 
 def _subscription(ingest: Ingest) -> tuple[str, str]:
-    given = [
-        (name, text)
-        for name, text in (
-            ("subscribe", ingest.subscribe),
-            ("subscribePattern", ingest.subscribe_pattern),
-            ("assign", ingest.assign),
-        )
-        if text
-    ]
+    texts = {"subscribe": ingest.subscribe, "subscribePattern": ingest.subscribe_pattern, "assign": ingest.assign}
+    given = [(name, text) for name, text in texts.items() if text]
     if len(given) != 1:
         found = " and ".join(name for name, _ in given) or "none"
         raise InvalidRequestError(
             "which records should be read from Kafka? Expected one of subscribe, "
             f"subscribePattern, assign; found {found}"
         )
-    taken = [name for name in ingest.kafka_options if name.lower() in (*_LOWER_KEYS, "startingoffsets")]
+    taken = [name for name in ingest.kafka_options if name.lower() in {*map(str.lower, texts), "startingoffsets"}]
     if taken:
         raise InvalidRequestError(
             f"kafka options: {', '.join(taken)} must be set with the job's own parameter. hint: remove it here"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from pyspark_txlog.messages import say
 from pyspark_txlog.sink.checkpoint import parse_offsets
 from pyspark_txlog.sink.committed_offsets import committed_source_offsets
-from pyspark_txlog.stream_offsets import by_topic, json_object
+from pyspark_txlog.stream_offsets import by_topic, json_object, offsets_by_topic
 from txlog import Store
 from txlog.errors import (
     ConcurrentTransactionsError,
@@ -51,6 +51,7 @@ class Query:
 
     store: str
     transactional_id: str
+    """One id, one query: a second instance fences the first."""
     checkpoint: str
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
@@ -255,7 +256,7 @@ def committed_batch(query: Query) -> PlannedBatch | None:
     if not found:
         return None
     (first, *others) = found.values()
-    offsets = _kafka_offsets(first.json)
+    offsets = offsets_by_topic(first.json)
     if others or offsets is None:
         raise InvalidRequestError(
             f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else "
@@ -288,7 +289,7 @@ class _CheckpointFolder:
         number = max(numbers)
         where = f"{self._location}/offsets/{number}"
         sources = parse_offsets(self._read(f"offsets/{number}"), where)
-        offsets = _kafka_offsets(next(iter(sources.values()))) if len(sources) == 1 else None
+        offsets = offsets_by_topic(next(iter(sources.values()))) if len(sources) == 1 else None
         if offsets is None:
             raise InvalidRequestError(
                 f"{where}: expected the offsets of one Kafka source, found "
@@ -302,7 +303,7 @@ class _CheckpointFolder:
         if not self._files.exists(self._path(self._location, "sources/0/0")):
             return None
         # A zero byte and a version precede the offsets.
-        return _kafka_offsets(self._read("sources/0/0").partition("\n")[2])
+        return offsets_by_topic(self._read("sources/0/0").partition("\n")[2])
 
     def forget_start(self) -> None:
         """Delete what the sources recorded before a first batch."""
@@ -325,14 +326,6 @@ def _jvm(spark: SparkSession) -> Any:
             "hint: start it with spark-submit, not over Spark Connect"
         )
     return found
-
-
-def _kafka_offsets(text: str) -> dict[str, dict[str, int]] | None:
-    parsed = json_object(text)
-    for numbers in (parsed or {}).values():
-        if not isinstance(numbers, dict) or not all(isinstance(offset, int) for offset in numbers.values()):
-            return None
-    return parsed
 
 
 def _cause(error: Any) -> str:

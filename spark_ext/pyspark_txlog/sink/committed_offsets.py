@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark_txlog.stream_offsets import StreamOffset, by_topic, is_stream_offset, json_object
+from pyspark_txlog.stream_offsets import StreamOffset, by_topic, is_stream_offset, json_object, offsets_by_topic
 from txlog.engine import GroupOffsets, OffsetsCondition, OffsetValue, Runtime, Session, TopicPartition, producer_session
 from txlog.engine.offsets import MAX_METADATA_LENGTH, committed_offsets, format_offsets
 from txlog.engine.schemas import is_topic_name
@@ -185,7 +185,11 @@ def group_offsets(
                 if stands is None:
                     wanted[tp] = None
                 elif stands.offset != begin:
-                    raise _elsewhere(batch, taken.group, tp, begin, stands.offset)
+                    raise CommitFailedError(
+                        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but "
+                        f"group {taken.group!r} has committed {stands.offset}. hint: use a new checkpoint with "
+                        f'startingOffsets=committed and group.id={taken.group}; see the page "After a lost checkpoint"'
+                    )
         values = {tp: OffsetValue(offset=end) for tp, end in taken.ends.items()}
         offsets.setdefault(taken.group, {}).update(values)
     # An empty condition makes the offsets eager, so that no fetch returns an older value in the meantime.
@@ -377,11 +381,10 @@ def _by_partition(text: str | None) -> dict[tuple[str, str], int] | None:
     other text."""
     if (offset := _of_txlog(text)) is not None:
         return {(tp.topic, str(tp.partition)): at for tp, at in offset.ends.items()}
-    parsed = json_object(text)
-    if parsed is None or not all(isinstance(numbers, dict) for numbers in parsed.values()):
+    nested = offsets_by_topic(text)
+    if nested is None:
         return None
-    found = {(topic, number): offset for topic, numbers in parsed.items() for number, offset in numbers.items()}
-    return found if all(isinstance(offset, int) for offset in found.values()) else None
+    return {(topic, number): offset for topic, numbers in nested.items() for number, offset in numbers.items()}
 
 
 def _entries(prefix: str, source: str, text: str, batch: Batch) -> dict[TopicPartition, OffsetValue]:
@@ -417,12 +420,4 @@ def _read_one(prefix: str, source: str, offsets: Mapping[TopicPartition, OffsetV
     raise CorruptRecordError(
         f"source {source}: its committed offset is not JSON of a streaming sink: {whole[:200]!r}. "
         "hint: check which other program commits for this group"
-    )
-
-
-def _elsewhere(batch: Batch, group: str, tp: TopicPartition, begin: int | None, found: int) -> CommitFailedError:
-    return CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group "
-        f"{group!r} has committed {found}. hint: use a new checkpoint with startingOffsets=committed and "
-        f'group.id={group}; see the page "After a lost checkpoint"'
     )
