@@ -61,11 +61,11 @@ class Query:
         return TxlogStreamWriter.begin(self.options, SCHEMA, overwrite=False)
 
     def commit(self, begun: TxlogStreamWriter, number: int) -> None:
-        assert begun._txn is not None
+        assert begun.txn is not None
         self.plan(number)
         runtime = Runtime.open(self.url, storage_options={"fsync": False})
-        parts = stage(runtime, begun._txn, number)
-        message = StreamFiles(parts=parts, txn=begun._txn, query_id=self.name, store_id=begun._store_id)
+        parts = stage(runtime, begun.txn, number)
+        message = StreamFiles(parts=parts, txn=begun.txn, query_id=self.name, store_id=begun.store_id)
         runtime.close()
         TxlogStreamWriter.settling(self.options, SCHEMA).commit([message], number)
 
@@ -279,10 +279,10 @@ def test_the_store_is_made_anew_within_a_micro_batch(query: Query, counted: list
     shutil.rmtree(query.url)
     make_store(query.url)
     session_cache._CACHE.clear()
-    again = query.begin()._txn
+    again = query.begin().txn
     assert again is not None
-    assert begun._txn is not None
-    assert again.producer_id == begun._txn.producer_id
+    assert begun.txn is not None
+    assert again.producer_id == begun.txn.producer_id
     with pytest.raises(StoreChangedError, match="was begun in the store with store_id"):
         query.commit(begun, 0)
     assert ids(query.url) == []

@@ -74,19 +74,19 @@ def producer(url: str, given: Given) -> dict[str, object]:
 
 def save(url: str, given: Given) -> dict[str, object]:
     made = TxlogWriter.begin({"path": url, "topic": "orders", **given}, FRAME, overwrite=False)
-    runtime = made._options.open()
-    parts = write_parts(runtime, made._options, FRAME, made._txn, 0, iter(ROWS.to_batches()))
-    return _written(url, made._txn, parts)
+    runtime = made.options.open()
+    parts = write_parts(runtime, made.options, FRAME, made.txn, 0, iter(ROWS.to_batches()))
+    return _written(url, made.txn, parts)
 
 
 def write_stream(url: str, given: Given) -> dict[str, object]:
     options = {"path": url, "topic": "orders", "checkpointLocation": f"{url}-ck", "commitSourceOffsets": "false"}
     made = TxlogStreamWriter.begin({**options, **given}, FRAME, overwrite=False)
-    assert made._txn is not None
-    runtime = made._options.open()
-    parts = write_parts(runtime, made._options, FRAME, made._txn, 0, iter(ROWS.to_batches()))
-    config = runtime.settings.producer_config(producer_config(made._options))
-    return {**_written(url, made._txn, parts), "allow.mixed.groups": config.allow_mixed_groups}
+    assert made.txn is not None
+    runtime = made.options.open()
+    parts = write_parts(runtime, made.options, FRAME, made.txn, 0, iter(ROWS.to_batches()))
+    config = runtime.settings.producer_config(producer_config(made.options))
+    return {**_written(url, made.txn, parts), "allow.mixed.groups": config.allow_mixed_groups}
 
 
 def transaction(url: str, given: Given) -> dict[str, object]:

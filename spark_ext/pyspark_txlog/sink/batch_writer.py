@@ -69,26 +69,17 @@ class TaskFiles(WriterCommitMessage):
     parts: tuple[StagedPart, ...]
 
 
+@dataclass(eq=False)
 class TxlogWriter(DataSourceArrowWriter):
     """One write: one staged transaction."""
 
-    def __init__(
-        self,
-        options: Options,
-        schema: StructType,
-        txn: TransactionMetadata,
-        *,
-        drawn: bool,
-        store_id: str = "",
-        topic: TopicMetadata | None = None,
-    ) -> None:
-        self._store_id = store_id
-        self.topic = topic
-        """The topic of the option, as it was when the write began. All its rows have these columns."""
-        self._options = options
-        self._schema = schema
-        self._txn = txn
-        self._drawn = drawn
+    options: Options
+    schema: StructType
+    txn: TransactionMetadata
+    drawn: bool
+    store_id: str
+    topic: TopicMetadata | None
+    """The topic of the option, as it was when the write began. All its rows have these columns."""
 
     @classmethod
     @plain_errors
@@ -121,8 +112,7 @@ class TxlogWriter(DataSourceArrowWriter):
         check = None if version is None else partial(check_version, version=version)
         topic, transaction = begin_staged(runtime, options, schema, check)
         store_id = runtime.require_store().store_id
-        writer = cls(options, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id, topic=topic)
-        return writer, transaction
+        return cls(options, schema, transaction.txn, transaction.drawn, store_id, topic), transaction
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
@@ -138,8 +128,8 @@ class TxlogWriter(DataSourceArrowWriter):
                 deque(iterator, maxlen=0)
             return TaskFiles(parts=())
         task = context.partitionId() if context is not None else 0
-        with closing(self._options.open()) as runtime:
-            parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self.topic)
+        with closing(self.options.open()) as runtime:
+            parts = write_parts(runtime, self.options, self.schema, self.txn, task, iterator, self.topic)
             return TaskFiles(parts=parts)
 
     @plain_errors
@@ -159,7 +149,7 @@ class TxlogWriter(DataSourceArrowWriter):
                 from txlog.engine.arrow import ColumnNames
 
                 names = ColumnNames("the first task of this write", "write again")
-                check_columns_kept(transaction.session.runtime, parts, self._schema.names, names)
+                check_columns_kept(transaction.session.runtime, parts, self.schema.names, names)
             self._commit(transaction, parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -167,10 +157,10 @@ class TxlogWriter(DataSourceArrowWriter):
 
         Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
-        who = f"transactional.id {self._txn.transactional_id!r}"
+        who = f"transactional.id {self.txn.transactional_id!r}"
         hint = (
             ", or repeat it with the same txn.version: it will be skipped"
-            if table.TXN_VERSION in self._options
+            if table.TXN_VERSION in self.options
             else "; with 'txn.version' a repeated write would be detected"
         )
         abort_quietly(
@@ -180,7 +170,7 @@ class TxlogWriter(DataSourceArrowWriter):
             f"visible. Do not repeat it{hint}",
             failed=f"{who}: the failed write",
             ends="The next write with this id",
-            txn=self._txn,
+            txn=self.txn,
         )
 
     @plain_errors
@@ -190,15 +180,15 @@ class TxlogWriter(DataSourceArrowWriter):
         Raises what `write` and `commit` raise, after `abort`.
         """
         try:
-            self._commit(transaction, () if self.is_repeated else write(runtime, self._options, self._txn, self.topic))
+            self._commit(transaction, () if self.is_repeated else write(runtime, self.options, self.txn, self.topic))
         except BaseException:
             self.abort(())
             raise
 
     def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
-        result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
+        result = transaction.commit(parts, version=version_of(self.options, {part.topic for part in parts}))
         if result.skipped:
-            version = self._options[table.TXN_VERSION] or 0
+            version = self.options[table.TXN_VERSION] or 0
             text = (
                 f"transactional.id {transaction.transactional_id!r}: txn.version {version} is not above "
                 f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
@@ -209,15 +199,15 @@ class TxlogWriter(DataSourceArrowWriter):
     @property
     def is_repeated(self) -> bool:
         """Whether the coordinator is sure to skip this version, because the versions of an id only increase."""
-        version = version_of(self._options)
-        return version is not None and is_repeated(self._txn, version)
+        version = version_of(self.options)
+        return version is not None and is_repeated(self.txn, version)
 
     @contextmanager
     def _resumed(self, *, attempted: bool) -> Iterator[StagedTransaction]:
-        with closing(self._options.open()) as runtime:
-            check_begun_here(runtime, self._store_id)
+        with closing(self.options.open()) as runtime:
+            check_begun_here(runtime, self.store_id)
             yield StagedTransaction.resume(
-                runtime, self._txn, drawn=self._drawn, attempted=attempted, config=producer_config(self._options)
+                runtime, self.txn, drawn=self.drawn, attempted=attempted, config=producer_config(self.options)
             )
 
 

@@ -100,25 +100,18 @@ class StreamFiles(WriterCommitMessage):
     """The store in which `begin` ran; files and `txn` are not valid in another store."""
 
 
+@dataclass(eq=False)
 class TxlogStreamWriter(DataSourceStreamArrowWriter):
     """One query's sink; on the driver's side Spark makes a new one for each call."""
 
-    def __init__(
-        self,
-        options: Options,
-        schema: StructType,
-        txn: TransactionMetadata | None,
-        store_id: str = "",
-        topic: TopicMetadata | None = None,
-        begun: Mapping[str, int] | None = None,
-    ) -> None:
-        self.topic = topic
-        """The topic of the option, as it was when the micro-batch began. All its rows have these columns."""
-        self._begun = begun
-        self._options = options
-        self._schema = schema
-        self._txn = txn
-        self._store_id = store_id
+    options: Options
+    schema: StructType
+    txn: TransactionMetadata | None
+    store_id: str = ""
+    topic: TopicMetadata | None = None
+    """The topic of the option, as it was when the micro-batch began. All its rows have these columns."""
+    begun: Mapping[str, int] | None = None
+    """The versions of `begun_columns`, with which the query began."""
 
     @classmethod
     @plain_errors
@@ -185,7 +178,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         """
         context = TaskContext.get()
         assert context is not None
-        assert self._txn is not None
+        assert self.txn is not None
         query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID_PROPERTY, BATCH_ID_PROPERTY))
         if query_id is None or batch_id is None:
             raise InvalidRequestError(
@@ -193,15 +186,15 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 "hint: use a micro-batch trigger; a continuous or real-time trigger is not supported"
             )
         parts: tuple[StagedPart, ...] = ()
-        if is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
+        if is_repeated(self.txn, TxnVersion(version=int(batch_id), scope=query_id)):
             # The coordinator is sure to skip a committed version. But Spark keeps a query's state only of tasks that
             # end.
             deque(iterator, maxlen=0)
         else:
-            with closing(self._options.open()) as runtime:
+            with closing(self.options.open()) as runtime:
                 task = task_of_batch(context.partitionId(), int(batch_id))
-                parts = write_parts(runtime, self._options, self._schema, self._txn, task, iterator, self.topic)
-        return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
+                parts = write_parts(runtime, self.options, self.schema, self.txn, task, iterator, self.topic)
+        return StreamFiles(parts=parts, txn=self.txn, query_id=query_id, store_id=self.store_id)
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
@@ -226,18 +219,18 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     ) -> TransactionMetadata | None:
         """Return the id's record after the commit; None if the micro-batch is skipped."""
         version = TxnVersion(version=batch_id, scope=begun.query_id)
-        checkpoint = checkpoint_of(self._options) if self._options[table.COMMIT_SOURCE_OFFSETS] else None
+        checkpoint = checkpoint_of(self.options) if self.options[table.COMMIT_SOURCE_OFFSETS] else None
         batch = MicroBatch(query_id=begun.query_id, number=batch_id, checkpoint=checkpoint)
         if is_repeated(begun.txn, version):
             batch.check_replay(session, begun.txn)
             _say_skipped(begun, batch_id)
             return None
-        versions = self._begun
+        versions = self.begun
         if versions is not None and any(versions.get(part.topic) != part.schema_id for part in parts):
             # Imported here because a commit seldom needs it.
             from pyspark_txlog.sink.routing import check_columns_kept
 
-            check_columns_kept(session.runtime, parts, self._schema.names, query_names(), versions)
+            check_columns_kept(session.runtime, parts, self.schema.names, query_names(), versions)
         transaction = self._resume(session, begun, attempted=False)
         try:
             offsets = batch.offsets(session, begun.txn)
@@ -288,7 +281,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 raise InvalidRequestError(
                     f"micro-batch {batch_id}: neither Spark nor the checkpoint says of which query"
                 )
-            begun = StreamFiles(parts=(), txn=txn, query_id=query, store_id=writer._store_id)
+            begun = StreamFiles(parts=(), txn=txn, query_id=query, store_id=writer.store_id)
             repeated = is_repeated(txn, TxnVersion(version=batch_id, scope=begun.query_id))
             if repeated:
                 skip()
@@ -325,7 +318,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @contextmanager
     def _session(self, begun: StreamFiles) -> Iterator[Session]:
-        with cached_session(self._options, begun.query_id) as session:
+        with cached_session(self.options, begun.query_id) as session:
             check_begun_here(session.runtime, begun.store_id)
             yield session
 
@@ -340,7 +333,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             begun.txn,
             drawn=False,
             attempted=attempted,
-            config=producer_config(self._options),
+            config=producer_config(self.options),
             session=session,
         )
 
