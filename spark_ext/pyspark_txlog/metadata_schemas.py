@@ -11,16 +11,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as spark
 
-_PLACE = spark.StructType(
-    [spark.StructField("topic", spark.StringType()), spark.StructField("partition", spark.IntegerType())]
-)
-_BOUNDS = spark.StructType(
-    [
-        spark.StructField("min", spark.StringType()),
-        spark.StructField("max", spark.StringType()),
-        spark.StructField("nulls", spark.LongType()),
-    ]
-)
+_PLACE = spark.StructType().add("topic", "string").add("partition", "integer")
+_BOUNDS = spark.StructType().add("min", "string").add("max", "string").add("nulls", "long")
 # Listed here because Spark parses types in the JVM, and planning processes have no JVM.
 _TYPES: Mapping[str, spark.DataType] = {
     "string": spark.StringType(),

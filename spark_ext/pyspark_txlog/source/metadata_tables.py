@@ -65,7 +65,14 @@ class MetadataReader(DataSourceReader):
         than the table.
         """
         table, options = parse_metadata_options(given)
-        check_columns(table, schema)
+        own = TABLES[table].schema
+        for column in schema.fields:
+            if column.name not in own.names or own[column.name].dataType != column.dataType:
+                raise SchemaMismatchError(
+                    f"metadata={table}: no column {column.name!r} of type "
+                    f"{column.dataType.simpleString()}.{nearest(column.name, own.names)} The columns are "
+                    f"{', '.join(f'{each.name} {each.dataType.simpleString()}' for each in own.fields)}"
+                )
         return cls(options, table, schema)
 
     @plain_errors
@@ -74,7 +81,11 @@ class MetadataReader(DataSourceReader):
         if self._table in _OF_THE_STORE:
             return [InputPartition(())]
         with closing(self._options.open()) as runtime:
-            found = _partitions(runtime, self._options)
+            if names_topics(self._options):
+                topics = subscribed_topics(runtime, self._options)
+            else:
+                topics = {topic.topic: topic for topic in runtime.list_topics()}
+            found = subscribed_partitions(engine.read_session(runtime), self._options, topics)
         return [
             InputPartition(tuple(found[first : first + PARTITIONS_A_TASK]))
             for first in range(0, len(found), PARTITIONS_A_TASK)
@@ -99,30 +110,8 @@ class MetadataReader(DataSourceReader):
             values = [row[field.name] for row in rows]
             if pa.types.is_timestamp(field.type):
                 values = [None if value is None or value < 0 else value * 1000 for value in values]
-                arrays.append(pa.array(values, pa.int64()).cast(field.type))
-            else:
-                arrays.append(pa.array(values, field.type))
+            arrays.append(pa.array(values, field.type))
         return iter([pa.RecordBatch.from_arrays(arrays, schema=target)])
-
-
-def check_columns(name: str, schema: spark.StructType) -> None:
-    """Raise SchemaMismatchError unless the table has each column of `schema`, with its type."""
-    own = TABLES[name].schema
-    for column in schema.fields:
-        if column.name not in own.names or own[column.name].dataType != column.dataType:
-            raise SchemaMismatchError(
-                f"metadata={name}: no column {column.name!r} of type "
-                f"{column.dataType.simpleString()}.{nearest(column.name, own.names)} The columns are "
-                f"{', '.join(f'{each.name} {each.dataType.simpleString()}' for each in own.fields)}"
-            )
-
-
-def _partitions(runtime: Runtime, options: Options) -> list[TopicPartition]:
-    if not names_topics(options):
-        return [
-            TopicPartition(topic.topic, number) for topic in runtime.list_topics() for number in range(topic.partitions)
-        ]
-    return subscribed_partitions(engine.read_session(runtime), options, subscribed_topics(runtime, options))
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
