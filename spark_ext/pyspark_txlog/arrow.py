@@ -32,10 +32,10 @@ def spark_batches(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iter
         rows += batch.num_rows
         size += waiting[-1].nbytes
         if rows >= MIN_ROWS or size >= MAX_BYTES:
-            yield from _sized(waiting, target, size)
+            yield from _sized(waiting, size)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield from _sized(waiting, target, size)
+        yield from _sized(waiting, size)
 
 
 def _select(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
@@ -46,13 +46,9 @@ def _select(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
-def _sized(batches: list[pa.RecordBatch], target: pa.Schema, size: int) -> Iterator[pa.RecordBatch]:
-    if len(batches) == 1:
-        whole = batches[0]
-    else:
-        table = pa.Table.from_batches(batches, schema=target).combine_chunks()
-        # One chunk cannot hold more than 2 GiB of strings; MAX_BYTES is far below that.
-        (whole,) = table.to_batches()
+def _sized(batches: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    # One array cannot hold more than 2 GiB of strings; MAX_BYTES is far below that.
+    whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     step = min(MAX_ROWS, max(whole.num_rows * MAX_BYTES // max(size, 1), 1))
     for start in range(0, whole.num_rows, step):
         yield whole.slice(start, step)

@@ -19,43 +19,33 @@ if TYPE_CHECKING:
 _GLOB_CHARACTERS = re.compile(r"([\\*?\[\]{}])")
 
 
-def spark_root(runtime: Runtime) -> str:
+def spark_folder(spark: SparkSession, runtime: Runtime) -> str:
     """Return the store's root as a Hadoop path, without a trailing slash, unescaped as Hadoop needs it.
 
-    Raises UnsupportedStoreError if Spark cannot access the store.
+    Sends no request. Raises UnsupportedStoreError if Spark cannot access the store, or if this session has no driver
+    for it, with what is missing, and an alternative. (Over Spark Connect there is no check of the session.)
     """
     scheme, _, rest = runtime.where.partition("://")
     if scheme == "file":
         return f"file://{rest.rstrip('/')}"
     backend = backend_of(runtime.where)
-    if backend is not None:
-        return backend.hadoop_url(runtime.where, runtime.storage_options)
-    raise UnsupportedStoreError(
-        f"{runtime.where}: Spark has no file system for this URL, so its own Parquet reader and "
-        "writer cannot access it. "
-        'hint: use format("txlog")'
-    )
-
-
-def spark_folder(spark: SparkSession, runtime: Runtime) -> str:
-    """Return `spark_root` if this session has a driver for it. Sends no request. (Over Spark Connect there is no
-    check.)
-
-    Raises UnsupportedStoreError with what is missing, and an alternative.
-    """
-    root = spark_root(runtime)
-    backend = backend_of(runtime.where)
+    if backend is None:
+        raise UnsupportedStoreError(
+            f"{runtime.where}: Spark has no file system for this URL, so its own Parquet reader and "
+            "writer cannot access it. "
+            'hint: use format("txlog")'
+        )
+    root = backend.hadoop_url(runtime.where, runtime.storage_options)
     jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None or backend is None:
+    if jvm is None:
         return root
     # Imported here because py4j does not exist without a JVM.
     from py4j.protocol import Py4JJavaError
 
     hadoop = jvm.org.apache.hadoop
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
     try:
-        hadoop.fs.FileSystem.getFileSystemClass(
-            backend.hadoop_scheme, spark._jsparkSession.sessionState().newHadoopConf()
-        )
+        hadoop.fs.FileSystem.getFileSystemClass(backend.hadoop_scheme, configuration)
     except Py4JJavaError as error:
         package = backend.hadoop_package.format(hadoop.util.VersionInfo.getVersion())
         raise UnsupportedStoreError(

@@ -48,34 +48,28 @@ def move_to_partitions(spark: SparkSession, url: str, first: int, partitions: in
     # Imported here because py4j does not exist without a JVM.
     from py4j.protocol import Py4JJavaError
 
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    here = path(f"{url}{partition_folder(first % partitions)}")
+    made = set()
     try:
-        _move(spark, url, first, partitions)
+        files = here.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        for status in files.listStatus(here) if files.exists(here) else ():
+            name = status.getPath().getName()
+            match = _TASK.match(name)
+            # Another committer may use other names. Those files stay where they are, which is correct but not fair.
+            # `read_staged_folder` refuses what a finished job cannot have left.
+            partition = (first + (int(match[1]) if match else 0)) % partitions
+            if partition == first % partitions:
+                continue
+            there = path(f"{url}{partition_folder(partition)}")
+            if partition not in made:
+                files.mkdirs(there)
+                made.add(partition)
+            if not files.rename(status.getPath(), path(there, name)):
+                raise StorageError(f"{status.getPath()}: cannot be moved to {there}. Nothing was published")
     except Py4JJavaError as error:
         raise StorageError(
             f"{url}: cannot move files to the folders of their partitions: "
             f"{error.java_exception}. Nothing was published"
         ) from error
-
-
-def _move(spark: SparkSession, url: str, first: int, partitions: int) -> None:
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path
-    here = path(f"{url}{partition_folder(first % partitions)}")
-    files = here.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    if not files.exists(here):
-        return
-    made = set()
-    for status in files.listStatus(here):
-        name = status.getPath().getName()
-        match = _TASK.match(name)
-        # Another committer may use other names. Those files stay where they are, which is correct but not fair.
-        # `read_staged_folder` refuses what a finished job cannot have left.
-        partition = (first + (int(match[1]) if match else 0)) % partitions
-        if partition == first % partitions:
-            continue
-        there = path(f"{url}{partition_folder(partition)}")
-        if partition not in made:
-            files.mkdirs(there)
-            made.add(partition)
-        if not files.rename(status.getPath(), path(there, name)):
-            raise StorageError(f"{status.getPath()}: cannot be moved to {there}. Nothing was published")

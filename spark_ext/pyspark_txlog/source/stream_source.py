@@ -108,7 +108,9 @@ class StreamSource:
         else:
             self.commit(given.ends)
             begins = dict(given.ends)
-            self._look(partitions, begins)
+            for tp, view in self._session.fresh_views(partitions, "looking for new rows").items():
+                if begins.get(tp, 0) > view.state.next_offset:
+                    raise _log_went_back(tp, begins[tp], view)
             self._look_after_gone(partitions, begins)
         views = {tp: self._session.views[tp] for tp in partitions}
         joining = {
@@ -147,12 +149,12 @@ class StreamSource:
         wanted = {tp: (begins[tp], to) for tp, to in last.ends.items() if tp in begins and begins[tp] < to}
         plans, lost = self._plan(wanted)
         for tp, count in lost.items():
-            self._lost += count
+            start_of_loss = wanted[tp][0]
             text = (
-                f"{count} offsets from {wanted[tp][0]} on were removed before this query read them; the "
-                "query continues after them"
+                f"failOnDataLoss=false, {tp}: {count} offsets from {start_of_loss} on were removed before this query "
+                "read them; the query continues after them"
             )
-            self._log_loss(f"failOnDataLoss=false, {tp}: {text}{self._so_far()}", tp, wanted[tp][0], count)
+            self._count_loss(text, tp, start_of_loss, count)
         topics = {tp.topic: self._as_known(self._topic(tp.topic)) for tp in plans}
         check_schema(self._schema, topics, self._read)
         for tp, plan in plans.items():
@@ -221,7 +223,10 @@ class StreamSource:
                         "hint: a running query reads this topic; failOnDataLoss=false continues with the other "
                         "topics, and with this one once it exists again"
                     ) from error
-                self._tell_once(name, f"failOnDataLoss=false, continuing without topic {name!r}: {error}")
+                if name not in self._told:
+                    self._told.add(name)
+                    text = f"failOnDataLoss=false, continuing without topic {name!r}: {error}"
+                    log(_LOG, logging.WARNING, "topic_missing", text, topic=name)
         return found
 
     def _topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
@@ -237,11 +242,6 @@ class StreamSource:
         if held is None or held.topic_id != topic.topic_id:
             self._known[topic.topic] = held = topic
         return engine.columns_as_known(topic, held)
-
-    def _look(self, partitions: list[TopicPartition], begins: Offsets) -> None:
-        for tp, view in self._session.fresh_views(partitions, "looking for new rows").items():
-            if begins.get(tp, 0) > view.state.next_offset:
-                raise _log_went_back(tp, begins[tp], view)
 
     def _look_after_gone(self, partitions: list[TopicPartition], begins: Offsets) -> None:
         """Report once what was lost with partitions that the query has read and that no longer exist, or fail."""
@@ -260,10 +260,7 @@ class StreamSource:
                     f"{tp}: {why}; this query has read it up to offset {begins[tp]}, {unread} offsets are unread. "
                     "hint: failOnDataLoss=false continues without it"
                 )
-            self._lost += unread
-            self._log_loss(
-                f"{tp} is no longer read: {why}; {unread} offsets are unread{self._so_far()}", tp, begins[tp], unread
-            )
+            self._count_loss(f"{tp} is no longer read: {why}; {unread} offsets are unread", tp, begins[tp], unread)
         self._session.forget(newly)
         self._gone = set(gone)
 
@@ -279,21 +276,15 @@ class StreamSource:
                     "hint: failOnDataLoss=false continues with the remaining rows; a shorter "
                     "metadata.max.age.ms finds partitions sooner"
                 )
-            self._lost += log_start
-            text = f"failOnDataLoss=false, {tp} joins at offset {log_start}: earlier rows were removed{self._so_far()}"
-            self._log_loss(text, tp, log_start, log_start)
+            text = f"failOnDataLoss=false, {tp} joins at offset {log_start}: earlier rows were removed"
+            self._count_loss(text, tp, log_start, log_start)
         return log_start
 
-    def _log_loss(self, text: str, tp: TopicPartition, offset: int, count: int) -> None:
-        log(_LOG, logging.WARNING, "data_loss", "%s", text, topic_partition=str(tp), offset=offset, count=count)
-
-    def _so_far(self) -> str:
-        return f" ({self._lost} offsets lost since the query started)" if self._lost else ""
-
-    def _tell_once(self, name: str, text: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            log(_LOG, logging.WARNING, "topic_missing", "%s", text, topic=name)
+    def _count_loss(self, text: str, tp: TopicPartition, offset: int, count: int) -> None:
+        self._lost += count
+        if self._lost:
+            text = f"{text} ({self._lost} offsets lost since the query started)"
+        log(_LOG, logging.WARNING, "data_loss", text, topic_partition=str(tp), offset=offset, count=count)
 
     # -- how far ------------------------------------------------------------------------------------------------------
 
