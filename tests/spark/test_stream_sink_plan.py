@@ -186,7 +186,7 @@ def test_a_group_that_was_changed_must_stand_where_the_batch_begins(
 
         def send() -> Any:
             session = read_session(store.runtime)
-            return offsets_to_send(session, planned, store_id=store_id, transactional_id="sink", is_first_commit=False)
+            return offsets_to_send(session, planned, transactional_id="sink", is_first_commit=False)
 
         with pytest.raises(
             InvalidRequestError, match=rf"'group.id' was changed .*to {group!r}\. .* has committed None .* expected 5"
@@ -295,14 +295,8 @@ class Ingest:
             noted_start=lambda _: json.dumps(start),
         )
         transaction = StagedTransaction.begin(self.store.runtime, "ingest")
-        descriptor = self.store.runtime.require_store()
-        sent = offsets_to_send(
-            transaction.session,
-            made,
-            store_id=descriptor.store_id,
-            transactional_id="ingest",
-            is_first_commit=number == 0,
-        )
+        session = transaction.session
+        sent = offsets_to_send(session, made, transactional_id="ingest", is_first_commit=number == 0)
         transaction.commit(offsets=sent)
 
     def resumes(self, *topics: str) -> KafkaOffsets:

@@ -152,7 +152,7 @@ class TxLog:
         does it itself. `check` gets the id's previous record (None if there is none); if it raises, no instance is
         fenced. Raises what `StagedTransaction.begin` raises.
         """
-        return self._transactions.take_over(transactional_id, call_layer(config, settings), check)
+        return self._transactions.instance(transactional_id, call_layer(config, settings), check, take_over=True).txn
 
     @plain_errors
     def to_dfs(self, *topics: str, **options: object) -> dict[str, DataFrame]:

@@ -66,13 +66,11 @@ class Transaction:
         self._names = ColumnNames("this transaction", "run the transaction again")
         self._open = True
         self.version = version
-        self.repeated = False
+        self.repeated = version is not None and is_repeated(staged.txn, version)
         """Whether this version was committed before. Then nothing is computed or written, and the result says
         `skipped`."""
         self.result: EndResult | None = None
         """How it ended; None before the end, and after an abort."""
-        if version is not None:
-            self.repeated = is_repeated(staged.txn, version)
 
     def __repr__(self) -> str:
         return f"Transaction({self.transactional_id!r}, version={self.version})"
@@ -265,7 +263,7 @@ class Transactions:
 
             # Checked before the init, because a call that is refused anyway must not fence the current owner of the id.
             # Checked again after it, because the init may have finished a commit.
-            staged = self._instance(transactional_id, settings, refuse)
+            staged = self.instance(transactional_id, settings, refuse)
             refuse(staged.txn)
             txn = Transaction(self._runtime, staged, version)
             ended = False
@@ -298,13 +296,7 @@ class Transactions:
             )
             log(_LOG, logging.WARNING, "transaction_skipped", text, txn=result.txn, txn_version=number, txn_scope=scope)
 
-    def take_over(
-        self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
-    ) -> TransactionMetadata:
-        """Make this TxLog the only instance of the id now, and return the id's record."""
-        return self._instance(transactional_id, settings, check, take_over=True).txn
-
-    def _instance(
+    def instance(
         self,
         transactional_id: str,
         settings: Mapping[str, object],

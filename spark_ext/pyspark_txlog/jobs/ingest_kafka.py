@@ -88,10 +88,9 @@ def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | N
         .queryName(ingest.transactional_id)
         .option("transactional.id", ingest.transactional_id)
         .option("checkpointLocation", ingest.checkpoint)
+        .options(**storage_settings(ingest.storage_options))
         .trigger(**(trigger or {"availableNow": True}))
     )
-    for name, value in storage_settings(ingest.storage_options).items():
-        writer = writer.option(name, value)
     if ingest.topic is not None:
         writer = writer.option("topic", ingest.topic)
     return writer.start(ingest.store)

@@ -274,8 +274,7 @@ def _write_there(
     writer = _in_own_session(_prepared(frame, route, first if by_row else None)).write.mode("append")
     if by_row:
         writer = writer.partitionBy(PARTITION_COLUMN)
-    for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
-        writer = writer.option(name, value)
+    writer = writer.options(**_WRITER_SETTINGS, compression=_CODECS.get(codec, codec))
     try:
         writer.parquet(url if by_row else f"{url}{partition_folder(first % topic.partitions)}")
     except Exception as error:

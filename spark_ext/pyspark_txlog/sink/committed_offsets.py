@@ -200,13 +200,14 @@ def group_offsets(
 
 
 def offsets_to_send(
-    session: Session, batch: Batch, *, store_id: str, transactional_id: str, is_first_commit: bool
+    session: Session, batch: Batch, *, transactional_id: str, is_first_commit: bool
 ) -> tuple[GroupOffsets, ...]:
     """Return the offsets that the batch's transaction carries.
 
     `is_first_commit`: the id has not committed a micro-batch yet, so its groups may have no offset yet either. Raises
     CommitFailedError if the rows of the sources are already committed; InvalidRequestError.
     """
+    store_id = session.runtime.require_store().store_id
     ranges = ranges_of(batch, store_id=store_id, transactional_id=transactional_id)
     committed = {}
     for taken in ranges:

@@ -52,28 +52,23 @@ class MicroBatch:
         Raises CommitFailedError, and InvalidRequestError if the log lacks micro-batches that are committed in the
         checkpoint.
         """
-        self._check_next(before)
-        if self.checkpoint is None:
-            return ()
-        return offsets_to_send(
-            session,
-            self._planned(self.checkpoint, with_previous=True),
-            store_id=session.runtime.require_store().store_id,
-            transactional_id=before.transactional_id,
-            is_first_commit=before.txn_version < 0,
-        )
-
-    def _check_next(self, before: TransactionMetadata) -> None:
-        """Check that the id's record contains the previous micro-batch. Each micro-batch commits, even an empty one."""
+        transactional_id = before.transactional_id
+        # The id's record must contain the previous micro-batch, because each one commits, even an empty one.
         if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
             error = InvalidRequestError(
                 f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id "
-                f"{before.transactional_id!r} has committed is {before.txn_version}, but the "
+                f"{transactional_id!r} has committed is {before.txn_version}, but the "
                 "checkpoint counts all before "
                 f"{self.number} as committed: the log was put back to an older "
                 'state. hint: start with a new checkpoint; see the page "After a lost checkpoint"'
             )
             raise self._mismatch(error, before)
+        if self.checkpoint is None:
+            return ()
+        batch = self._planned(self.checkpoint, with_previous=True)
+        return offsets_to_send(
+            session, batch, transactional_id=transactional_id, is_first_commit=before.txn_version < 0
+        )
 
     def check_replay(self, session: Session, current: TransactionMetadata) -> None:
         """Raise InvalidRequestError unless the micro-batch is the same one that `current` has committed before.
@@ -81,16 +76,16 @@ class MicroBatch:
         After a crash Spark repeats the last batch with the same plan. But a checkpoint restored from a copy repeats
         older batches, or plans the last one again with other ends. Skipping such a batch would lose rows silently.
         """
-        name = current.transactional_id
+        transactional_id = current.transactional_id
         if self.number < current.txn_version:
-            what = f"transactional.id {name!r} has committed micro-batch {current.txn_version} of it"
+            what = f"transactional.id {transactional_id!r} has committed micro-batch {current.txn_version} of it"
             raise self._older_checkpoint(what, current)
         if self.checkpoint is None:
             return
         batch = self._planned(self.checkpoint, with_previous=False)
         known: Mapping[str, SourceOffset] = {}
         with suppress(GroupIdNotFoundError):
-            known = committed_opaque(session, name)
+            known = committed_opaque(session, transactional_id)
         for source, committed in known.items():
             is_this = (committed.query_id, committed.batch_id) == (self.query_id, self.number)
             if is_this and source in batch.ends and not same_json(batch.ends[source], committed.json):
@@ -99,7 +94,7 @@ class MicroBatch:
                 raise self._older_checkpoint(what, current)
         # The next batch's condition would find this too, but only when a partition gets new rows, which may never
         # happen.
-        elsewhere = committed_elsewhere(session, batch, transactional_id=name)
+        elsewhere = committed_elsewhere(session, batch, transactional_id=transactional_id)
         if elsewhere is not None:
             raise self._older_checkpoint(elsewhere, current)
 

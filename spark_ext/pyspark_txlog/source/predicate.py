@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from operator import eq, ge, gt, le, lt, ne
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import Any
 
 from pyspark.sql import Column, functions
@@ -19,10 +20,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt,
 def filter_column(node: Node) -> Column:
     """Return the condition for Spark's `filter`, on a frame that has all columns of the condition."""
     if isinstance(node, Every | Some):
-        joined = filter_column(node.parts[0])
-        for part in node.parts[1:]:
-            joined = joined & filter_column(part) if isinstance(node, Every) else joined | filter_column(part)
-        return joined
+        return reduce(and_ if isinstance(node, Every) else or_, map(filter_column, node.parts))
     column = named(node.field.name)
     if isinstance(node, Null):
         return column.isNotNull() if node.negated else column.isNull()
