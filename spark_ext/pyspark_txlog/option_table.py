@@ -94,7 +94,7 @@ def find_option(name: str) -> Option[Any] | None:
 
 def calls_text(option: Option[Any]) -> str:
     """Return whose option it is, for messages: `a batch read`, `a write`."""
-    return _CALLS_TEXT[option.calls]
+    return next(text for text, calls in _CALLS.items() if calls == option.calls)
 
 
 def kafka_option(name: str) -> KafkaOption | None:
@@ -104,25 +104,18 @@ def kafka_option(name: str) -> KafkaOption | None:
 
 # -- the tables -------------------------------------------------------------------------------------------------------
 
-_READ: tuple[Call, ...] = ("read",)
-_READS: tuple[Call, ...] = ("read", "readStream")
-_STREAM: tuple[Call, ...] = ("readStream",)
-_WRITE: tuple[Call, ...] = ("write",)
-_WRITES: tuple[Call, ...] = ("write", "writeStream")
-_SINK: tuple[Call, ...] = ("writeStream",)
-_STREAMS: tuple[Call, ...] = ("readStream", "writeStream")
-_ALL: tuple[Call, ...] = (*_READS, *_WRITES)
-
-_CALLS_TEXT: Mapping[tuple[Call, ...], str] = {
-    _READ: "a batch read",
-    _READS: "a read of rows",
-    _STREAM: "a stream",
-    _WRITE: "a batch write",
-    _WRITES: "a write",
-    _SINK: "a streaming write",
-    _STREAMS: "a streaming query",
-    _ALL: "every call",
+_CALLS: Mapping[str, tuple[Call, ...]] = {
+    "a batch read": ("read",),
+    "a read of rows": ("read", "readStream"),
+    "a stream": ("readStream",),
+    "a batch write": ("write",),
+    "a write": ("write", "writeStream"),
+    "a streaming write": ("writeStream",),
+    "a streaming query": ("readStream", "writeStream"),
+    "every call": ("read", "readStream", "write", "writeStream"),
 }
+"""Whose option it is, for messages, and the calls that take it."""
+_READ, _READS, _STREAM, _WRITE, _WRITES, _SINK, _STREAMS, _ALL = _CALLS.values()
 
 
 def _setting(name: str, calls: tuple[Call, ...], *, otherwise: str = "{}", doc: str) -> Option[Any]:

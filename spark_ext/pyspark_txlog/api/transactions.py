@@ -286,7 +286,15 @@ class Transactions:
             yield txn
             result = txn._commit()
         except BaseException as error:
-            _abort_beside(txn, error)
+            # This error stays the one that the caller sees.
+            try:
+                if txn._abort().already_committed:
+                    error.add_note(
+                        "The transaction was committed in spite of this error: all of it is visible. Do not "
+                        "repeat it without a version"
+                    )
+            except Exception as failure:
+                error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")
             raise
         if result.skipped and txn.version is not None:
             number, scope = txn.version.version, txn.version.scope
@@ -360,15 +368,3 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
             'over Spark Connect). hint: give scope=, in foreachBatch the id of the query, elsewhere ""'
         )
     return TxnVersion(version=wanted.version, scope=query or "")
-
-
-def _abort_beside(txn: Transaction, error: BaseException) -> None:
-    """Abort because of `error`, which stays the error that the caller sees."""
-    try:
-        if txn._abort().already_committed:
-            error.add_note(
-                "The transaction was committed in spite of this error: all of it is visible. Do not "
-                "repeat it without a version"
-            )
-    except Exception as failure:
-        error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")

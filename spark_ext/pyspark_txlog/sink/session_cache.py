@@ -50,16 +50,14 @@ def cached_session(options: Options, query_id: str | None) -> Iterator[Session]:
         if before is not None:
             before.doubt()
         yield session
-    except StoreChangedError as error:
+    except BaseException as error:
         session.runtime.close()
-        error.add_note(
-            "Then start the query again: txlog compares its checkpoint with the log. If the store was "
-            "recreated on purpose, it lacks the rows of the query's earlier micro-batches: to write them "
-            "again, start with a new checkpoint"
-        )
-        raise
-    except BaseException:
-        session.runtime.close()
+        if isinstance(error, StoreChangedError):
+            error.add_note(
+                "Then start the query again: txlog compares its checkpoint with the log. If the store was "
+                "recreated on purpose, it lacks the rows of the query's earlier micro-batches: to write them "
+                "again, start with a new checkpoint"
+            )
         raise
     other = _CACHE.pop(key, None)
     _CACHE[key] = session
