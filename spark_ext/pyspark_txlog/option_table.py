@@ -81,10 +81,9 @@ class KafkaOption:
     """What to use instead, or why nothing is needed."""
 
 
-def names_of(*calls: Call) -> tuple[str, ...]:
-    """Return the options that any of `calls` takes, in the table's order, without the pattern `storage.<name>`."""
-    exact = (option for option in OPTIONS if not option.name.endswith(">"))
-    return tuple(option.name for option in exact if any(call in option.calls for call in calls))
+def names_of(call: Call) -> tuple[str, ...]:
+    """Return the options that `call` takes, in the table's order, without the pattern `storage.<name>`."""
+    return tuple(option.name for option in OPTIONS if call in option.calls and not option.name.endswith(">"))
 
 
 def find_option(name: str) -> Option[Any] | None:

@@ -102,10 +102,6 @@ class TxlogWriter(DataSourceArrowWriter):
     @classmethod
     def begin_in(cls, runtime: Runtime, options: Options, schema: StructType) -> tuple[Self, StagedTransaction]:
         """Do the work of `begin` in an open store, and return the transaction too."""
-        # Imported here, in `begin_staged` and in `write_parts`, because a commit does not need pyarrow.
-        from pyspark_txlog.sink.routing import check_routing
-
-        check_routing(options, schema)
         version = version_of(options)
         options = settled_write(options, runtime.settings)
         # Reading the id's record costs requests, so do it only if there is a version to check.
@@ -224,6 +220,7 @@ def begin_staged(
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError, and what `StagedTransaction.begin`
     raises, which has the last three parameters.
     """
+    # Imported here and in `write_parts`, because a commit does not need pyarrow.
     from pyspark_txlog.sink.routing import TopicRoute, merged_topic
 
     if (topic := merged_topic(runtime, options, schema)) is not None:
@@ -298,7 +295,6 @@ def write_parts(
 
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
     """
-    # Imported here because a commit does not need pyarrow.
     from pyspark_txlog.sink.routing import routed
     from txlog.engine.arrow import StagedFiles
 
