@@ -266,16 +266,14 @@ class Transactions:
             staged = self.instance(transactional_id, settings, refuse)
             refuse(staged.txn)
             txn = Transaction(self._runtime, staged, version)
-            ended = False
             try:
                 with self._around(txn):
                     yield txn
-                ended = True
-            finally:
+            except BaseException:
                 # Also after an abort that did nothing. If nothing was attempted, the instance is unchanged. But after a
                 # failed attempt it may be fenced, or its outcome may be unknown.
-                if not ended:
-                    self._forget(transactional_id, staged)
+                self._forget(transactional_id, staged)
+                raise
         finally:
             with self._lock:
                 self._busy.discard(transactional_id)
