@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
@@ -56,6 +57,33 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     def table(self) -> pa.Table:
         assert self.rows is not None
         return pa.ipc.open_stream(self.rows).read_all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameWrite:
+    """The write of one frame to a topic, in a transaction."""
+
+    runtime: Runtime
+    txn: TransactionMetadata
+    route: TopicRoute
+    compression: str | None
+    first: int
+    """Is added to the number of a task."""
+
+    @property
+    def codec(self) -> str:
+        """How pages are compressed. The driver's settings decide, and those of the tasks' processes may differ."""
+        config = self.runtime.settings.row_config({"compression.type": self.compression}, self.route.topic)
+        return config.compression_type
+
+    def store(
+        self, rows: pa.Table, task: int | NDArray[np.int64], inline_bytes: int = MAX_INLINE_BYTES
+    ) -> tuple[StagedPart, ...]:
+        """Store rows that the driver has, inline or in files. `task` is as in `TopicRoute.take`."""
+        files = StagedFiles(self.runtime, self.txn, compression=self.compression, inline_bytes=inline_bytes)
+        stored, partitions = self.route.take(rows, task)
+        files.add(self.route.topic, stored, partitions)
+        return files.finish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,30 +160,21 @@ def likely_tasks(frame: DataFrame) -> int:
 
 
 def write_once(
-    runtime: Runtime,
-    txn: TransactionMetadata,
-    frame: DataFrame,
-    route: TopicRoute,
-    fetch: Callable[[DataFrame], pa.Table],
-    *,
-    small_rows: int,
-    compression: str | None,
-    first: int,
-    by_task: bool,
+    write: FrameWrite, frame: DataFrame, fetch: Callable[[DataFrame], pa.Table], *, small_rows: int, by_task: bool
 ) -> tuple[StagedPart, ...]:
     """Run the frame's plan once, and return the parts with its rows, in the order of the tasks.
 
-    If the driver got all rows, those without a key go to one partition, `first`, unless `by_task`. Otherwise they go to
-    those of their tasks. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises.
+    If the driver got all rows, those without a key go to one partition, `write.first`, unless `by_task`. Otherwise they
+    go to those of their tasks. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark
+    raises.
     """
     writer = TaskWriter(
-        url=runtime.url,
-        storage_options=runtime.storage_options,
-        txn=txn,
-        route=route,
-        # The driver's settings decide, and those of the tasks' processes may differ.
-        compression=runtime.settings.row_config({"compression.type": compression}, route.topic).compression_type,
-        first=first,
+        url=write.runtime.url,
+        storage_options=write.runtime.storage_options,
+        txn=write.txn,
+        route=write.route,
+        compression=write.codec,
+        first=write.first,
         rows=small_rows,
         columns=tuple(frame.columns),
         bytes=most_bytes(frame),
@@ -182,11 +201,9 @@ def write_once(
             continue
         members = list(group)
         tables = [result.table() for result in members]
-        tasks = np.repeat([result.task + first for result in members], [table.num_rows for table in tables])
-        files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES if few else 0)
-        stored, partitions = route.take(pa.concat_tables(tables), first if few and not by_task else tasks)
-        files.add(route.topic, stored, partitions)
-        parts += files.finish()
+        tasks = np.repeat([result.task + write.first for result in members], [table.num_rows for table in tables])
+        inline_bytes = MAX_INLINE_BYTES if few else 0
+        parts += write.store(pa.concat_tables(tables), write.first if few and not by_task else tasks, inline_bytes)
     return tuple(parts)
 
 

@@ -36,14 +36,14 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
-from pyspark_txlog.native.one_job import REFUSALS, most_bytes, write_once
+from pyspark_txlog.native.one_job import REFUSALS, FrameWrite, most_bytes, write_once
 from pyspark_txlog.native.task_files import can_move, move_to_partitions, partition_folder
 from pyspark_txlog.sink.micro_batch import task_of_batch
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
 from pyspark_txlog.source.predicate import named
 from pyspark_txlog.spark_ui import described
 from txlog.engine import Runtime, StagedPart, TransactionMetadata
-from txlog.engine.arrow import MAX_INLINE_BYTES, NO_KEY, StagedFiles, partition_table, read_staged_folder, staged_folder
+from txlog.engine.arrow import NO_KEY, partition_table, read_staged_folder, staged_folder
 from txlog.engine.schemas import PARTITION_COLUMN, SchemaField
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 
@@ -129,23 +129,14 @@ def write_frame(
     session = frame.sparkSession
     what = f"txlog: rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
     first = _first_task(runtime, batch, by_task=by_task)
+    write = FrameWrite(runtime=runtime, txn=txn, route=route, compression=compression, first=first)
     if road == "auto":
         road = _known_road(frame, small_rows)
     if road == "executors" and is_observed(frame):
         road, small_rows = "auto", 0
     if road == "auto" and not is_over_connect(frame):
         with described(session, f"{what}, by the driver if they are few"):
-            return write_once(
-                runtime,
-                txn,
-                frame,
-                route,
-                _fetched,
-                small_rows=small_rows,
-                compression=compression,
-                first=first,
-                by_task=by_task,
-            )
+            return write_once(write, frame, _fetched, small_rows=small_rows, by_task=by_task)
     if road != "executors":
         by_task = by_task and route.needs_task
         with described(session, what):
@@ -156,14 +147,18 @@ def write_frame(
                 numbered = frame.withColumn(PARTITION_COLUMN, F.spark_partition_id())
             rows = _fetched(numbered if road == "driver" else numbered.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
-            return _write_here(runtime, txn, rows, route, compression, first)
+            # Without numbers of tasks, one partition takes all rows without a key.
+            task: int | NDArray[np.int64] = first
+            if PARTITION_COLUMN in rows.column_names:
+                task = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64) + first
+            return write.store(rows, task)
     if is_over_connect(frame):
         raise InvalidRequestError(
             f"topic {route.topic.topic!r}: over Spark Connect, Spark's own writer loses the column ids that readers "
             'need. hint: use df.write.format("txlog") for one transaction, or road="driver", which fetches the rows'
         )
     with described(session, f"{what}, by Spark's own writer"):
-        return _write_there(runtime, txn, frame, route, compression, first)
+        return _write_there(write, frame)
 
 
 def _first_task(runtime: Runtime, batch: int | None, *, by_task: bool) -> int:
@@ -237,37 +232,12 @@ def _fetched(frame: DataFrame) -> pa.Table:
     return pa.Table.from_batches(classic._collect_as_arrow(empty_list_if_zero_records=False))
 
 
-def _write_here(
-    runtime: Runtime,
-    txn: TransactionMetadata,
-    rows: pa.Table,
-    route: TopicRoute,
-    compression: str | None,
-    first: int,
-) -> tuple[StagedPart, ...]:
-    files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES)
-    # Without numbers of tasks, one partition takes all rows without a key.
-    task: int | NDArray[np.int64] = first
-    if PARTITION_COLUMN in rows.column_names:
-        task = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64) + first
-    stored, partitions = route.take(rows, task)
-    files.add(route.topic, stored, partitions)
-    return files.finish()
-
-
 # -- Spark's road -----------------------------------------------------------------------------------------------------
 
 
-def _write_there(
-    runtime: Runtime,
-    txn: TransactionMetadata,
-    frame: DataFrame,
-    route: TopicRoute,
-    compression: str | None,
-    first: int,
-) -> tuple[StagedPart, ...]:
-    topic = route.topic
-    codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
+def _write_there(write: FrameWrite, frame: DataFrame) -> tuple[StagedPart, ...]:
+    runtime, txn, route, first = write.runtime, write.txn, write.route, write.first
+    topic, codec = route.topic, write.codec
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
     url = f"{spark_folder(frame.sparkSession, runtime)}/{topic.topic}/{folder}"
     by_row = _has_partition_by_row(route) or not can_move(url, topic.partitions)
