@@ -20,7 +20,8 @@ import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.api.scan_options import scan_options
 from pyspark_txlog.option_table import OPTIONS
-from pyspark_txlog.sink.batch_writer import TxlogWriter, producer_config, write_parts
+from pyspark_txlog.sink.batch_writer import TxlogWriter, producer_config
+from pyspark_txlog.sink.routing import write_parts
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.stream_source import StreamSource

@@ -123,6 +123,9 @@ class TxlogWriter(DataSourceArrowWriter):
             if context is not None and context.getLocalProperty(QUERY_ID_PROPERTY) is not None:
                 deque(iterator, maxlen=0)
             return TaskFiles(parts=())
+        # Imported here and in `begin_staged`, because a commit does not need pyarrow.
+        from pyspark_txlog.sink.routing import write_parts
+
         task = context.partitionId() if context is not None else 0
         with closing(self.options.open()) as runtime:
             parts = write_parts(runtime, self.options, self.schema, self.txn, task, iterator, self.topic)
@@ -220,7 +223,7 @@ def begin_staged(
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError, and what `StagedTransaction.begin`
     raises, which has the last three parameters.
     """
-    # Imported here and in `write_parts`, because a commit does not need pyarrow.
+    # Imported here because a commit does not need pyarrow.
     from pyspark_txlog.sink.routing import TopicRoute, merged_topic
 
     if (topic := merged_topic(runtime, options, schema)) is not None:
@@ -279,26 +282,3 @@ def producer_config(options: Options) -> dict[str, object]:
     """Return the options of the transaction's producer; the store's settings decide the rest."""
     given = {option.name: options[option] for option in (table.TRANSACTION_TIMEOUT_MS, table.ALLOW_MIXED_GROUPS)}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def write_parts(
-    runtime: Runtime,
-    options: Options,
-    schema: StructType,
-    txn: TransactionMetadata,
-    task: int,
-    batches: Iterator[pa.RecordBatch],
-    topic: TopicMetadata | None = None,
-) -> tuple[StagedPart, ...]:
-    """Write the rows of one task attempt to files of the transaction `txn`. Rows without a key go to partition `task`,
-    modulo the number of partitions. `topic` is the one of the options, as the write's begin has seen it.
-
-    Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
-    """
-    from pyspark_txlog.sink.routing import routed
-    from txlog.engine.arrow import StagedFiles
-
-    files = StagedFiles(runtime, txn, compression=options[table.COMPRESSION_TYPE])
-    for found, rows, partitions in routed(runtime, options, schema, task, topic, batches):
-        files.add(found, rows, partitions)
-    return files.finish()

@@ -21,9 +21,10 @@ from pyspark.sql import types as spark
 from pyspark_txlog import option_table as table
 from pyspark_txlog import schemas
 from pyspark_txlog.options import Options
-from txlog.engine import Runtime, StagedPart
+from txlog.engine import Runtime, StagedPart, TransactionMetadata
 from txlog.engine.arrow import (
     ColumnNames,
+    StagedFiles,
     add_columns,
     check_keys,
     conform,
@@ -219,21 +220,23 @@ class TopicRoute:
         )
 
 
-def routed(
+def write_parts(
     runtime: Runtime,
     options: Options,
     schema: spark.StructType,
+    txn: TransactionMetadata,
     task: int,
-    begun: TopicMetadata | None,
     batches: Iterable[pa.RecordBatch],
-) -> Iterator[tuple[TopicMetadata, pa.Table, NDArray[np.int32]]]:
-    """Yield for each batch of one Spark task and each topic of it the rows, with exactly the topic's schema, and the
-    partition of each.
+    begun: TopicMetadata | None = None,
+) -> tuple[StagedPart, ...]:
+    """Write the rows of one task attempt to files of the transaction `txn`. Rows without a key go to partition `task`,
+    modulo the number of partitions.
 
-    `begun` is the topic of all rows, as it was when the write began, so that all tasks mean the same columns. Raises
-    SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError.
+    `begun` is the topic of the option, as it was when the write began, so that all tasks mean the same columns. Raises
+    SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError, StorageError.
     """
     topic, key = options[table.TOPIC], options[table.KEY]
+    files = StagedFiles(runtime, txn, compression=options[table.COMPRESSION_TYPE])
     routes: dict[str, TopicRoute] = {}
     for batch in batches:
         whole = pa.Table.from_batches([batch])
@@ -242,7 +245,8 @@ def routed(
             if route is None:
                 found = begun or runtime.topic(check_topic_name(name))
                 route = routes[name] = TopicRoute(runtime, schema, found, key, by_topic=topic is None)
-            yield route.topic, *route.take(rows, task)
+            files.add(route.topic, *route.take(rows, task))
+    return files.finish()
 
 
 def _by_topic(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

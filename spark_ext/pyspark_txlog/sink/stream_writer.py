@@ -39,14 +39,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
-from pyspark_txlog.sink.batch_writer import (
-    NativeWrite,
-    abort_quietly,
-    begin_staged,
-    check_begun_here,
-    producer_config,
-    write_parts,
-)
+from pyspark_txlog.sink.batch_writer import NativeWrite, abort_quietly, begin_staged, check_begun_here, producer_config
 from pyspark_txlog.sink.micro_batch import (
     QUERY_ID_PROPERTY,
     MicroBatch,
@@ -187,6 +180,9 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             # end.
             deque(iterator, maxlen=0)
         else:
+            # Imported here because a commit does not need pyarrow.
+            from pyspark_txlog.sink.routing import write_parts
+
             with closing(self.options.open()) as runtime:
                 task = task_of_batch(context.partitionId(), int(batch_id))
                 parts = write_parts(runtime, self.options, self.schema, self.txn, task, iterator, self.topic)
