@@ -22,11 +22,10 @@ from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.options import ReadOptions, settled
-from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
+from pyspark_txlog.source.subscription import read_ranges, subscribed_partitions, subscribed_topics
 from txlog import engine
-from txlog.engine import ReadPlan, Runtime, Session, TopicPartition
+from txlog.engine import ReadPlan, Runtime, TopicPartition
 from txlog.engine.conditions import bind
-from txlog.engine.offsets import resolve
 from txlog.engine.schemas import TopicMetadata
 from txlog.errors import InvalidRequestError
 from txlog.logs import log
@@ -129,7 +128,7 @@ def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, Top
     """
     session = engine.read_session(runtime)
     partitions = subscribed_partitions(session, options, topics)
-    ranges = within_the_log(options, lambda clamp: _ranges(session, partitions, options, clamp=clamp))
+    ranges = read_ranges(session, partitions, options)
     return list(engine.plan_reads(session, ranges, options.isolation_level).values())
 
 
@@ -173,20 +172,6 @@ def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], option
             f"{', '.join(schema.names)}; give only one of them"
         )
     schemas.check_user_schema(schema, {name: topic.schema for name, topic in topics.items()})
-
-
-def _ranges(
-    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
-) -> dict[TopicPartition, tuple[int, int | None]]:
-    """Return where to begin and to end in each partition; None means the end that the isolation level gives."""
-    start = resolve_starts(session, partitions, options, clamp=clamp)
-    if options[table.ENDING_OFFSETS].kind == "latest":
-        # No second look at the tails: the plan ends at the end of the views that resolved the start.
-        return {tp: (start[tp], None) for tp in partitions}
-    end = resolve(
-        session, partitions, options[table.ENDING_OFFSETS], options.isolation_level, missing="latest", clamp=clamp
-    )
-    return {tp: (start[tp], end[tp]) for tp in partitions}
 
 
 def _say_lost(tp: TopicPartition, start: int, end: int) -> None:

@@ -31,7 +31,7 @@ from pyspark_txlog.messages import mismatch
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.batch_reader import check_schema, read_tasks
 from pyspark_txlog.source.options import settled
-from pyspark_txlog.source.subscription import named_topics, starting_offsets, subscribed_partitions, subscribed_topics
+from pyspark_txlog.source.subscription import named_topics, read_ranges, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
 from txlog import engine
 from txlog.engine import PartitionView, ReadIndexes, ReadPlan, Runtime, TopicPartition, end_offset
@@ -104,7 +104,8 @@ class StreamSource:
         is_first = given.is_unresolved
         partitions = self._partitions(is_first)
         if is_first:
-            begins = starting_offsets(self._session, partitions, self._read)
+            ranges = read_ranges(self._session, partitions, self._read)
+            begins = {tp: at for tp, (at, _) in ranges.items()}
         else:
             self.commit(given.ends)
             begins = dict(given.ends)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from pyspark_txlog import option_table as table
 from pyspark_txlog.options import Options
@@ -20,8 +19,6 @@ from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, Unkno
 from txlog.logs import log
 
 _LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def named_topics(options: Options) -> tuple[str, ...]:
@@ -64,34 +61,37 @@ def subscribed_partitions(
     return [TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)]
 
 
-def starting_offsets(
-    session: Session, partitions: Iterable[TopicPartition], options: ReadOptions
-) -> dict[TopicPartition, int]:
-    """Return where the read begins in each partition, on fresh tails; `failOnDataLoss=false` moves it into the log with
-    a message.
+def read_ranges(
+    session: Session, partitions: list[TopicPartition], options: ReadOptions
+) -> dict[TopicPartition, tuple[int, int | None]]:
+    """Return where to begin and to end in each partition, on fresh tails; an end of None is the end that the isolation
+    level gives. `failOnDataLoss=false` moves both into the log with a message.
 
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError.
     """
-    wanted = list(partitions)
-    return within_the_log(options, lambda clamp: resolve_starts(session, wanted, options, clamp=clamp))
-
-
-def within_the_log(options: Options, resolve_offsets: Callable[[bool], T]) -> T:
-    """Return `resolve_offsets(False)`. If the log lacks these offsets, `failOnDataLoss=false` prints a message and
-    clamps them.
-
-    Raises what `resolve_offsets` raises.
-    """
     try:
-        return resolve_offsets(False)
+        return _ranges(session, partitions, options, clamp=False)
     except OffsetOutOfRangeError as error:
         if options[table.FAIL_ON_DATA_LOSS]:
             raise
         log(_LOG, logging.WARNING, "data_loss", "failOnDataLoss=false, reading the rows that remain. %s", error)
-        return resolve_offsets(True)
+        return _ranges(session, partitions, options, clamp=True)
 
 
-def resolve_starts(
+def _ranges(
+    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
+) -> dict[TopicPartition, tuple[int, int | None]]:
+    start = _starts(session, partitions, options, clamp=clamp)
+    if options[table.ENDING_OFFSETS].kind == "latest":
+        # No second look at the tails: the plan ends at the end of the views that resolved the start.
+        return {tp: (start[tp], None) for tp in partitions}
+    end = resolve(
+        session, partitions, options[table.ENDING_OFFSETS], options.isolation_level, missing="latest", clamp=clamp
+    )
+    return {tp: (start[tp], end[tp]) for tp in partitions}
+
+
+def _starts(
     session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
 ) -> dict[TopicPartition, int]:
     """Return where the read begins in each partition, on fresh tails; `clamp` moves it into the log.
