@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_road, write_frame
 from pyspark_txlog.sink.micro_batch import MicroBatch, compute_skipped, hides_query, in_micro_batch, query_id
-from pyspark_txlog.sink.routing import TopicRoute, topic_for
+from pyspark_txlog.sink.routing import route_to
 from txlog.engine import (
     ConsumerGroupMetadata,
     EndResult,
@@ -128,8 +128,7 @@ class Transaction:
         try:
             # Also checked if the transaction is repeated: a wrong program must fail the second time too.
             keys = (key,) if isinstance(key, str) else key
-            found = topic_for(self._runtime, check_topic_name(topic), frame.schema, keys, merge=merge_schema)
-            route = TopicRoute(self._runtime, frame.schema, found, keys)
+            route = route_to(self._runtime, check_topic_name(topic), frame.schema, keys, merge=merge_schema)
             self._names.check(route.topic, frame.schema.names)
             self._topics.add(topic)
             if self.repeated and self.version is not None:

@@ -224,10 +224,10 @@ def begin_staged(
     raises, which has the last three parameters.
     """
     # Imported here because a commit does not need pyarrow.
-    from pyspark_txlog.sink.routing import TopicRoute, merged_topic
+    from pyspark_txlog.sink.routing import merged_route
 
-    if (topic := merged_topic(runtime, options, schema)) is not None:
-        TopicRoute(runtime, schema, topic, options[table.KEY])
+    route = merged_route(runtime, options, schema)
+    topic = None if route is None else route.topic
     name, config = options[table.TRANSACTIONAL_ID], producer_config(options)
     return topic, StagedTransaction.begin(runtime, name, config=config, check=check, session=session, last=last)
 

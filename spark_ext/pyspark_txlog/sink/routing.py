@@ -40,9 +40,9 @@ TOPIC, PARTITION = "topic", "partition"
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
-def merged_topic(runtime: Runtime, options: Options, schema: spark.StructType) -> TopicMetadata | None:
-    """Return the topic that the option `topic` names, after `mergeSchema=true` has added the frame's columns that it
-    lacks.
+def merged_route(runtime: Runtime, options: Options, schema: spark.StructType) -> TopicRoute | None:
+    """Return the route into the topic that the option `topic` names, after `mergeSchema=true` has added the frame's
+    columns that it lacks.
 
     None without that option. Nothing is added if another column does not fit. Raises InvalidRequestError if neither
     option nor column names a topic, and for `mergeSchema` without a topic. Raises SchemaMismatchError,
@@ -50,7 +50,7 @@ def merged_topic(runtime: Runtime, options: Options, schema: spark.StructType) -
     """
     name = options[table.TOPIC]
     if name is not None:
-        return topic_for(runtime, name, schema, options[table.KEY], merge=options[table.MERGE_SCHEMA])
+        return route_to(runtime, name, schema, options[table.KEY], merge=options[table.MERGE_SCHEMA])
     if TOPIC not in schema.names:
         raise InvalidRequestError(
             "to which topic? Name it in the option 'topic', or for each row in a column 'topic' of type string"
@@ -67,15 +67,11 @@ def merged_topic(runtime: Runtime, options: Options, schema: spark.StructType) -
     return None
 
 
-def topic_for(
-    runtime: Runtime,
-    name: str,
-    schema: spark.StructType,
-    key: Sequence[str] | None,
-    *,
-    merge: bool,
-) -> TopicMetadata:
-    """Return the newest version of the topic. With `merge`, first add the columns of `schema` that it lacks.
+def route_to(
+    runtime: Runtime, name: str, schema: spark.StructType, key: Sequence[str] | None, *, merge: bool
+) -> TopicRoute:
+    """Return the route into the newest version of the topic. With `merge`, first add the columns of `schema` that it
+    lacks.
 
     Nothing is added if another column does not fit. Raises SchemaMismatchError, UnknownTopicOrPartitionError.
     """
@@ -83,13 +79,12 @@ def topic_for(
     # `partition` routes the rows, as `TopicRoute` says. It refuses the columns that the log itself sets.
     known = {*(field.name for field in topic.schema), *schemas.METADATA.names, PARTITION}
     missing = [column for column in schema.fields if column.name not in known]
-    if not merge or not missing:
-        return topic
-    rest = spark.StructType([column for column in schema.fields if column not in missing])
-    TopicRoute(runtime, rest, topic, key)
-    nullable = spark.StructType([spark.StructField(each.name, each.dataType) for each in missing])
-    fields = schemas.to_fields(nullable, f"topic {name!r}: mergeSchema")
-    return add_columns(runtime, topic, fields)
+    if merge and missing:
+        rest = spark.StructType([column for column in schema.fields if column not in missing])
+        TopicRoute(runtime, rest, topic, key)
+        nullable = spark.StructType([spark.StructField(each.name, each.dataType) for each in missing])
+        topic = add_columns(runtime, topic, schemas.to_fields(nullable, f"topic {name!r}: mergeSchema"))
+    return TopicRoute(runtime, schema, topic, key)
 
 
 def check_columns_kept(
