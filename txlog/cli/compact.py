@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import CompactDocument, document_of
-from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, argument, option
 from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
@@ -86,13 +85,13 @@ def compact(
             documents = [planned_document(tp, each) for tp, each in found]
     # Read only if a sentence about it is shown.
     waiting = [] if documents or failed else [each for _, each in look()[0]]
-    session.out.show(
+    session.show(
         documents,
         lambda out: show_compactions(
             out, documents, partitions=len(policies), executed=execute, failed=len(failed), waiting=waiting
         ),
+        failed,
     )
-    raise_first(failed)
 
 
 def compaction_policies(

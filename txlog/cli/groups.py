@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import GroupDeletionDocument, ResetDocument
-from txlog.cli.errors import raise_first
 from txlog.cli.offsets import parse_spec
 from txlog.cli.options import Execute, Session, argument, command, group, option
 from txlog.cli.output import Output, Row
@@ -44,8 +43,7 @@ def list_groups(session: Session) -> None:
             empty="There are no consumer groups.",
         )
 
-    session.out.show(found, text)
-    raise_first(damaged)
+    session.show(found, text, damaged)
 
 
 @command(app, "describe")
@@ -57,8 +55,7 @@ def describe(session: Session, name: _Group) -> None:
     """
     damaged: list[CorruptLogError] = []
     found = session.admin.describe_group(name, damaged=damaged)
-    session.out.show(found, lambda out: _describe(out, found))
-    raise_first(damaged)
+    session.show(found, lambda out: _describe(out, found), damaged)
 
 
 @command(app, "reset-offsets")

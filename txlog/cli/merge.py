@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import MergeDocument, document_of
-from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, TopicsOrPartitions, option
 from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
@@ -75,8 +74,7 @@ def merge(
         else:
             plans, failed = gather(look_over(reads, wanted, lambda tp: plan_partition(reads, tp, policy)))
             documents = [planned_document(each) for plan in plans for each in plan]
-    session.out.show(documents, lambda out: show_merges(out, documents, executed=execute, failed=len(failed)))
-    raise_first(failed)
+    session.show(documents, lambda out: show_merges(out, documents, executed=execute, failed=len(failed)), failed)
 
 
 def planned_document(merge: Merge) -> MergeDocument:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from txlog.cli.errors import raise_first
 from txlog.cli.options import Partitions, Session, TopicsOrPartitions, option
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
@@ -57,8 +56,7 @@ def get_offsets(
             ]
         out.table(columns, rows, empty="No partition can be shown." if damaged else "There are no topics.")
 
-    session.out.show(infos, text)
-    raise_first(damaged)
+    session.show(infos, text, damaged)
 
 
 def parse_spec(text: str, option: str) -> str | int:

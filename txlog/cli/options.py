@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, get_origin
 import typer
 from typer.models import ArgumentInfo
 
-from txlog.cli.errors import reader_is_gone, report, report_interrupt
+from txlog.cli.errors import raise_first, reader_is_gone, report, report_interrupt
 from txlog.cli.help import Command, Group
 from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import Output, OutputFormat
@@ -207,6 +207,11 @@ class Session:
                 "`txlog topics create` makes one"
             )
         return self._store
+
+    def show(self, document: object, text: Callable[[Output], None], failed: Sequence[TxlogError]) -> None:
+        """Show a result, then raise the first error of what is not in it, if there is one."""
+        self.out.show(document, text)
+        raise_first(failed)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import PublishDocument, PublishedDocument, PublishedFileDocument, TopicDocument, document_of
-from txlog.cli.errors import notes_of, raise_first
+from txlog.cli.errors import notes_of
 from txlog.cli.interrupts import Interrupts
 from txlog.cli.options import Session, argument, option
 from txlog.cli.output import Output
@@ -82,8 +82,7 @@ def publish(
                     raise
                 failed.append(error)
             if once:
-                session.out.show(made, lambda out: show_published(out, made))  # noqa: B023  shown at once
-                raise_first(failed)
+                session.show(made, lambda out: show_published(out, made), failed)  # noqa: B023  shown at once
                 interrupts.check()
                 return
             _tell(session, made, failed)

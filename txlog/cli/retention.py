@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from txlog.cli.documents import RetentionDocument, document_of
-from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Partitions, Session, TopicsOrPartitions
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
@@ -39,8 +38,7 @@ def retention(
     found = retain_partitions(read_session(runtime), policies, session.workers(runtime), dry_run=not execute)
     retained, failed = gather(record(runtime, "retention", found) if execute else found)
     documents = [retention_document(each, executed=execute) for each in retained]
-    session.out.show(documents, lambda out: show_retention(out, documents, len(wanted), executed=execute))
-    raise_first(failed)
+    session.show(documents, lambda out: show_retention(out, documents, len(wanted), executed=execute), failed)
 
 
 def retention_document(retained: RetentionPlan, *, executed: bool) -> RetentionDocument:

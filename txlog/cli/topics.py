@@ -9,7 +9,6 @@ import msgspec
 
 from txlog.cli.columns import columns_of_file, parse_added, parse_columns, to_schema
 from txlog.cli.documents import DeletionDocument, PartitionEnds, SchemaVersion, TopicDocument, TopicSummary, document_of
-from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Session, TopicName, argument, command, group, option, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.publish import describe_published, published
@@ -113,8 +112,7 @@ def list_topics(session: Session) -> None:
             empty="No topic can be shown." if damaged else "There are no topics.",
         )
 
-    session.out.show(topics, text)
-    raise_first(damaged)
+    session.show(topics, text, damaged)
 
 
 @command(app, "describe")
@@ -154,8 +152,7 @@ def describe(
             if schema_history:
                 _describe_history(out, document.schema_history)
 
-    session.out.show(documents, text)
-    raise_first(damaged)
+    session.show(documents, text, damaged)
 
 
 @command(app, "alter")

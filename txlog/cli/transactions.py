@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import AbortDocument, ExpireDocument, document_of
-from txlog.cli.errors import raise_first
 from txlog.cli.options import Execute, Session, argument, command, group, option
 from txlog.cli.output import Output
 from txlog.errors import CorruptLogError, InvalidRequestError
@@ -63,8 +62,7 @@ def list_transactions(
             else "There are no transactional.ids.",
         )
 
-    session.out.show(found, text)
-    raise_first(damaged)
+    session.show(found, text, damaged)
 
 
 @command(app, "describe")
@@ -131,8 +129,7 @@ def find_hanging(
             else "No transaction is open.",
         )
 
-    session.out.show(found, text)
-    raise_first(damaged)
+    session.show(found, text, damaged)
 
 
 @command(app, "abort")
