@@ -97,7 +97,7 @@ def consume(
     if timeout_ms is not None and timeout_ms < 0:
         raise InvalidRequestError(f"--timeout-ms {timeout_ms}: expected milliseconds, at least 0")
     chosen = _chosen_partitions(names, partition, offset, to_offset, group_id)
-    until_ms = parse_moment(until_timestamp, "--until-timestamp")
+    until_ms = None if until_timestamp is None else parse_moment(until_timestamp, "--until-timestamp")
     asked = None if columns is None else [name.strip() for name in columns.split(",")]
     if asked is not None and metadata:
         asked = [*(name for name in OWN_COLUMNS if name not in asked), *asked]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from txlog.cli.options import Partitions, Session, TopicsOrPartitions, option
+from txlog.cli.options import Partitions, Session, TopicsOrPartitions, option, parse_moment
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
 from txlog.config import DEFAULT_ISOLATION
-from txlog.errors import CorruptLogError, InvalidRequestError
-from txlog.text import parse_time, time_text
+from txlog.errors import CorruptLogError
+from txlog.text import time_text
 
 _KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "latest"}
 
@@ -64,12 +64,5 @@ def parse_spec(text: str, option: str) -> str | int:
 
     Raises InvalidRequestError with the name of the option.
     """
-    if text.strip().lower() in _KAFKAS:
-        return _KAFKAS[text.strip().lower()]
-    moment = parse_time(text.strip())
-    if moment is None or moment < 0:
-        raise InvalidRequestError(
-            f"{option} {text!r}: expected earliest, latest, a moment as in 2013-01-31T05:17:00Z, "
-            "or milliseconds since 1970"
-        )
-    return moment
+    named = _KAFKAS.get(text.strip().lower())
+    return parse_moment(text, option, "earliest, latest, ") if named is None else named

@@ -326,15 +326,15 @@ def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
     return pairs
 
 
-def parse_moment(text: str | None, option: str) -> int | None:
-    """Parse the time of an option as milliseconds since 1970.
+def parse_moment(text: str, option: str, also: str = "") -> int:
+    """Parse the time of an option as milliseconds since 1970. An error names what the option takes `also`.
 
     Raises InvalidRequestError with the name of the option.
     """
-    moment = None if text is None else parse_time(text.strip())
-    if text is not None and (moment is None or moment < 0):
+    moment = parse_time(text.strip())
+    if moment is None or moment < 0:
         raise InvalidRequestError(
-            f"{option} {text!r}: expected a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
+            f"{option} {text!r}: expected {also}a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
         )
     return moment
 

@@ -107,7 +107,7 @@ def sql(
     or write files of the machine. Rows that do not fit in memory are in a temporary folder until the command ends.
     """
     _check_installed()
-    as_of_ms = parse_moment(as_of, "--as-of")
+    as_of_ms = None if as_of is None else parse_moment(as_of, "--as-of")
     moment = None if as_of_ms is None else _EPOCH + timedelta(milliseconds=min(as_of_ms, _LAST_MS))
     kind = output or (ResultFormat.JSON if session.out.is_json else ResultFormat.TABLE)
     # A bar must not stand between the lines of a result.
