@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,6 @@ from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer, MaintainReport
-    from txlog.metrics.prometheus import Server
 
 _INTERVAL_MS = 60_000
 _JITTER_MS = 10_000
@@ -89,8 +89,9 @@ def maintain(
             "--metrics-port needs --daemon: with --once the program ends before its metrics can be read. "
             "hint: --metrics-file keeps them"
         )
-    # A local import, because it loads pyarrow.
+    # Local imports, because they load pyarrow.
     from txlog.maintenance.maintain import Maintainer, MaintainPolicy
+    from txlog.maintenance.metrics import RoundMetrics
 
     policy = MaintainPolicy(
         merge_target_bytes=target_bytes,
@@ -103,10 +104,23 @@ def maintain(
         interrupts = stack.enter_context(Interrupts())
         # The report has what failed.
         stack.enter_context(not_printed("maintenance_failed"))
-        metrics = None
+        registry = Registry()
         if metrics_port is not None or metrics_file is not None:
+            # A local import, because prometheus-client is an extra.
+            from txlog.metrics.prometheus import Server, write_file
+
             # Before the store is opened: an open store counts nothing.
-            metrics = _Metrics(stack.enter_context(enabled()), metrics_file)
+            registry = stack.enter_context(enabled())
+        metrics = RoundMetrics(registry)
+
+        def add(report: MaintainReport | None) -> None:
+            if report is None:
+                metrics.fail()
+            else:
+                metrics.add(report)
+            if metrics_file is not None:
+                write_file(registry, metrics_file)
+
         runtime = session.store.runtime
         maintainer = Maintainer(
             runtime,
@@ -114,30 +128,32 @@ def maintain(
             should_stop=lambda: interrupts.received is not None,
             workers=session.workers(runtime),
         )
-        if metrics is not None and metrics_port is not None:
-            server = stack.enter_context(metrics.serve(metrics_port, metrics_host))
+        if metrics_port is not None:
+            server = stack.enter_context(Server(registry, metrics_port, metrics_host))
             session.out.note(f"Metrics at {server.url}")
         if once:
             report = maintainer.run()
-            if metrics is not None:
-                metrics.add(report)
+            add(report)
             session.out.show(report, lambda out: show_round(out, report))
             if maintainer.first_error is not None:
                 raise typer.Exit(exit_status(maintainer.first_error))
             interrupts.check()
         else:
-            _loop(session, maintainer, interrupts, metrics, interval_ms, jitter_ms)
+            _loop(session, maintainer, interrupts, add, interval_ms, jitter_ms)
 
 
 def _loop(
     session: Session,
     maintainer: Maintainer,
     interrupts: Interrupts,
-    metrics: _Metrics | None,
+    add: Callable[[MaintainReport | None], None],
     interval_ms: int,
     jitter_ms: int,
 ) -> None:
-    """Run rounds until a signal comes. If the store cannot be reached for a while, the loop goes on."""
+    """Run rounds until a signal comes, and `add` each to the metrics.
+
+    If the store cannot be reached for a while, the loop goes on, and adds None.
+    """
     clock, ids = session.store.runtime.clock, session.store.runtime.ids
     left: set[str] = set()
     rounds = 0
@@ -146,50 +162,16 @@ def _loop(
             report = maintainer.run()
         except RetriableError as error:
             session.out.note(f"{time_text(clock.now_ms())}  {error}; the next round tries again")
-            if metrics is not None:
-                metrics.fail()
+            add(None)
         else:
             rounds += 1
-            if metrics is not None:
-                metrics.add(report)
+            add(report)
             left = _tell(session.out, report, left)
         # The jitter of an id generator is between one half and one and a half of its argument.
         interrupts.sleep(clock, interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2)
     session.out.note(
         f"{time_text(clock.now_ms())}  Ended by {interrupts.received.name} after {count_text(rounds, 'round')}."
     )
-
-
-class _Metrics:
-    """The metrics of this process, and the file that shows them."""
-
-    def __init__(self, registry: Registry, path: str | None) -> None:
-        # Local imports, because prometheus-client is an extra and the other one loads pyarrow.
-        from txlog.maintenance.metrics import RoundMetrics
-        from txlog.metrics.prometheus import Server, write_file
-
-        self._path = path
-        self._registry = registry
-        self._rounds = RoundMetrics(registry)
-        self._server, self._write = Server, write_file
-
-    def serve(self, port: int, host: str) -> Server:
-        """Serve them as long as the result is open. Raises InvalidRequestError for a port that is taken."""
-        return self._server(self._registry, port, host)
-
-    def add(self, report: MaintainReport) -> None:
-        """Add a round that has ended. Raises InvalidRequestError if the file cannot be written."""
-        self._rounds.add(report)
-        self._write_file()
-
-    def fail(self) -> None:
-        """Add a round that failed, because the store did not answer. Raises InvalidRequestError as `add` does."""
-        self._rounds.fail()
-        self._write_file()
-
-    def _write_file(self) -> None:
-        if self._path is not None:
-            self._write(self._registry, self._path)
 
 
 def _tell(out: Output, report: MaintainReport, told: set[str]) -> set[str]:
