@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.documents import CompactDocument, document_of
+from txlog.cli.merge import show_lost
 from txlog.cli.options import Execute, Partitions, Session, argument, option
 from txlog.cli.output import Output, progress_bar
 from txlog.cli.partitions import choose_partitions
@@ -206,11 +207,7 @@ def show_compactions(
         )
     if keyless := sum(each.keyless or 0 for each in made):
         out.line(f"{count_text(keyless, 'row')} without a key stay, because no row supersedes them.")
-    if lost := len(documents) - len(made):
-        out.line(
-            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the "
-            "same offsets was faster."
-        )
+    show_lost(out, len(documents) - len(made))
 
 
 def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:

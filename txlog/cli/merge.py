@@ -114,20 +114,23 @@ def show_merges(out: Output, documents: Sequence[MergeDocument], *, executed: bo
         )
         return
     made = [each for each in documents if each.outcome != "lost"]
-    before = (
-        f"{count_text(sum(each.files_before for each in made), 'file')}, "
-        f"{bytes_text(sum(each.bytes_before for each in made))}"
-    )
+    before = _amount(sum(each.files_before for each in made), sum(each.bytes_before for each in made))
     if not executed:
         out.line(f"Would merge {before} into {count_text(len(made), 'file')}. Add --execute to do it.")
     elif made:
-        after = (
-            f"{count_text(sum(each.files or 0 for each in made), 'file')}, "
-            f"{bytes_text(sum(each.bytes or 0 for each in made))}"
-        )
+        after = _amount(sum(each.files or 0 for each in made), sum(each.bytes or 0 for each in made))
         out.line(f"Merged {before} into {after}. The old files stay until vacuum deletes them.")
-    if lost := len(documents) - len(made):
+    show_lost(out, len(documents) - len(made))
+
+
+def show_lost(out: Output, runs: int) -> None:
+    """Say how many runs of merges or compactions did not take effect."""
+    if runs:
         out.line(
-            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the "
+            f"{count_text(runs, 'run')} did not take effect: another merge or compaction of the "
             "same offsets was faster."
         )
+
+
+def _amount(files: int, size_bytes: int) -> str:
+    return f"{count_text(files, 'file')}, {bytes_text(size_bytes)}"
