@@ -17,7 +17,7 @@ from txlog.cli.errors import raise_first
 from txlog.cli.groups import total_lag
 from txlog.cli.interrupts import Interrupts
 from txlog.cli.options import Session, Topics, option
-from txlog.cli.output import Output, Row, encode_line, rich_table, write
+from txlog.cli.output import Cell, Output, encode_line, rich_table, write
 from txlog.core.names import TopicPartition
 from txlog.core.transactions import IDLE
 from txlog.errors import RetriableError, TxlogError
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 _INTERVAL_MS = 2000
 _SHOWN = 15
 """How many rows of each table fit on a terminal."""
-
-_TOPICS = ("topic", "partitions", "offsets/s", "log end", "waiting")
-_GROUPS = ("group", "state", "lag", "offsets/s")
-_HOLDS = ("transactional id", "topic", "partition", "since offset", "waiting", "open for", "quiet for", "advice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +144,7 @@ def _document(store: str, before: _Look | None, look: _Look) -> TopDocument:
             for tp, info in sorted(look.ends.items())
         ),
         groups=tuple(
-            TopGroup(
-                group=each.group,
-                state=each.state,
-                lag=total_lag(each),
-                rate=rate(_committed(each), read.get(each.group)),
-            )
+            document_of(TopGroup, each, lag=total_lag(each), rate=rate(_committed(each), read.get(each.group)))
             for each in look.groups
         ),
         open_transactions=look.holds,
@@ -179,8 +170,9 @@ def _show(out: Output, document: TopDocument, screen: Any, *, once: bool) -> Non
             write(encode_line(document))
     else:
         out.fields(_fields(document))
-        for title, columns, rows in _tables(document):
-            out.section(title, columns, rows)
+        for title, rows in _tables(document).items():
+            out.heading(title)
+            out.records(rows)
         out.line()
     out.flush()
 
@@ -200,9 +192,8 @@ def _renderable(document: TopDocument) -> Any:
     from rich.text import Text
 
     parts: list[Any] = [Text(f"{name:<12}  {value}") for name, value in _fields(document)]
-    for title, columns, rows in _tables(document, _SHOWN):
-        if rows:
-            parts += [Text(f"\n{title}", style="bold"), rich_table(columns, rows)]
+    for title, rows in _tables(document, _SHOWN).items():
+        parts += [Text(f"\n{title}", style="bold"), rich_table(list(rows[0]), [list(row.values()) for row in rows])]
     return Group(*parts)
 
 
@@ -224,51 +215,43 @@ def _fields(document: TopDocument) -> list[tuple[str, str]]:
     ]
 
 
-def _tables(document: TopDocument, limit: int | None = None) -> list[tuple[str, Sequence[str], list[Row]]]:
-    """Return the tables, each with at most `limit` rows: those that move or wait most."""
+def _tables(document: TopDocument, limit: int | None = None) -> dict[str, list[dict[str, Cell]]]:
+    """Return the tables that have rows, each with at most `limit` of them: those that move or wait most."""
     topics: dict[str, list[TopPartition]] = {}
     for each in document.partitions:
         topics.setdefault(each.topic, []).append(each)
     busy = sorted(topics.items(), key=lambda item: (-_total(item[1]), item[0]))
     lagging = sorted(document.groups, key=lambda group: (group.lag is not None, -(group.lag or 0), group.group))
-    return [
-        (
-            "Topics",
-            _TOPICS,
-            [
-                (
-                    name,
-                    len(parts),
-                    _rate_text(_total(parts) if parts[0].rate is not None else None),
-                    sum(part.log_end_offset for part in parts),
-                    sum(part.waiting for part in parts),
-                )
-                for name, parts in busy[:limit]
-            ],
-        ),
-        (
-            "Groups",
-            _GROUPS,
-            [(each.group, each.state, each.lag, _rate_text(each.rate)) for each in lagging[:limit]],
-        ),
-        (
-            "Open transactions",
-            _HOLDS,
-            [
-                (
-                    hold.transactional_id,
-                    hold.topic,
-                    hold.partition,
-                    hold.first_offset,
-                    hold.waiting,
-                    duration_text(hold.open_ms),
-                    duration_text(hold.quiet_ms),
-                    hold.advice,
-                )
-                for hold in document.open_transactions[:limit]
-            ],
-        ),
-    ]
+    tables: dict[str, list[dict[str, Cell]]] = {
+        "Topics": [
+            {
+                "topic": name,
+                "partitions": len(parts),
+                "offsets/s": _rate_text(_total(parts) if parts[0].rate is not None else None),
+                "log end": sum(part.log_end_offset for part in parts),
+                "waiting": sum(part.waiting for part in parts),
+            }
+            for name, parts in busy[:limit]
+        ],
+        "Groups": [
+            {"group": each.group, "state": each.state, "lag": each.lag, "offsets/s": _rate_text(each.rate)}
+            for each in lagging[:limit]
+        ],
+        "Open transactions": [
+            {
+                "transactional id": hold.transactional_id,
+                "topic": hold.topic,
+                "partition": hold.partition,
+                "since offset": hold.first_offset,
+                "waiting": hold.waiting,
+                "open for": duration_text(hold.open_ms),
+                "quiet for": duration_text(hold.quiet_ms),
+                "advice": hold.advice,
+            }
+            for hold in document.open_transactions[:limit]
+        ],
+    }
+    return {title: rows for title, rows in tables.items() if rows}
 
 
 def _total(partitions: Sequence[TopPartition]) -> float:
