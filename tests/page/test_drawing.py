@@ -10,15 +10,19 @@ from itertools import pairwise
 import pytest
 
 from tests.page.reading import Parsed
+from txlog.client.admin.descriptions import GroupInfo, GroupOffset
+from txlog.core.records import CleanupStep
 from txlog.drawing.html import _COLOURS, document, fragment
-from txlog.drawing.sections import (
+from txlog.drawing.spans import _FIRST, Span, Spans
+from txlog.drawing.svg import draw
+from txlog.drawing.values import KINDS, Lanes, Page, Section, visible
+from txlog.errors import InvalidRequestError
+from txlog.inspection.sections import (
     MAX_LANES,
     OVERDUE,
     FilePoint,
-    GroupPosition,
     Piece,
     Ribbon,
-    Step,
     Transaction,
     files_section,
     groups_section,
@@ -26,10 +30,6 @@ from txlog.drawing.sections import (
     topic_section,
     transactions_section,
 )
-from txlog.drawing.spans import _FIRST, Span, Spans
-from txlog.drawing.svg import draw
-from txlog.drawing.values import KINDS, Lanes, Page, Section, visible
-from txlog.errors import InvalidRequestError
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -60,10 +60,22 @@ def ribbon(topic: str = "orders", partition: int = 0) -> Ribbon:
 def hostile_page(text: str) -> Page:
     piece = Piece(text, 7, 1, 1000, 2000, "committed", 0, 9, 10)
     done = Transaction(name=text, state="COMPLETE_COMMIT", start_ms=1000, end_ms=2000, pieces=[piece])
-    position = GroupPosition(
-        group=text, state=text, members=[text], topic=text, partition=1, committed=2, last_stable_offset=9, lag=7
+    position = GroupOffset(
+        topic=text,
+        partition=1,
+        committed=2,
+        pending=None,
+        metadata="",
+        committed_at=0,
+        log_start_offset=0,
+        last_stable_offset=9,
+        log_end_offset=9,
+        lag=7,
     )
-    step = Step(job=text, where=text, outcome=text, start_ms=5, end_ms=9, offsets=text, by=text, message=text)
+    group = GroupInfo(
+        group=text, state=text, generation=1, member_id=text, client_id="", topics=(), updated_at=0, offsets=(position,)
+    )
+    step = CleanupStep(job=text, topic=text, partition=1, started_at=5, ended_at=9, outcome=text, message=text)
     span = Span(0, 70, "committed", Counter(), text)
     part = Ribbon(
         topic=text,
@@ -82,9 +94,9 @@ def hostile_page(text: str) -> Page:
         sections=[
             topic_section(text, [part], text),
             transactions_section([done], text),
-            groups_section([position]),
+            groups_section([group]),
             files_section([FilePoint(1000, "sealed", 5_000)], text),
-            journal_section([step], text),
+            journal_section([(text, step)], text),
         ],
     )
 
@@ -183,9 +195,9 @@ def test_times_of_any_length_are_drawn(last_ms: int) -> None:
     """A record of the format may have any time up to the end of the year 9999."""
     piece = Piece("orders-0", 1, 1, 0, last_ms, "committed", 0, 0, 1)
     txn = Transaction(name="t", state="COMPLETE_COMMIT", start_ms=0, end_ms=last_ms, pieces=[piece])
-    step = Step(job="merge", where="", outcome="published", start_ms=-1, end_ms=last_ms, offsets="", by="")
+    step = CleanupStep(job="merge", topic="", partition=0, started_at=-1, ended_at=last_ms, outcome="published")
     points = [FilePoint(-1, "tail", 1), FilePoint(last_ms, "sealed", 2**47)]
-    sections = [transactions_section([txn]), files_section(points), journal_section([step])]
+    sections = [transactions_section([txn]), files_section(points), journal_section([("", step)])]
     parsed = Parsed(fragment(sections, draw))
     assert parsed.tags["svg"] == 3
     assert not any("nan" in value.lower() for tag, name, value in parsed.attributes if name in ("d", "x", "y"))

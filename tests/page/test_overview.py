@@ -16,7 +16,6 @@ from txlog.client.reading import read_session
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.drawing.html import document
-from txlog.drawing.sections import Ribbon
 from txlog.drawing.spans import Spans
 from txlog.drawing.svg import draw
 from txlog.drawing.values import Page
@@ -26,6 +25,7 @@ from txlog.inspection import partition_look as module
 from txlog.inspection.chain import PartitionChain, dump_partition
 from txlog.inspection.overview import MAX_DRAWN_TOPICS, topic_sections
 from txlog.inspection.partition_look import PartitionLook, look_at_partitions, ribbon_of
+from txlog.inspection.sections import Ribbon
 from txlog.maintenance.merge import merge_partitions
 from txlog.maintenance.partition_loop import gather
 from txlog.testing.failing_store import Fault

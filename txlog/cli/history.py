@@ -7,7 +7,7 @@ from typing import Annotated
 from txlog.cli.options import Session, Topics, option
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError
-from txlog.text import bytes_text, duration_text, time_text
+from txlog.text import time_text
 
 
 def history(
@@ -25,7 +25,8 @@ def history(
     """
     if limit < 1:
         raise InvalidRequestError(f"--limit {limit}: expected at least 1")
-    # A local import, because `--help` does not need it.
+    # Local imports, because `--help` does not need them.
+    from txlog.inspection.sections import step_cells
     from txlog.maintenance.history import read_history
 
     rows = read_history(session.store.runtime, topics=topics, jobs=job or (), limit=limit)
@@ -34,25 +35,13 @@ def history(
         out.records(
             (
                 {
-                    "started": time_text(step.started_at),
-                    "job": step.job,
-                    "topic": step.topic,
-                    "partition": step.partition,
-                    "outcome": step.outcome,
-                    "offsets": f"{step.base_offset} to {step.end_offset - 1}" if step.base_offset >= 0 else None,
-                    "files": f"{step.input_files:,} → {step.output_files:,}" if step.input_files else None,
-                    "bytes": f"{bytes_text(step.bytes_read)} → {bytes_text(step.bytes_written)}"
-                    if step.bytes_read
-                    else None,
-                    "deleted": f"{step.deleted_objects:,}, {bytes_text(step.deleted_bytes)}"
-                    if step.deleted_objects
-                    else None,
-                    "took": duration_text(max(0, step.ended_at - step.started_at)),
-                    "by": row.by,
-                    "message": step.message or None,
+                    "started": time_text(row.step.started_at),
+                    "job": row.step.job,
+                    "topic": row.step.topic,
+                    "partition": row.step.partition,
+                    **step_cells(row.by, row.step),
                 }
                 for row in rows
-                for step in [row.step]
             ),
             empty="No maintenance job has done anything " + ("there." if topics or job else "yet."),
         )

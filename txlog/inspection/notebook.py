@@ -26,12 +26,12 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import describe
 from txlog.drawing.html import fragment, table
-from txlog.drawing.sections import Transaction, groups_section, topic_section, transactions_section
 from txlog.drawing.svg import draw, is_installed
 from txlog.drawing.values import Section, Table
 from txlog.errors import CorruptLogError
-from txlog.inspection.overview import positions, state_of, topic_sections
+from txlog.inspection.overview import state_of, topic_sections
 from txlog.inspection.partition_look import look_at_partitions, ribbon_of
+from txlog.inspection.sections import Transaction, groups_section, topic_section, transactions_section
 from txlog.text import count_text
 
 MAX_PARTITIONS = 16
@@ -74,9 +74,9 @@ def _sections(value: object, runtime: Runtime | None) -> list[Section]:
         case TransactionList():
             return [_transactions(value)]
         case GroupInfo():
-            return [_groups([value])]
+            return [groups_section([value])]
         case GroupList():
-            return [_groups(value)]
+            return [groups_section(value)]
         case _:
             raise TypeError(f"a notebook cannot show a {type(value).__name__}")
 
@@ -119,10 +119,6 @@ def _transactions(listed: Sequence[TransactionDescription]) -> Section:
         for each in listed
     ]
     return transactions_section(made, "The last transaction of each id.", by_name=True)
-
-
-def _groups(listed: Sequence[GroupInfo]) -> Section:
-    return groups_section([each for group in listed for each in positions(group)])
 
 
 def _drawn(runtime: Runtime, topics: Iterable[TopicMetadata]) -> list[Section]:

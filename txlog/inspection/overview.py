@@ -13,12 +13,14 @@ from txlog.client.admin.descriptions import GroupInfo, TransactionDescription
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
 from txlog.core.names import TopicPartition
-from txlog.core.records import CleanupRun, CleanupStep
-from txlog.drawing.sections import (
+from txlog.core.records import CleanupRun
+from txlog.drawing.values import Page, Section
+from txlog.errors import CorruptLogError
+from txlog.inspection.look import StoreMonitor
+from txlog.inspection.partition_look import PartitionLook, look_at_partitions
+from txlog.inspection.sections import (
     OVERDUE,
-    GroupPosition,
     Piece,
-    Step,
     Transaction,
     files_section,
     groups_section,
@@ -26,10 +28,6 @@ from txlog.drawing.sections import (
     topic_section,
     transactions_section,
 )
-from txlog.drawing.values import Page, Section
-from txlog.errors import CorruptLogError
-from txlog.inspection.look import StoreMonitor
-from txlog.inspection.partition_look import PartitionLook, look_at_partitions
 from txlog.protocol.table import state_partition
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
@@ -85,6 +83,7 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
     ]
     transactions = _transactions(ids, [piece for each in looks.values() for piece in each.pieces], topics, now_ms)
     runs = seen.runs[::-1]
+    steps = [(run.by, step) for run in runs for step in reversed(run.steps) if not topics or step.topic in topics]
     unopened = max(len(every) - MAX_PARTITIONS, 0)
     warnings = [str(error) for error in (*(error for _, error in seen.damaged), *damaged)]
     if unopened:
@@ -107,18 +106,13 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
                 transactions[:MAX_TRANSACTIONS],
                 "The newest transactions that the log still shows, and open ones. A merge forgets who wrote old rows.",
             ),
-            groups_section([position for group in groups for position in positions(group)]),
+            groups_section(groups),
             files_section(
                 [point for each in looks.values() for point in each.files],
                 "Each file counts at the append time of its last row.",
             ),
             journal_section(
-                [
-                    _step(run, step)
-                    for run in runs
-                    for step in reversed(run.steps)
-                    if not topics or step.topic in topics
-                ][:MAX_STEPS],
+                steps[:MAX_STEPS],
                 f"The newest {MAX_STEPS} steps of the newest {MAX_RUNS} runs; `txlog history` has all." if runs else "",
             ),
         ],
@@ -145,25 +139,6 @@ def topic_sections(looks: Iterable[PartitionLook]) -> list[Section]:
         section = topic_section(topic, [each.ribbon for each in parts], note)
         sections.append(section if topic in drawn else replace(section, drawing=None))
     return sections
-
-
-def positions(group: GroupInfo) -> list[GroupPosition]:
-    """Return a group's position in each of its partitions, or one without a partition."""
-    members = [f"{each.member_id} ({each.client_id})" for each in group.members]
-    members = members or ([group.member_id] if group.member_id else [])
-    return [
-        GroupPosition(
-            group=group.group,
-            state=group.state,
-            members=members,
-            topic=each.topic,
-            partition=each.partition,
-            committed=each.committed,
-            last_stable_offset=each.last_stable_offset,
-            lag=each.lag,
-        )
-        for each in group.offsets
-    ] or [GroupPosition(group=group.group, state=group.state, members=members)]
 
 
 def state_of(txn: TransactionDescription) -> str:
@@ -215,27 +190,6 @@ def _transactions(
 
 def _registered(txn: TransactionDescription, topics: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{topic}-{partition}" for topic, partition in txn.partitions if not topics or topic in topics)
-
-
-def _step(run: CleanupRun, step: CleanupStep) -> Step:
-    figures = {}
-    if step.input_files:
-        figures["files"] = f"{step.input_files:,} → {step.output_files:,}"
-    if step.bytes_read:
-        figures["bytes"] = f"{bytes_text(step.bytes_read)} → {bytes_text(step.bytes_written)}"
-    if step.deleted_objects:
-        figures["deleted"] = f"{step.deleted_objects:,}, {bytes_text(step.deleted_bytes)}"
-    return Step(
-        job=step.job,
-        where=f"{step.topic}-{step.partition}",
-        outcome=step.outcome,
-        start_ms=step.started_at,
-        end_ms=step.ended_at,
-        offsets=f"{step.base_offset} to {step.end_offset - 1}" if step.base_offset >= 0 else "",
-        by=run.by,
-        figures=figures,
-        message=step.message,
-    )
 
 
 def _figures(

@@ -19,9 +19,9 @@ from txlog.core.fates import LogBatch, walk_batches
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, CommitRecord, IndexEntry, SegmentIndex
 from txlog.core.segments import aborted_txn_of
-from txlog.drawing.sections import FilePoint, Piece, Ribbon
 from txlog.drawing.spans import Span, Spans
 from txlog.errors import CorruptLogError
+from txlog.inspection.sections import FilePoint, Piece, Ribbon
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import relisting
 from txlog.protocol.read import ReadIndex, read_index

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from txlog.client.admin.descriptions import GroupInfo
+from txlog.core.records import CleanupStep
 from txlog.drawing.spans import Span
 from txlog.drawing.values import KINDS, Box, Cell, Columns, Lanes, Mark, Panel, Section, Table
 from txlog.text import bytes_text, count_text, duration_text, range_text, time_text
@@ -84,20 +86,6 @@ class Transaction:
         return _STATES.get(self.state, "control")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPosition:
-    """A group's position in one partition; topic "" if the group has no offset at all."""
-
-    group: str
-    state: str
-    members: Sequence[str]
-    topic: str = ""
-    partition: int = -1
-    committed: int | None = None
-    last_stable_offset: int | None = None
-    lag: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class FilePoint:
     """Some files of one age, of one place; or one batch of the tail, whose rows may be in no file."""
@@ -106,21 +94,6 @@ class FilePoint:
     place: str
     bytes: int
     files: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What a maintenance job did."""
-
-    job: str
-    where: str
-    outcome: str
-    start_ms: int
-    end_ms: int
-    offsets: str
-    by: str
-    figures: Mapping[str, str] = field(default_factory=dict)
-    message: str = ""
 
 
 _Bar: TypeAlias = tuple[str, int, int, Transaction, str]
@@ -233,47 +206,45 @@ def transactions_section(transactions: Sequence[Transaction], note: str = "", *,
     )
 
 
-def groups_section(positions: Sequence[GroupPosition]) -> Section:
+def groups_section(groups: Sequence[GroupInfo]) -> Section:
     """Return the lag of groups in each partition."""
-    known = sorted((each for each in positions if each.lag is not None), key=lambda each: -(each.lag or 0))[:MAX_LANES]
+    lags = [(group.group, each, each.lag) for group in groups for each in group.offsets if each.lag is not None]
+    shown = sorted(lags, key=lambda lag: -lag[2])[:MAX_LANES]
     drawing = Lanes(
         alt="Lag of consumer groups by partition",
         axis="rows",
-        labels=[f"{each.group} {each.topic}-{each.partition}" for each in known],
+        labels=[f"{group} {each.topic}-{each.partition}" for group, each, _ in shown],
         boxes=[
             Box(
                 lane=lane,
                 start=0,
-                end=each.lag or 0,
+                end=lag,
                 kind="lag",
-                title=f"{each.group}, {each.topic}-{each.partition}: committed {each.committed}, LSO "
+                title=f"{group}, {each.topic}-{each.partition}: committed {each.committed}, LSO "
                 f"{each.last_stable_offset}",
                 low=0.2,
                 high=0.8,
-                text=f"{each.lag:,}",
+                text=f"{lag:,}",
             )
-            for lane, each in enumerate(known)
+            for lane, (group, each, lag) in enumerate(shown)
         ],
     )
-    rows = [
-        (
-            each.group,
-            "EMPTY (no members)" if each.state == "EMPTY" else each.state,
-            ", ".join(each.members) or None,
-            f"{each.topic}-{each.partition}" if each.topic else None,
-            each.committed,
-            each.last_stable_offset,
-            each.lag,
-        )
-        for each in positions
-    ]
+    rows: list[Sequence[Cell]] = []
+    for group in groups:
+        state = "EMPTY (no members)" if group.state == "EMPTY" else group.state
+        members = ", ".join(f"{each.member_id} ({each.client_id})" for each in group.members) or group.member_id
+        head = (group.group, state, members or None)
+        rows += [
+            (*head, f"{each.topic}-{each.partition}", each.committed, each.last_stable_offset, each.lag)
+            for each in group.offsets
+        ] or [(*head, None, None, None, None)]
     return Section(
         title="Consumer groups",
         note="Lag counts the offsets from the committed one to the LSO, markers and aborted rows included."
-        if known
+        if shown
         else "",
-        drawing=drawing if known else None,
-        legend=("lag",) if known else (),
+        drawing=drawing if shown else None,
+        legend=("lag",) if shown else (),
         table=_table(("group", "state", "members", "partition", "committed", "LSO", "lag"), rows),
     )
 
@@ -318,9 +289,9 @@ def files_section(points: Sequence[FilePoint], note: str = "") -> Section:
     )
 
 
-def journal_section(steps: Sequence[Step], note: str = "") -> Section:
-    """Return what maintenance did, newest first."""
-    jobs = {job: lane for lane, job in enumerate(dict.fromkeys(sorted(step.job for step in steps)))}
+def journal_section(steps: Sequence[tuple[str, CleanupStep]], note: str = "") -> Section:
+    """Return what maintenance did, newest first, each step after the process that did it."""
+    jobs = {job: lane for lane, job in enumerate(sorted({step.job for _, step in steps}))}
     drawing = Lanes(
         alt="Maintenance jobs over time",
         axis="time",
@@ -328,32 +299,19 @@ def journal_section(steps: Sequence[Step], note: str = "") -> Section:
         boxes=[
             Box(
                 lane=jobs[step.job],
-                start=step.start_ms,
-                end=step.end_ms,
+                start=step.started_at,
+                end=step.ended_at,
                 kind=step.outcome if step.outcome in KINDS else "published",
-                title=f"{step.job} {step.where}: {step.outcome}, {time_text(step.start_ms)}",
+                title=f"{step.job} {step.topic}-{step.partition}: {step.outcome}, {time_text(step.started_at)}",
                 low=0.15,
                 high=0.85,
             )
-            for step in steps
-            if step.job in jobs
+            for _, step in steps
         ],
     )
     rows = [
-        (
-            time_text(step.start_ms),
-            step.job,
-            step.where,
-            step.outcome,
-            step.offsets or None,
-            step.figures.get("files"),
-            step.figures.get("bytes"),
-            step.figures.get("deleted"),
-            duration_text(max(step.end_ms - step.start_ms, 0)),
-            step.by,
-            step.message or None,
-        )
-        for step in steps
+        (time_text(step.started_at), step.job, f"{step.topic}-{step.partition}", *step_cells(by, step).values())
+        for by, step in steps
     ]
     columns = ("began", "job", "partition", "outcome", "offsets", "files", "bytes", "deleted", "took", "by", "message")
     return Section(
@@ -363,6 +321,20 @@ def journal_section(steps: Sequence[Step], note: str = "") -> Section:
         legend=_ordered({box.kind for box in drawing.boxes}),
         table=_table(columns, rows),
     )
+
+
+def step_cells(by: str, step: CleanupStep) -> dict[str, str | None]:
+    """Return what a job did, and which process it was, by column."""
+    return {
+        "outcome": step.outcome,
+        "offsets": f"{step.base_offset} to {step.end_offset - 1}" if step.base_offset >= 0 else None,
+        "files": f"{step.input_files:,} → {step.output_files:,}" if step.input_files else None,
+        "bytes": f"{bytes_text(step.bytes_read)} → {bytes_text(step.bytes_written)}" if step.bytes_read else None,
+        "deleted": f"{step.deleted_objects:,}, {bytes_text(step.deleted_bytes)}" if step.deleted_objects else None,
+        "took": duration_text(max(0, step.ended_at - step.started_at)),
+        "by": by,
+        "message": step.message or None,
+    }
 
 
 def _box(lane: int, start: float, end: float, kind: str, title: str, band: tuple[float, float]) -> Box:
