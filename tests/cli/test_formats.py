@@ -340,7 +340,7 @@ def test_blocks_of_csv_give_the_rows_of_one_block(
     def read(block_bytes: int) -> list[Any] | str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(csv_rows, "_BLOCK_BYTES", block_bytes)
-            batches = csv_rows.csv_batches(io.BytesIO(data), fields, to_arrow(fields), "here", one_column=False)
+            batches = csv_rows.csv_batches(io.BytesIO(data), fields, to_arrow(fields), "here")
             try:
                 return [row for batch in batches for row in batch.to_pylist()]
             except (pa.ArrowInvalid, SchemaMismatchError) as error:

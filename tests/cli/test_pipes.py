@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,10 +54,8 @@ def test_parts_end_with_rows(rows: list[list[str]], size: int) -> None:
     data = csv_of(rows)
     with piped(data) as descriptor:
         pipe = RowPipe(descriptor, Interrupts())
-        head = pipe.peek(size)
         parts = list(iter(lambda: pipe.read(size), b""))
     assert b"".join(parts) == data
-    assert head == parts[0]
     assert all(len(part) <= size for part in parts)
     if size >= len(data):
         assert parts == [data]
@@ -75,8 +73,9 @@ def test_a_signal_ends_after_a_complete_row(rows: list[list[str]], length: int) 
         while read != expected:
             read += pipe.read(1000)
         interrupts.received = signal.SIGTERM
-        assert pipe.read(1000) == b""
-    # Without a complete row the signal comes before the pipe has taken a byte.
+        # Without a complete row the signal comes before the pipe has taken a byte.
+        with nullcontext() if expected else pytest.raises(Interrupted):
+            assert pipe.read(1000) == b""
     assert pipe.cut_off == (data != expected and expected != b"")
 
 
@@ -103,7 +102,7 @@ def test_a_signal_before_the_first_row() -> None:
     interrupts = Interrupts()
     interrupts.received = signal.SIGINT
     with piped(b"i", ends=False) as descriptor, pytest.raises(Interrupted):
-        RowPipe(descriptor, interrupts).peek(100)
+        RowPipe(descriptor, interrupts).read(100)
 
 
 def test_the_bytes_of_other_formats() -> None:

@@ -27,6 +27,7 @@ _MAX_ROW_BYTES = 1 << 26
 _QUOTED = re.compile(rb'"(?<=[,\r\n]")[^"]*(?:""[^"]*)*("?)')
 """A cell in quotes, without its end if the bytes end first. As in pyarrow, only a quote that begins a cell counts."""
 _NAMES = re.compile(rb'(?:[^"\r\n]|"[^"]*"?)*')
+_LINE = re.compile(rb"[^\r\n]*")
 _ROW_NUMBER = re.compile(r"Row #(\d+)")
 _GZIP = b"\x1f\x8b"
 _SPELLED = (*CHILD_NAMES, "struct", "binary")
@@ -34,13 +35,10 @@ _SPELLED = (*CHILD_NAMES, "struct", "binary")
 
 
 def csv_batches(
-    stream: BinaryIO, fields: Sequence[SchemaField], schema: pa.Schema, where: str, *, one_column: bool
+    stream: BinaryIO, fields: Sequence[SchemaField], schema: pa.Schema, where: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows. Names may be there twice. Raises SchemaMismatchError, ArrowInvalid.
-
-    `one_column`: the input has only one column, so an empty line is a null.
-    """
-    reader = _Reader(fields, schema, where, one_column=one_column)
+    """Yield the rows. Names may be there twice. Raises SchemaMismatchError, ArrowInvalid."""
+    reader = _Reader(fields, schema, where)
     size, rest, ended, started = _BLOCK_BYTES, b"", False, False
     while not ended:
         block = stream.read(size)
@@ -104,14 +102,14 @@ def _line_end(text: bytes, start: int, end: int) -> int:
 class _Reader:
     """Parse blocks of whole rows, the first of which begins with the names of the columns."""
 
-    def __init__(self, fields: Sequence[SchemaField], schema: pa.Schema, where: str, *, one_column: bool) -> None:
+    def __init__(self, fields: Sequence[SchemaField], schema: pa.Schema, where: str) -> None:
         self.rows = 0
         """How many rows were parsed."""
         self.names: list[str] | None = None
         self._fields = {field.name: field for field in fields if field.type in (*_SPELLED, "float32", "float64")}
         self._schema = schema
         self._where = where
-        self._ignore_empty_lines = not one_column
+        self._ignore_empty_lines = True
         self._types = {field.name: field.type for field in schema}
         self._types |= {field.name: pa.string() for field in self._fields.values() if field.type != "binary"}
 
@@ -122,6 +120,9 @@ class _Reader:
         if self.names is None:
             # Names with line ends are in quotes.
             _check_names(_NAMES.match(block)[0], self._where)  # type: ignore[index]
+            # In an input of one column an empty line is a null.
+            names = _LINE.match(_QUOTED.sub(b"x", b"\n" + block), 1)[0]  # type: ignore[index]
+            self._ignore_empty_lines = not names or b"," in names
         # pyarrow skips these bytes at the beginning, but here they belong to a cell.
         data = BOM + block if block.startswith(BOM) else block
         try:

@@ -7,8 +7,6 @@ null, and an empty text is `""`. A list, struct or map is JSON, and bytes may be
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import stat
 import sys
@@ -43,8 +41,6 @@ _SUFFIXES = {
     **dict.fromkeys((".parquet", ".pq"), FileFormat.PARQUET),
     **dict.fromkeys((".arrow", ".arrows", ".feather"), FileFormat.ARROW),
 }
-_HEAD_BYTES = 1 << 16
-"""The columns of CSV are named within this many bytes."""
 _ARROW_FILE = b"ARROW1"
 """How a file of Arrow's file format begins. A stream does not begin so."""
 
@@ -198,18 +194,14 @@ class Inputs:
             elif kind is FileFormat.ARROW:
                 batches = _arrow(name, source)
             else:
-                batches = self._csv(where, source)
+                from txlog.cli.csv_rows import csv_batches
+
+                batches = csv_batches(source, self._topic.fields, self._topic.schema, where)
                 if pipe is not None:
                     batches = beside(batches, pipe)
         except (pa.ArrowInvalid, OSError) as error:
             raise InvalidRequestError(f"{where} cannot be read as {kind}: {error}") from error
         return total, _checked(batches, where)
-
-    def _csv(self, where: str, stream: Any) -> Iterator[pa.RecordBatch]:
-        from txlog.cli.csv_rows import csv_batches
-
-        topic = self._topic
-        yield from csv_batches(stream, topic.fields, topic.schema, where, one_column=_columns(stream) == 1)
 
 
 def _arrow(name: str, stream: Any) -> Iterator[pa.RecordBatch]:
@@ -232,19 +224,6 @@ def _checked(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.Recor
         yield from batches
     except (pa.ArrowInvalid, OSError) as error:
         raise SchemaMismatchError(f"{where}: {error}") from error
-
-
-def _columns(stream: Any) -> int:
-    """Return the number of columns of CSV. Leaves the stream where it is."""
-    if isinstance(stream, RowPipe):
-        head = stream.peek(_HEAD_BYTES)
-    elif stream.seekable():
-        at = stream.tell()
-        head = stream.read(_HEAD_BYTES)
-        stream.seek(at)
-    else:
-        return 0
-    return len(next(csv.reader(io.StringIO(head.decode("utf-8-sig", "replace"), newline="")), ()))
 
 
 def _format_of(name: str, file_format: FileFormat | None) -> FileFormat:

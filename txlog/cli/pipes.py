@@ -86,9 +86,11 @@ class RowPipe(Pipe):
     """The start of a row."""
     _is_torn = False
     """Whether a part had to end in the middle of a row, because the row is too long."""
+    _has_rows = False
+    """Whether a part has been read."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return at most that many bytes. Raises Interrupted if it cannot be known where rows end."""
+        """Return at most that many bytes. Raises Interrupted before the first row, or if the last one is not whole."""
         size = _READ_BYTES if size < 0 else size
         try:
             while not (cut := _complete(self._begun[:size])):
@@ -103,19 +105,12 @@ class RowPipe(Pipe):
         except Interrupted:
             self.cut_off = bool(self._begun) or self._is_torn
             self._begun, self._is_over = b"", True
-            if self._is_torn:
+            if self._is_torn or not self._has_rows:
                 raise
             return b""
         taken, self._begun = self._begun[:cut], self._begun[cut:]
+        self._has_rows = True
         return taken
-
-    def peek(self, size: int) -> bytes:
-        """Return at most that many bytes, which `read` will return again. Raises Interrupted before the first row."""
-        head = self.read(size)
-        if not head:
-            self._interrupts.check()
-        self._begun = head + self._begun
-        return head
 
 
 def _complete(data: bytes) -> int:
