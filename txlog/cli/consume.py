@@ -101,10 +101,12 @@ def consume(
     asked = None if columns is None else [name.strip() for name in columns.split(",")]
     if asked is not None and metadata:
         asked = [*(name for name in OWN_COLUMNS if name not in asked), *asked]
+    # An offset outside of the log is an error, not a jump to its end.
+    reset = "none" if offset is not None else "earliest" if from_beginning else None
     config = {
         # The program commits exactly what it has printed, so no automatic commits.
         "enable.auto.commit": "false",
-        **_reset_policy(from_beginning, offset),
+        **({"auto.offset.reset": reset} if reset is not None else {}),
         **({"isolation.level": isolation_level} if isolation_level is not None else {}),
         **parse_pairs(properties, "--property"),
     }
@@ -174,12 +176,6 @@ def _chosen_partitions(
             "--partition and --group exclude each other: the members of a group share its partitions"
         )
     return [TopicPartition(names[0], number) for number in parse_partitions(partition, "--partition")]
-
-
-def _reset_policy(from_beginning: bool, offset: int | None) -> dict[str, str]:
-    if offset is not None:
-        return {"auto.offset.reset": "none"}  # an offset outside of the log is an error, not a jump to its end
-    return {"auto.offset.reset": "earliest"} if from_beginning else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
