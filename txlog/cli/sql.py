@@ -106,7 +106,6 @@ def sql(
     Only the columns that the query names are read, and only the files that can contain its rows. The query cannot read
     or write files of the machine. Rows that do not fit in memory are in a temporary folder until the command ends.
     """
-    _check_installed()
     as_of_ms = None if as_of is None else parse_moment(as_of, "--as-of")
     moment = None if as_of_ms is None else _EPOCH + timedelta(milliseconds=min(as_of_ms, _LAST_MS))
     kind = output or (ResultFormat.JSON if session.out.is_json else ResultFormat.TABLE)
@@ -144,16 +143,12 @@ def sql(
             rows.close()
 
 
-def _check_installed() -> None:
-    try:
-        import duckdb  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(f"`txlog sql` needs DuckDB: {install_text('sql')}") from error
-
-
 @contextmanager
 def _connected(folder: str, memory_limit: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
-    import duckdb
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(f"`txlog sql` needs DuckDB: {install_text('sql')}") from error
 
     settings = {**_SETTINGS, "temp_directory": f"{folder}/spilled"}
     try:
