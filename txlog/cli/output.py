@@ -92,20 +92,14 @@ class Output:
 
     def heading(self, text: str) -> None:
         """Write an empty line and a heading."""
-        if _is_terminal():
-            _print_rich("\n", (text, "bold"))
-        else:
-            write(f"\n{text}\n")
+        _write_styled(("\n", ""), (text, "bold"))
 
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
         """Write names and values, one pair on each line, with the values aligned."""
         shown = [(name, _text(value)) for name, value in pairs]
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
-            if _is_terminal():
-                _print_rich((f"{name:<{width}}  ", "dim"), (value, _STYLES.get(value, "")))
-            else:
-                write(f"{name:<{width}}  {value}\n")
+            _write_styled((f"{name:<{width}}  ", "dim"), (value, _STYLES.get(value, "")))
 
     def table(self, columns: Sequence[str], rows: Iterable[Row], *, empty: str = "") -> None:
         """Write rows under upper-case headings, numbers aligned right, or the sentence `empty` if there are none."""
@@ -264,7 +258,11 @@ def _print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     console.print(table)
 
 
-def _print_rich(*parts: str | tuple[str, str]) -> None:
+def _write_styled(*parts: tuple[str, str]) -> None:
+    """Write texts as one line, and in their styles at a terminal."""
+    if not _is_terminal():
+        write("".join(text for text, _ in parts) + "\n")
+        return
     from rich.console import Console
     from rich.text import Text
 
