@@ -174,10 +174,8 @@ def _partitions(session: Session, topics: list[str] | None) -> list[TopicPartiti
     found: list[TopicPartition] = []
     for text in topics:
         name, given, numbers = text.partition(":")
-        if given:
-            found += [TopicPartition(name, number) for number in parse_partitions(numbers, "--topic")]
-        else:
-            found += [TopicPartition(name, number) for number in range(session.store.topic(name).partitions)]
+        chosen = parse_partitions(numbers, "--topic") if given else range(session.store.topic(name).partitions)
+        found += [TopicPartition(name, number) for number in chosen]
     return found
 
 
