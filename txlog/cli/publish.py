@@ -56,7 +56,7 @@ def publish(
     from txlog.publication.cache import PublicationCache
 
     if files:
-        _show_files(session, _topics(session, names))
+        _show_files(session, names)
         return
     reads = read_session(runtime)
     workers = session.workers(runtime)
@@ -155,15 +155,6 @@ def describe_published(out: Output, document: PublishedDocument) -> None:
     )
 
 
-def _topics(session: Session, names: Sequence[str]) -> list[TopicMetadata]:
-    topics = []
-    for _, found in _found(session, names):
-        if isinstance(found, TxlogError):
-            raise found
-        topics.append(found)
-    return topics
-
-
 def _found(session: Session, names: Sequence[str]) -> Iterator[tuple[str, TopicMetadata | TxlogError]]:
     """Yield each topic that is to be published, or why it cannot be: one that is damaged must not stop the others."""
     from txlog.publication.publish import formats_of
@@ -222,11 +213,15 @@ def _tell(session: Session, made: Sequence[PublishDocument], failed: Sequence[Tx
     out.flush()
 
 
-def _show_files(session: Session, topics: Sequence[TopicMetadata]) -> None:
+def _show_files(session: Session, names: Sequence[str]) -> None:
     from txlog.protocol.publications import read_chain
 
     runtime = session.store.runtime
-    newest = {topic.topic: runtime.run(read_chain(topic.topic)).newest for topic in topics}
+    newest = {}
+    for name, found in _found(session, names):
+        if isinstance(found, TxlogError):
+            raise found
+        newest[name] = runtime.run(read_chain(name)).newest
     documents = [
         document_of(
             PublishedFileDocument,
