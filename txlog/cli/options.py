@@ -127,17 +127,14 @@ class Settings:
                 else f"; give the path of a TOML file, or leave --config out to use {CONFIG_ENV}"
             )
             raise InvalidRequestError(f"--config {config!r}: this file does not exist{hint}")
+        given = {
+            key: parse_storage_value(text) for key, text in parse_pairs(storage_option, "--storage-option").items()
+        }
         return Settings(
             # An empty name may be a variable that a script did not set. Do not use the environment's store instead.
             store=self.store if store is None else store,
             config=self.config if config is None else config,
-            storage_options={
-                **self.storage_options,
-                **{
-                    key: parse_storage_value(text)
-                    for key, text in parse_pairs(storage_option, "--storage-option").items()
-                },
-            },
+            storage_options={**self.storage_options, **given},
             output=output or self.output,
             workers=self.workers,
         )
