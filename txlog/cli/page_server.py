@@ -91,12 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()
         self.send_response(status)
-        for name, value in {
-            **_HEADERS,
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(body)),
-        }.items():
+        for name, value in _HEADERS.items():
             self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
