@@ -120,11 +120,8 @@ def look_at_partitions(
 
 
 def _look_at(session: Session, view: PartitionView, max_indexes: int, max_spans: int, max_pieces: int) -> PartitionLook:
-    def find(found: PartitionView) -> Program[PartitionLook]:
-        return (yield from _Look(found, max_indexes, max_spans, max_pieces).run())
-
     def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionLook]]:
-        _, look = yield from relisting(ctx, view, find)
+        _, look = yield from relisting(ctx, view, lambda found: _Look(found, max_indexes, max_spans, max_pieces).run())
         return views, look
 
     return session.call(f"reading the indexes of {view.topic_partition}", program)
