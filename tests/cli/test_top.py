@@ -126,12 +126,12 @@ def test_a_look_at_a_quiet_store_costs_a_request_for_each_topic_and_partition(to
     top._look(monitor, [])
     world.clock.sleep_ms(2000)
     with world.counting.counting() as cost:
-        look = top._look(monitor, [])
-    assert (len(look.ends), len(look.groups)) == (topics * partitions, 1)
+        document, _, _ = top._look(monitor, [])
+    assert (len(document.partitions), len(document.groups)) == (topics * partitions, 1)
     world.clock.sleep_ms(2000)
     with world.counting.counting() as named:
-        look = top._look(monitor, ["t0"])
-    assert (len(look.ends), len(look.groups)) == (partitions, 1)
+        document, _, _ = top._look(monitor, ["t0"])
+    assert (len(document.partitions), len(document.groups)) == (partitions, 1)
     assert named.total == 2 + 3 + topics + partitions
     # The descriptor, the names of topics, and for the table of consumer offsets its partitions and the one in use. The
     # table of transactions is listed, and empty.

@@ -24,8 +24,8 @@ from txlog.errors import RetriableError, TxlogError
 from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.admin.descriptions import GroupInfo, OffsetInfo
-    from txlog.inspection.look import StoreMonitor
+    from txlog.client.admin.descriptions import OffsetInfo
+    from txlog.inspection.look import StoreMonitor, StoreState
 
 _INTERVAL_MS = 2000
 _SHOWN = 15
@@ -33,15 +33,12 @@ _SHOWN = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """What one look at the store found."""
+class _Counts:
+    """What rates are computed from: two looks compare them."""
 
-    at_ms: int
     monotonic_ms: int
-    ends: Mapping[TopicPartition, OffsetInfo]
-    groups: Sequence[GroupInfo]
-    holds: tuple[TopHold, ...]
-    damaged: tuple[TxlogError, ...]
+    offsets: Mapping[TopicPartition | str, int]
+    """The log end of each partition, and the sum of each group's committed offsets."""
 
 
 def top(
@@ -65,17 +62,16 @@ def top(
     clock = session.store.runtime.clock
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         screen = None if once or session.out.is_json or not sys.stdout.isatty() else stack.enter_context(_screen())
-        before: _Look | None = None
+        before: _Counts | None = None
         while True:
             try:
-                look = _look(monitor, names)
-                document = _document(session.store.url, before, look)
+                document, now, damaged = _look(monitor, names, before)
                 if before is not None or screen is not None:
                     _show(session.out, document, screen, once=once)
                 if once and before is not None:
-                    raise_first(look.damaged)
+                    raise_first(damaged)
                     return
-                before = look
+                before = now
             except RetriableError as error:
                 if once:
                     raise
@@ -87,14 +83,47 @@ def top(
         interrupts.check()
 
 
-def _look(monitor: StoreMonitor, names: list[str]) -> _Look:
+def _look(
+    monitor: StoreMonitor, names: list[str], before: _Counts | None = None
+) -> tuple[TopDocument, _Counts, list[TxlogError]]:
+    """Look at the store. Return what it shows since the look `before`, what the next look compares, and errors."""
     # A local import, because `--help` does not need it.
-    from txlog.client.admin.descriptions import GroupInfo, HangingTransaction, OffsetInfo
+    from txlog.client.admin.descriptions import OffsetInfo
 
     monotonic_ms = monitor.runtime.clock.monotonic_ms()
     seen = monitor.look(names)
     ends = {tp: OffsetInfo.of(view, None, None) for tp, view in seen.views.items() if not names or tp.topic in names}
-    groups = [GroupInfo.of(group, seen.views) for group in seen.groups]
+    groups = seen.group_infos(names)
+    offsets: dict[TopicPartition | str, int] = {tp: info.log_end_offset for tp, info in ends.items()}
+    offsets |= {group.group: sum(each.committed or 0 for each in group.offsets) for group in groups}
+    elapsed_ms = None if before is None else max(monotonic_ms - before.monotonic_ms, 1)
+
+    def rate(of: TopicPartition | str) -> float | None:
+        if before is None or elapsed_ms is None or of not in before.offsets:
+            return None
+        return round(max(offsets[of] - before.offsets[of], 0) * 1000 / elapsed_ms, 1)
+
+    holds = _holds(seen, ends)
+    document = TopDocument(
+        store=monitor.runtime.where,
+        at=seen.at_ms,
+        interval_ms=elapsed_ms,
+        partitions=tuple(
+            document_of(TopPartition, info, waiting=info.log_end_offset - info.last_stable_offset, rate=rate(tp))
+            for tp, info in sorted(ends.items())
+        ),
+        groups=tuple(document_of(TopGroup, each, lag=total_lag(each), rate=rate(each.group)) for each in groups),
+        open_transactions=holds,
+        oldest_hold=next((hold for hold in holds if hold.holds_lso), None),
+        damaged=tuple(str(error) for _, error in seen.damaged),
+    )
+    return document, _Counts(monotonic_ms=monotonic_ms, offsets=offsets), [error for _, error in seen.damaged]
+
+
+def _holds(seen: StoreState, ends: Mapping[TopicPartition, OffsetInfo]) -> tuple[TopHold, ...]:
+    """Return the open transactions in these partitions, the oldest first."""
+    from txlog.client.admin.descriptions import HangingTransaction
+
     by_producer = {row.value.producer_id: row.value for row in seen.transactions}
     holds = []
     for tp, info in ends.items():
@@ -111,50 +140,7 @@ def _look(monitor: StoreMonitor, names: list[str]) -> _Look:
                     quiet_ms=each.open_ms,
                 )
             )
-    return _Look(
-        at_ms=seen.at_ms,
-        monotonic_ms=monotonic_ms,
-        ends=ends,
-        groups=[each for each in groups if not names or any(offset.topic in names for offset in each.offsets)],
-        holds=tuple(sorted(holds, key=lambda hold: -hold.open_ms)),
-        damaged=tuple(error for _, error in seen.damaged),
-    )
-
-
-def _document(store: str, before: _Look | None, look: _Look) -> TopDocument:
-    seconds = 0.0 if before is None else max(look.monotonic_ms - before.monotonic_ms, 1) / 1000
-
-    def rate(now: int, then: int | None) -> float | None:
-        return round(max(now - then, 0) / seconds, 1) if seconds and then is not None else None
-
-    was = {} if before is None else {tp: info.log_end_offset for tp, info in before.ends.items()}
-    read = {} if before is None else {each.group: _committed(each) for each in before.groups}
-    return TopDocument(
-        store=store,
-        at=look.at_ms,
-        interval_ms=round(seconds * 1000) if before is not None else None,
-        partitions=tuple(
-            TopPartition(
-                topic=tp.topic,
-                partition=tp.partition,
-                log_end_offset=info.log_end_offset,
-                waiting=info.log_end_offset - info.last_stable_offset,
-                rate=rate(info.log_end_offset, was.get(tp)),
-            )
-            for tp, info in sorted(look.ends.items())
-        ),
-        groups=tuple(
-            document_of(TopGroup, each, lag=total_lag(each), rate=rate(_committed(each), read.get(each.group)))
-            for each in look.groups
-        ),
-        open_transactions=look.holds,
-        oldest_hold=next((hold for hold in look.holds if hold.holds_lso), None),
-        damaged=tuple(map(str, look.damaged)),
-    )
-
-
-def _committed(group: GroupInfo) -> int:
-    return sum(each.committed or 0 for each in group.offsets)
+    return tuple(sorted(holds, key=lambda hold: -hold.open_ms))
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
+from txlog.client.admin.descriptions import GroupInfo
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
 from txlog.core.ages import ClockReading
@@ -148,6 +149,11 @@ class StoreState:
         """Return the sealed segments of a partition that readers still read."""
         view = self.views[tp]
         return [name for name in view.walk if name.end_offset > view.state.log_start_offset]
+
+    def group_infos(self, topics: Collection[str]) -> list[GroupInfo]:
+        """Return all groups, or with `topics` those that have an offset in one of them."""
+        infos = [GroupInfo.of(group, self.views) for group in self.groups]
+        return [each for each in infos if not topics or any(offset.topic in topics for offset in each.offsets)]
 
 
 class StoreMonitor:

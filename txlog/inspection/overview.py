@@ -76,11 +76,7 @@ def look(runtime: Runtime, topics: Sequence[str] = ()) -> Page:
         TransactionDescription.of(row, state_partition(runtime.context(), row.value.transactional_id), now_ms)
         for row in seen.transactions
     ]
-    groups = [
-        info
-        for info in (GroupInfo.of(group, seen.views) for group in seen.groups)
-        if not topics or any(offset.topic in topics for offset in info.offsets)
-    ]
+    groups = seen.group_infos(topics)
     transactions = _transactions(ids, [piece for each in looks.values() for piece in each.pieces], topics, now_ms)
     runs = seen.runs[::-1]
     steps = [(run.by, step) for run in runs for step in reversed(run.steps) if not topics or step.topic in topics]
