@@ -79,6 +79,12 @@ def test_a_signal_ends_after_a_complete_row(rows: list[list[str]], length: int) 
     assert pipe.cut_off == (data != expected and expected != b"")
 
 
+def test_a_quote_in_the_middle_of_a_cell_opens_nothing() -> None:
+    with piped(b'1,5"\n2,"b"\n3') as descriptor:
+        pipe = RowPipe(descriptor, Interrupts())
+        assert (pipe.read(100), pipe.read(100)) == (b'1,5"\n2,"b"\n', b"3")
+
+
 def test_a_signal_that_comes_with_the_end() -> None:
     interrupts = Interrupts()
     for data, expected in ((b"1,x\n2", [b"1,x\n", b""]), (b"1,x\n2,y\n", [b"1,x\n2,y\n", b""])):

@@ -48,7 +48,7 @@ def csv_batches(
                 raise SchemaMismatchError(f"{where}: it is compressed with gzip. hint: decompress it first")
             block, started = block.removeprefix(BOM), True
         rest += block
-        end, is_open = _end_of_rows(rest)
+        end, is_open = end_of_rows(rest)
         if ended and not is_open:
             end = len(rest)
         if end or (ended and reader.names is None and not is_open):
@@ -78,7 +78,7 @@ def _check_names(names: bytes, where: str) -> None:
         ) from None
 
 
-def _end_of_rows(data: bytes) -> tuple[int, bool]:
+def end_of_rows(data: bytes) -> tuple[int, bool]:
     """Return where the last whole row in `data` ends, and whether `data` ends in a cell whose quote is not closed.
 
     `data` begins with a row.

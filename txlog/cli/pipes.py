@@ -91,9 +91,12 @@ class RowPipe(Pipe):
 
     def read(self, size: int = -1, /) -> bytes:
         """Return at most that many bytes. Raises Interrupted before the first row, or if the last one is not whole."""
+        # A local import, because it loads pyarrow.
+        from txlog.cli.csv_rows import end_of_rows
+
         size = _READ_BYTES if size < 0 else size
         try:
-            while not (cut := _complete(self._begun[:size])):
+            while not (cut := end_of_rows(self._begun[:size])[0]):
                 if len(self._begun) >= size:
                     cut, self._is_torn = size, True
                 elif data := self._some(_READ_BYTES):
@@ -111,17 +114,6 @@ class RowPipe(Pipe):
         taken, self._begun = self._begun[:cut], self._begun[cut:]
         self._has_rows = True
         return taken
-
-
-def _complete(data: bytes) -> int:
-    """Return the length of the complete rows at the start of CSV. A line end within quotes does not end a row."""
-    quotes, end = data.count(b'"'), len(data)
-    while (at := data.rfind(b"\n", 0, end)) >= 0:
-        quotes -= data.count(b'"', at, end)
-        if quotes % 2 == 0:
-            return at + 1
-        end = at
-    return 0
 
 
 def beside(values: Iterator[T], pipe: Pipe) -> Iterator[T]:
