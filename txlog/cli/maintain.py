@@ -215,10 +215,8 @@ def show_round(out: Output, report: MaintainReport) -> None:
             for action in getattr(step, kind)
         ]
         unnamed = sum(step.counts.get(kind, 0) for step in report.steps) - len(rows)
-        if rows:
-            out.heading(title)
-            out.table(("step", "topic", "partition", "what"), rows)
-        elif kind == "done":
+        out.section(title, ("step", "topic", "partition", "what"), rows)
+        if kind == "done" and not rows:
             was_due = not report.is_whole or any(step.left or step.failed for step in report.steps)
             out.line()
             out.line("Nothing was done." if was_due else "Nothing was due.")

@@ -316,8 +316,7 @@ def _describe(out: Output, document: TopicDocument) -> None:
             ("partitions", document.partitions),
         ]
     )
-    out.heading("Columns")
-    out.table(("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns])
+    out.section("Columns", ("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns])
     out.heading("Settings")
     out.records(
         {
@@ -369,8 +368,8 @@ def _history(store: Store, topic: str) -> tuple[SchemaVersion, ...]:
 
 
 def _describe_history(out: Output, versions: Sequence[SchemaVersion]) -> None:
-    out.heading("Schema history")
-    out.table(
+    out.section(
+        "Schema history",
         ("version", "changed", "columns", "changes"),
         [(each.schema_id, time_text(each.changed_at), len(each.columns), "; ".join(each.changes)) for each in versions],
     )
