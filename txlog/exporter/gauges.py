@@ -69,13 +69,8 @@ def _partitions(seen: StoreState) -> _Samples:
         tail_files = {file.path: file for record in tail for file in record.files}.values()
         yield "files", labels, sum(size.files for size in sizes.values()) + len(tail_files)
         yield "small_files", labels, sum(size.small_files for size in sizes.values()) + count_small(tail_files)
-        yield (
-            "log_size_bytes",
-            labels,
-            sum(size.bytes for size in sizes.values())
-            + sum(file.bytes for file in tail_files)
-            + sum(record.payload_bytes for record in tail),
-        )
+        tail_bytes = sum(file.bytes for file in tail_files) + sum(record.payload_bytes for record in tail)
+        yield "log_size_bytes", labels, sum(size.bytes for size in sizes.values()) + tail_bytes
         yield "unmeasured_segments", labels, len(walk) - len(sizes)
 
 
