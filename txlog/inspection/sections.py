@@ -346,18 +346,12 @@ def _box(lane: int, start: float, end: float, kind: str, title: str, band: tuple
 
 def _span_title(span: Span) -> str:
     where = range_text(span.start, span.end - 1).capitalize()
-    if span.title:
-        return f"{where}: {span.title}"
-    return (
-        f"{where}: "
-        f"{', '.join(f'{count:,} {KINDS[kind]}' for kind, count in span.counts.items() if count) or KINDS[span.kind]}"
-    )
+    counted = ", ".join(f"{count:,} {KINDS[kind]}" for kind, count in span.counts.items() if count)
+    return f"{where}: {span.title or counted or KINDS[span.kind]}"
 
 
 def _summed(spans: Sequence[Span]) -> str | None:
-    counts: Counter[str] = Counter()
-    for span in spans:
-        counts.update(span.counts)
+    counts = sum((span.counts for span in spans), Counter[str]())
     return ", ".join(f"{counts[place]:,} {place}" for place in _PLACES if counts[place]) or None
 
 
