@@ -54,6 +54,11 @@ def document_of(kind: type[D], *sources: object, **more: Any) -> D:
     return kind(**more)
 
 
+class _OfPartition(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+
+
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why a command failed."""
 
@@ -148,11 +153,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What to do."""
 
 
-class TopPartition(msgspec.Struct, frozen=True, kw_only=True):
+class TopPartition(_OfPartition, frozen=True, kw_only=True):
     """A partition in `top`."""
 
-    topic: str
-    partition: int
     log_end_offset: int
     waiting: int
     """Offsets that an open transaction hides from readers of committed rows."""
@@ -298,11 +301,9 @@ class PublishDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why the topic could not be published. Then the numbers are 0, and `publication` is -1."""
 
 
-class PublishedFileDocument(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedFileDocument(_OfPartition, frozen=True, kw_only=True):
     """A file of a published table."""
 
-    topic: str
-    partition: int
     url: str
     rows: int
     bytes: int
@@ -310,11 +311,9 @@ class PublishedFileDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the file that are not in the table: first, and end."""
 
 
-class RetentionDocument(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionDocument(_OfPartition, frozen=True, kw_only=True):
     """What retention removed from a partition, or would."""
 
-    topic: str
-    partition: int
     executed: bool
     log_start_before: int
     log_start_after: int
@@ -340,21 +339,21 @@ class VacuumedKind(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class VacuumedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was deleted, or would be."""
-
+class _DeadObject(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     kind: str
     why: str
+
+
+class VacuumedEntry(_DeadObject, frozen=True, kw_only=True):
+    """An object that was deleted, or would be."""
+
     bytes: int | None
 
 
-class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingEntry(_DeadObject, frozen=True, kw_only=True):
     """An object that nothing needs, but that stays until paused readers and writers have read the store again."""
 
-    path: str
-    kind: str
-    why: str
     until: int | None
     """None: the time begins with the first vacuum that deletes."""
 
@@ -381,11 +380,9 @@ class VacuumDocument(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[VacuumFailure, ...]
 
 
-class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
+class MergeDocument(_OfPartition, frozen=True, kw_only=True):
     """A run of segments that was merged, or would be."""
 
-    topic: str
-    partition: int
     base_offset: int
     end_offset: int
     generation: int
@@ -400,11 +397,9 @@ class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
 
 
-class CompactDocument(msgspec.Struct, frozen=True, kw_only=True):
+class CompactDocument(_OfPartition, frozen=True, kw_only=True):
     """A pass over the compacted part of a partition, or the work that is left in it."""
 
-    topic: str
-    partition: int
     outcome: Literal["compacted", "lost", "planned", "not due"]
     """lost: another job published a run of the same offsets first; vacuum deletes the files of this one."""
     base_offset: int
