@@ -12,6 +12,7 @@ from txlog.core.records import (
     Boundary,
     Clean,
     CleanupRun,
+    CleanupStep,
     CommitRecord,
     Entry,
     HeartbeatEntry,
@@ -19,6 +20,7 @@ from txlog.core.records import (
     SegmentIndex,
     Snapshot,
     StagedList,
+    StagedPart,
     StoreDescriptor,
     TopicMetadata,
     TransactionEntry,
@@ -65,16 +67,14 @@ def _explain_topic(name: ObjectName, value: TopicMetadata) -> tuple[str, ...]:
 def _explain_batch(name: ObjectName, value: CommitRecord) -> tuple[str, ...]:
     where = f"at {range_text(value.base_offset, value.last_offset)} of {name.where}"
     by = _explain_producer(value.producer_id, value.producer_epoch)
+    noun = "entry" if value.entries else "row"
     words: list[str] = []
     if value.kind == "data":
         sequences = "" if value.base_sequence < 0 else f", sequences {value.base_sequence} to {value.last_sequence}"
         txn = ", within a transaction" if value.transactional else ""
-        noun = "entry" if value.entries else "row"
         words.append(f"A batch of {count_text(value.records, noun)} {where}{by}{sequences}{txn}.")
     elif value.kind == "commit":
-        carried = (
-            f", carrying {count_text(value.records, 'entry' if value.entries else 'row')}" if value.records else ""
-        )
+        carried = f", carrying {count_text(value.records, noun)}" if value.records else ""
         words.append(f"The COMMIT marker {where}{by}{carried}: what the producer's transaction wrote is valid.")
     elif value.kind == "abort":
         words.append(f"An ABORT marker {where}{by}.")
@@ -216,35 +216,32 @@ def _explain_staged(name: ObjectName, value: StagedList) -> tuple[str, ...]:
     return (
         f"What a staged transaction of producer {producer_id}, epoch {producer_epoch}, appends when it is decided: "
         f"{count_text(len(value.staged), 'part')}.",
-        *(
-            f"{part.topic_partition}: "
-            + (
-                f"{count_text(part.rows, 'row')} inline."
-                if part.payload
-                else f"{count_text(part.rows, 'row')} in {count_text(len(part.files), 'file')}."
-                if part.files
-                else f"{count_text(len(part.entries), 'offset')} of consumer groups."
-            )
-            for part in value.staged
-        ),
+        *map(_explain_part, value.staged),
     )
+
+
+def _explain_part(part: StagedPart) -> str:
+    if part.payload:
+        return f"{part.topic_partition}: {count_text(part.rows, 'row')} inline."
+    if part.files:
+        rows, files = count_text(part.rows, "row"), count_text(len(part.files), "file")
+        return f"{part.topic_partition}: {rows} in {files}."
+    return f"{part.topic_partition}: {count_text(len(part.entries), 'offset')} of consumer groups."
 
 
 def _explain_history(_: ObjectName, value: CleanupRun) -> tuple[str, ...]:
     return (
         f"A run of {value.job} by {value.by}, which began {time_text(value.started_at)} and took "
         f"{duration_text(max(0, value.ended_at - value.started_at))}.",
-        *(
-            f"{step.topic}-{step.partition}: {step.job}, {step.outcome}"
-            + (
-                f", {range_text(step.base_offset, step.end_offset - 1)}"
-                if 0 <= step.base_offset < step.end_offset
-                else ""
-            )
-            + (f": {step.message}." if step.message else ".")
-            for step in value.steps
-        ),
+        *map(_explain_step, value.steps),
     )
+
+
+def _explain_step(step: CleanupStep) -> str:
+    has_offsets = 0 <= step.base_offset < step.end_offset
+    offsets = f", {range_text(step.base_offset, step.end_offset - 1)}" if has_offsets else ""
+    why = f": {step.message}" if step.message else ""
+    return f"{step.topic}-{step.partition}: {step.job}, {step.outcome}{offsets}{why}."
 
 
 def explain_rows(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
@@ -260,10 +257,8 @@ def explain_rows(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
         first = f"A Parquet file with the rows {kind} {offsets} of {tp}, {bytes_text(size_bytes)}."
     else:
         by = _explain_producer(value.producer_id or 0, value.producer_epoch or 0)
-        first = (
-            f"A Parquet file of rows for {tp}{by}{' through Spark' if value.rows_of == 'spark' else ''}, "
-            f"{bytes_text(size_bytes)}."
-        )
+        through = " through Spark" if value.rows_of == "spark" else ""
+        first = f"A Parquet file of rows for {tp}{by}{through}, {bytes_text(size_bytes)}."
     return (
         first,
         "Its rows count only if a commit record or a current index names it; read them with a consumer or with Spark.",
