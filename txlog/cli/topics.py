@@ -352,19 +352,16 @@ def _sizes(session: Session, document: TopicDocument, damaged: list[CorruptLogEr
 
 
 def _history(store: Store, topic: str) -> tuple[SchemaVersion, ...]:
-    found: list[SchemaVersion] = []
-    before: tuple[SchemaField, ...] = ()
-    for version in store.schema_history(topic):
-        found.append(
-            SchemaVersion(
-                schema_id=version.schema_id,
-                changed_at=version.created_at,
-                changes=describe_changes(before, version.fields) if found else ("created",),
-                columns=version.fields,
-            )
+    versions = store.schema_history(topic)
+    return tuple(
+        SchemaVersion(
+            schema_id=each.schema_id,
+            changed_at=each.created_at,
+            changes=("created",) if before is None else describe_changes(before.fields, each.fields),
+            columns=each.fields,
         )
-        before = version.fields
-    return tuple(found)
+        for before, each in zip((None, *versions), versions, strict=False)
+    )
 
 
 def _describe_history(out: Output, versions: Sequence[SchemaVersion]) -> None:
