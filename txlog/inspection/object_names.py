@@ -36,11 +36,8 @@ def parse_partition(runtime: Runtime, path: str) -> TopicPartition | None:
     path = relative_path(runtime.store, path).rstrip("/")
     for separator in ("/", "-"):
         topic, found, number = path.rpartition(separator)
-        if (
-            found
-            and names.is_topic_name(topic)
-            and (partition := names.parse_partition_folder(number + "/")) is not None
-        ):
+        partition = names.parse_partition_folder(number + "/")
+        if found and names.is_topic_name(topic) and partition is not None:
             return TopicPartition(topic, partition)
     return None
 
