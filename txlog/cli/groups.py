@@ -212,10 +212,6 @@ def _members(found: GroupInfo) -> str:
     return f"{found.client_id or found.member_id}{more}"
 
 
-def _seconds(lag_ms: int | None) -> int | None:
-    return None if lag_ms is None else round(lag_ms / 1000)
-
-
 def _describe(out: Output, found: GroupInfo) -> None:
     alone = [] if found.members else [("member", found.member_id), ("client", found.client_id)]
     out.fields(
@@ -255,7 +251,7 @@ def _describe(out: Output, found: GroupInfo) -> None:
                 each.last_stable_offset,
                 each.log_end_offset,
                 each.lag,
-                _seconds(each.lag_ms),
+                None if each.lag_ms is None else round(each.lag_ms / 1000),
                 time_text(each.committed_at),
             )
             for each in found.offsets
