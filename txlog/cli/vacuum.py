@@ -102,12 +102,8 @@ def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None
     if not document.objects:
         out.line(f"Nothing to delete in {looked}.")
     else:
-        what = f"{count_text(document.objects, 'object')}, {bytes_text(document.bytes)}"
-        out.line(
-            f"Deleted {what}, of {looked}."
-            if document.executed
-            else f"Would delete {what}, of {looked}. Add --execute to do it."
-        )
+        what = f"{count_text(document.objects, 'object')}, {bytes_text(document.bytes)}, of {looked}"
+        out.line(f"Deleted {what}." if document.executed else f"Would delete {what}. Add --execute to do it.")
     if document.waiting:
         times = [each.until for each in document.waiting if each.until is not None]
         when = f"; vacuum may delete the first at {time_text(min(times))}" if times else ""
