@@ -29,9 +29,9 @@ from txlog.drawing.html import fragment, table
 from txlog.drawing.svg import draw, is_installed
 from txlog.drawing.values import Section, Table
 from txlog.errors import CorruptLogError
-from txlog.inspection.overview import state_of, topic_sections
+from txlog.inspection.overview import topic_sections, transaction_of
 from txlog.inspection.partition_look import look_at_partitions, ribbon_of
-from txlog.inspection.sections import Transaction, groups_section, topic_section, transactions_section
+from txlog.inspection.sections import groups_section, topic_section, transactions_section
 from txlog.text import count_text
 
 MAX_PARTITIONS = 16
@@ -107,17 +107,10 @@ def _columns(title: str, partitions: int, config: Mapping[str, str], fields: Ite
 
 
 def _transactions(listed: Sequence[TransactionDescription]) -> Section:
-    made = [
-        Transaction(
-            name=each.transactional_id,
-            state=state_of(each),
-            start_ms=each.started_at if each.started_at >= 0 else each.updated_at,
-            end_ms=each.started_at + each.duration_ms if each.duration_ms >= 0 else each.updated_at,
-            pieces=(),
-            partitions=[f"{topic}-{partition}" for topic, partition in each.partitions],
-        )
-        for each in listed
-    ]
+    made = []
+    for each in listed:
+        end_ms = each.started_at + each.duration_ms if each.duration_ms >= 0 else each.updated_at
+        made.append(transaction_of(each, each.updated_at, end_ms))
     return transactions_section(made, "The last transaction of each id.", by_name=True)
 
 

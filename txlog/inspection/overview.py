@@ -137,9 +137,21 @@ def topic_sections(looks: Iterable[PartitionLook]) -> list[Section]:
     return sections
 
 
-def state_of(txn: TransactionDescription) -> str:
+def _state_of(txn: TransactionDescription) -> str:
     """Return the state of an id's last transaction, or that it is past its time-out."""
     return OVERDUE if txn.state == "ONGOING" and txn.duration_ms > txn.timeout_ms else txn.state
+
+
+def transaction_of(txn: TransactionDescription, start_ms: int, end_ms: int, topics: Sequence[str] = ()) -> Transaction:
+    """Return a transaction as its id knows it, without rows. It began at `start_ms` if its id has no start."""
+    return Transaction(
+        name=txn.transactional_id,
+        state=_state_of(txn),
+        start_ms=txn.started_at if txn.started_at >= 0 else start_ms,
+        end_ms=end_ms,
+        pieces=(),
+        partitions=_registered(txn, topics),
+    )
 
 
 def _transactions(
@@ -157,7 +169,7 @@ def _transactions(
         state = "COMPLETE_ABORT" if any(each.kind == "aborted" for each in parts) else "COMPLETE_COMMIT"
         is_open = any(each.kind == "open" for each in parts)
         if is_open:
-            state = state_of(known) if known is not None and known.state in _OPEN else "ONGOING"
+            state = _state_of(known) if known is not None and known.state in _OPEN else "ONGOING"
             seen.add(pid)
         made.append(
             Transaction(
@@ -169,18 +181,8 @@ def _transactions(
                 partitions=_registered(known, topics) if known is not None and is_open else (),
             )
         )
-    made += [
-        Transaction(
-            name=each.transactional_id,
-            state=state_of(each),
-            start_ms=each.started_at if each.started_at >= 0 else now_ms,
-            end_ms=now_ms,
-            pieces=(),
-            partitions=_registered(each, topics),
-        )
-        for each in ids
-        if each.state in _OPEN and each.producer_id not in seen
-    ]
+    without_rows = [each for each in ids if each.state in _OPEN and each.producer_id not in seen]
+    made += [transaction_of(each, now_ms, now_ms, topics) for each in without_rows]
     return sorted(made, key=lambda txn: (-txn.end_ms, -txn.start_ms, txn.name))
 
 
