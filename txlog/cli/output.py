@@ -27,23 +27,11 @@ NOTHING = "-"
 """A cell without a value."""
 
 _STYLES = {
-    "committed": "green",
-    "COMPLETE_COMMIT": "green",
-    "commit": "green",
-    "ongoing": "yellow",
-    "open": "yellow",
-    "ONGOING": "yellow",
-    "PREPARE_COMMIT": "yellow",
-    "PREPARE_ABORT": "yellow",
-    "aborted": "red",
-    "abort": "red",
-    "COMPLETE_ABORT": "red",
-    "hanging": "bold red",
-    "damaged": "bold red",
-    "missing": "bold red",
-    "note": "yellow",
-    "control": "dim",
-    NOTHING: "dim",
+    **dict.fromkeys(("committed", "COMPLETE_COMMIT", "commit"), "green"),
+    **dict.fromkeys(("ongoing", "open", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "note"), "yellow"),
+    **dict.fromkeys(("aborted", "abort", "COMPLETE_ABORT"), "red"),
+    **dict.fromkeys(("hanging", "damaged", "missing"), "bold red"),
+    **dict.fromkeys(("control", NOTHING), "dim"),
 }
 """Words that a table shows in colour."""
 
