@@ -111,8 +111,9 @@ def consume(
         **parse_pairs(properties, "--property"),
     }
     store = session.store
-    views = {name: _View.of(session, name, asked, where, file_format, metadata=metadata) for name in names}
-    if len(views) > 1 and file_format is not FileFormat.JSON:
+    as_json = file_format is FileFormat.JSON
+    views = {name: _View.of(session, name, asked, where, as_json=as_json, metadata=metadata) for name in names}
+    if len(views) > 1 and not as_json:
         raise InvalidRequestError(f"--format {file_format} needs one topic, because topics have their own columns")
     with (
         Interrupts() as interrupts,
@@ -190,18 +191,11 @@ class _View:
 
     @classmethod
     def of(
-        cls,
-        session: Session,
-        topic: str,
-        asked: list[str] | None,
-        where: str | None,
-        file_format: FileFormat,
-        *,
-        metadata: bool,
+        cls, session: Session, topic: str, asked: list[str] | None, where: str | None, *, as_json: bool, metadata: bool
     ) -> _View:
         """Raises SchemaMismatchError for a column that the topic does not have, InvalidRequestError for a wrong
         condition."""
-        if asked is None and where is None and file_format is FileFormat.JSON:
+        if asked is None and where is None and as_json:
             return cls(condition=None, schema=None, metadata=metadata)
         # Local imports, because they load what most runs do not need.
         from txlog.client.tables.table import ALL_COLUMNS, columns_of
@@ -209,7 +203,7 @@ class _View:
 
         found = session.store.runtime.topic(topic, 0)
         condition = None if where is None else bind(where, found.schema, topic).keep
-        if asked is None and file_format is not FileFormat.JSON:
+        if asked is None and not as_json:
             asked = [*(OWN_COLUMNS if metadata else ()), ALL_COLUMNS]
         schema = None if asked is None else columns_of(session.store.runtime, found, asked)
         return cls(condition=condition, schema=schema, metadata=metadata)
