@@ -23,15 +23,9 @@ OTHER_JOB = "other"
 def gauges(seen: StoreState) -> Gauges:
     """Return all metrics of the store, by name and labels."""
     found: Gauges = {}
-    for name, labels, value in (
-        *_topics(seen),
-        *_partitions(seen),
-        *_transactions(seen),
-        *_groups(seen),
-        *_published(seen),
-        *_maintenance(seen),
-    ):
-        found.setdefault(f"txlog_{name}", {})[labels] = value
+    for samples in (_topics, _partitions, _transactions, _groups, _published, _maintenance):
+        for name, labels, value in samples(seen):
+            found.setdefault(f"txlog_{name}", {})[labels] = value
     return found
 
 
