@@ -120,14 +120,14 @@ def topic_sections(looks: Iterable[PartitionLook]) -> list[Section]:
     topics: dict[str, list[PartitionLook]] = {}
     for each in looks:
         topics.setdefault(each.ribbon.topic, []).append(each)
-    # Open transactions first, then the longest logs.
-    drawn = sorted(
-        topics,
-        key=lambda topic: (
-            -any(each.ribbon.open_transactions for each in topics[topic]),
-            -sum(each.ribbon.log_end_offset - each.ribbon.log_start_offset for each in topics[topic]),
-        ),
-    )[:MAX_DRAWN_TOPICS]
+
+    def rank(topic: str) -> tuple[int, int]:
+        """Open transactions first, then the longest logs."""
+        ribbons = [each.ribbon for each in topics[topic]]
+        offsets = sum(each.log_end_offset - each.log_start_offset for each in ribbons)
+        return -any(each.open_transactions for each in ribbons), -offsets
+
+    drawn = sorted(topics, key=rank)[:MAX_DRAWN_TOPICS]
     sections = []
     for topic, parts in topics.items():
         unread = sum(each.unread for each in parts)
