@@ -178,11 +178,7 @@ def _lanes(drawing: Lanes, texts: _Texts) -> tuple[Figure, dict[str, Sequence[st
             annotation_clip=False,
         )
     _ticks(axes, drawing.axis)
-    titles: dict[str, Sequence[str]] = {
-        "boxes": [box.title for box in boxes],
-        "marks": [mark.title for mark in drawing.marks],
-    }
-    return figure, titles
+    return figure, {"boxes": [box.title for box in boxes], "marks": [mark.title for mark in drawing.marks]}
 
 
 def _in_time(at_ms: float) -> float:
@@ -223,13 +219,12 @@ def _columns(drawing: Columns, texts: _Texts) -> tuple[Figure, dict[str, Sequenc
         highest = 0.0
         unit, name = _unit(panel)
         for column in range(count):
-            left, right = (_in_time(drawing.start + (column + at) * drawing.width) for at in (0.08, 0.92))
+            left, right = (_in_time(drawing.start + (column + at) * drawing.width) * scale for at in (0.08, 0.92))
             heights = list(accumulate((values[column] / unit for values in panel.series.values()), initial=0.0))
             highest = max(highest, heights[-1])
             for kind, low, high in zip(panel.series, heights, heights[1:], strict=False):
                 if high > low:
-                    x, y = (left * scale, right * scale), (low, high)
-                    corners.append([(x[0], y[0]), (x[1], y[0]), (x[1], y[1]), (x[0], y[1])])
+                    corners.append([(left, low), (right, low), (right, high), (left, high)])
                     colours.append(_COLOURS[kind])
                     shown.append(drawing.titles[column])
         gid = f"boxes{number}"
