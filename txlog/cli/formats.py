@@ -208,10 +208,7 @@ def _with_empty_maps(value: Any, arrow: Any) -> Any:
 
 
 def _spell(value: Any, arrow: Any) -> str:
-    text = (
-        base64_value(value)
-        if isinstance(value, bytes) and value.startswith(BASE64_CELL)
-        else json_value(_with_empty_maps(value, arrow))
-    )
+    looks_like_base64 = isinstance(value, bytes) and value.startswith(BASE64_CELL)
+    text = base64_value(value) if looks_like_base64 else json_value(_with_empty_maps(value, arrow))
     # Text is bytes that were UTF-8. All other values of JSON are written as JSON.
     return text if isinstance(text, str) else msgspec.json.encode(text).decode()

@@ -121,11 +121,9 @@ class Settings:
     ) -> Settings:
         """Return these settings, overridden by the given options. Raises InvalidRequestError for a malformed one."""
         if config is not None and not Path(config).is_file():
-            hint = (
-                "; settings are given as --set KEY=VALUE (topics) or --property KEY=VALUE (produce, consume)"
-                if "=" in config
-                else f"; give the path of a TOML file, or leave --config out to use {CONFIG_ENV}"
-            )
+            hint = f"; give the path of a TOML file, or leave --config out to use {CONFIG_ENV}"
+            if "=" in config:
+                hint = "; settings are given as --set KEY=VALUE (topics) or --property KEY=VALUE (produce, consume)"
             raise InvalidRequestError(f"--config {config!r}: this file does not exist{hint}")
         given = {
             key: parse_storage_value(text) for key, text in parse_pairs(storage_option, "--storage-option").items()

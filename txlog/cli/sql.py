@@ -267,11 +267,9 @@ def _tables(node: Any, ctes: frozenset[str]) -> Iterator[str]:
         name = node["table_name"]
         if above := [part for part in (node["catalog_name"], node["schema_name"]) if part]:
             whole = ".".join([*above, name])
-            hint = (
-                "`txlog topics list` shows the topics"
-                if above[-1].lower() in _OWN_SCHEMAS
-                else f'quote a name with dots, as in FROM "{whole}"'
-            )
+            hint = f'quote a name with dots, as in FROM "{whole}"'
+            if above[-1].lower() in _OWN_SCHEMAS:
+                hint = "`txlog topics list` shows the topics"
             raise InvalidRequestError(f"the query reads {whole}, which is not the name of a topic. hint: {hint}")
         if name.lower() not in ctes:
             yield name

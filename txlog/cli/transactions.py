@@ -40,6 +40,9 @@ def list_transactions(
         and (duration_filter < 0 or each.duration_ms > duration_filter)
     ]
 
+    is_filtered = state or producer_id or duration_filter >= 0
+    empty = "There are no such transactions." if is_filtered else "There are no transactional.ids."
+
     def text(out: Output) -> None:
         out.records(
             (
@@ -55,11 +58,7 @@ def list_transactions(
                 }
                 for each in found
             ),
-            empty="No transaction can be shown."
-            if damaged
-            else "There are no such transactions."
-            if state or producer_id or duration_filter >= 0
-            else "There are no transactional.ids.",
+            empty="No transaction can be shown." if damaged else empty,
         )
 
     session.show(found, text, damaged)

@@ -249,11 +249,9 @@ def explain_rows(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
     tp = TopicPartition(value.topic, value.partition)
     if value.base_offset is not None and value.end_offset is not None:
         offsets = range_text(value.base_offset, value.end_offset - 1)
-        kind = (
-            "that rode inline in the sealed segment of"
-            if not value.generation
-            else f"of a cleaned run, generation {value.generation}, over"
-        )
+        kind = "that rode inline in the sealed segment of"
+        if value.generation:
+            kind = f"of a cleaned run, generation {value.generation}, over"
         first = f"A Parquet file with the rows {kind} {offsets} of {tp}, {bytes_text(size_bytes)}."
     else:
         by = _explain_producer(value.producer_id or 0, value.producer_epoch or 0)
