@@ -207,12 +207,9 @@ def _is_terminal() -> bool:
 def _plain_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     texts = [[column.upper() for column in columns], *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
-    right = [_is_number(rows, at) for at in range(len(columns))]
+    sides = [">" if _is_number(rows, at) else "<" for at in range(len(columns))]
     for row in texts:
-        cells = (
-            f"{text:>{width}}" if is_right else f"{text:<{width}}"
-            for text, width, is_right in zip(row, widths, right, strict=True)
-        )
+        cells = (f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
         write("  ".join(cells).rstrip() + "\n")
 
 

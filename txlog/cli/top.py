@@ -186,12 +186,11 @@ def _renderable(document: TopDocument) -> Any:
 def _fields(document: TopDocument) -> list[tuple[str, str]]:
     rates = [each.rate for each in document.partitions if each.rate is not None]
     hold = document.oldest_hold
-    held = (
-        "-"
-        if hold is None
-        else f"{hold.topic}-{hold.partition}: {count_text(hold.waiting, 'offset')} from {hold.first_offset} on, behind "
-        f"{hold.transactional_id or hold.producer_id}, open for {duration_text(hold.open_ms)}; {hold.advice}"
-    )
+    held = "-"
+    if hold is not None:
+        where = f"{hold.topic}-{hold.partition}: {count_text(hold.waiting, 'offset')} from {hold.first_offset} on"
+        whose = f"{hold.transactional_id or hold.producer_id}, open for {duration_text(hold.open_ms)}; {hold.advice}"
+        held = f"{where}, behind {whose}"
     return [
         ("store", document.store),
         ("at", time_text(document.at)),

@@ -188,10 +188,8 @@ class _Look:
         self._add_batches(tail=records)
         for record in reversed(records):
             size = record.payload_bytes + sum(file.bytes for file in record.files)
-            title = (
-                f"tail, {count_text(record.records, 'row')}, "
-                f"{count_text(len(record.files), 'file')}, {bytes_text(size)}"
-            )
+            rows, files = count_text(record.records, "row"), count_text(len(record.files), "file")
+            title = f"tail, {rows}, {files}, {bytes_text(size)}"
             self._places.add(record.base_offset, record.end_offset, "tail", title)
             self._totals["files"] += len(record.files)
             self._totals["bytes"] += size
@@ -208,11 +206,9 @@ class _Look:
             self._add_batches(indexes=[index])
             place = "sealed" if not name.generation else "merged" if index.compacted is msgspec.UNSET else "compacted"
             size = sum(file.bytes for file in index.files)
-            rows = sum(entry.records for entry in index.entries)
-            title = (
-                f"{place}, {count_text(len(index.entries), 'batch')}, {count_text(rows, 'row')}, "
-                f"{count_text(len(index.files), 'file')}, {bytes_text(size)}"
-            )
+            rows = count_text(sum(entry.records for entry in index.entries), "row")
+            batches, files = count_text(len(index.entries), "batch"), count_text(len(index.files), "file")
+            title = f"{place}, {batches}, {rows}, {files}, {bytes_text(size)}"
             self._places.add(name.base_offset, name.end_offset, place, title)
             self._totals["files"] += len(index.files)
             self._totals["bytes"] += size

@@ -179,10 +179,8 @@ def transactions_section(transactions: Sequence[Transaction], note: str = "", *,
     for name, number in lanes.items():
         mine = sorted((each for each in placed if each[0] == name), key=lambda each: each[1])
         for (_, start, end, txn, what), (row, of) in zip(mine, _rows_of(mine), strict=True):
-            title = (
-                f"{txn.name}: {txn.state}, {what}, began {time_text(txn.start_ms)}, "
-                f"{duration_text(max(txn.end_ms - txn.start_ms, 0))}"
-            )
+            took = duration_text(max(txn.end_ms - txn.start_ms, 0))
+            title = f"{txn.name}: {txn.state}, {what}, began {time_text(txn.start_ms)}, {took}"
             low, high = 0.08 + 0.84 * row / of, 0.08 + 0.84 * (row + 0.9) / of
             boxes.append(Box(lane=number, start=start, end=end, kind=txn.kind, title=title, low=low, high=high))
     drawing = Lanes(alt="Transactions over time", axis="time", labels=list(lanes), boxes=boxes)
