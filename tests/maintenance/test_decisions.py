@@ -258,7 +258,7 @@ def test_compare() -> None:
     assert found.missing == (2,)
     assert found.other == ((1, 1), (3, 2))
     assert found.uncalled == (3,)
-    assert (expected[3].kind, expected[3].prepared_at) == ("abort", 30)
+    assert (expected[3].is_commit, expected[3].prepared_at) == (False, 30)
     assert (seen[1].coordinator_epoch, seen[4].coordinator_epoch) == (99, -1)
 
 

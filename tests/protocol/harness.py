@@ -561,9 +561,9 @@ class Process:
         }
         self.views = yield from groups.commit_offsets(self.ctx, self.views, group, values, condition)
 
-    def fetch_offsets(self, *partitions: int, group: str = "g", stable: bool = True) -> Program[dict[int, int | None]]:
+    def fetch_offsets(self, *partitions: int, group: str = "g") -> Program[dict[int, int | None]]:
         tps = [TopicPartition("orders", p) for p in partitions]
-        self.views, found = yield from groups.fetch_offsets(self.ctx, self.views, group, tps, stable)
+        self.views, found = yield from groups.fetch_offsets(self.ctx, self.views, group, tps)
         return {tp.partition: value.offset if value is not None else None for tp, value in found.items()}
 
     def seal(self, tp: TopicPartition) -> Program[PartitionView]:

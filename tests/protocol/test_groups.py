@@ -150,7 +150,6 @@ def test_a_fetch_never_gives_the_older_value(cluster: Cluster) -> None:
     with pytest.raises(UnstableOffsetCommitError, match="'g', orders-0: producer 0"):
         reader.do(reader.fetch_offsets(0))
     assert reader.do(reader.fetch_offsets(1)) == {1: 5}
-    assert reader.do(reader.fetch_offsets(0, stable=False)) == {0: 5}
     process.do(process.commit())
     assert reader.do(reader.fetch_offsets(0, 1)) == {0: 9, 1: 5}
 

@@ -6,7 +6,7 @@ for record keys and Java's String.hashCode for the internal topics.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,9 @@ def _murmur2_block(data: Bytes, offsets: Offsets) -> Hashes:
     starts = offsets[:-1]
     lengths = offsets[1:] - starts
     # Longest first: then the keys that still have a word to mix are always a prefix.
-    order: Any = np.argsort(-lengths, kind="stable") if lengths.min() != lengths.max() else slice(None)
-    starts, lengths = starts[order], lengths[order]
+    order = np.argsort(-lengths, kind="stable") if lengths.min() != lengths.max() else None
+    if order is not None:
+        starts, lengths = starts[order], lengths[order]
     m = np.uint32(_M)
     h = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     words = lengths >> 2
@@ -96,6 +97,8 @@ def _murmur2_block(data: Bytes, offsets: Offsets) -> Hashes:
     _mix_tails(h, data, starts, lengths)
     h = (h ^ (h >> np.uint32(13))) * m
     h ^= h >> np.uint32(15)
+    if order is None:
+        return h.view(np.int32)
     hashes = np.empty_like(h)
     hashes[order] = h
     return hashes.view(np.int32)

@@ -42,10 +42,11 @@ def publish_topics(
     for topic in topics:
         held = set(session.views)
         try:
-            outcome: Published | TxlogError = publish_topic(session, topic, cache)
-            if outcome.must_rewrite:
-                _rewrite(session, outcome, workers)
-                outcome = publish_topic(session, topic, cache, copies=True)
+            made = publish_topic(session, topic, cache)
+            if made.must_rewrite:
+                _rewrite(session, made, workers)
+                made = publish_topic(session, topic, cache, copies=True)
+            outcome: Published | TxlogError = made
         except StoreChangedError:
             raise
         except TxlogError as error:
