@@ -35,11 +35,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-exhaustive test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-native test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
+.PHONY: help setup check format test test-minimum test-exhaustive test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-python test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-minimum, test-exhaustive, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-native, test-engines, test-page, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-exhaustive, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-python, test-engines, test-page, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
@@ -99,14 +99,14 @@ test-kafka: $(CLASSES) ## Ingest from a real Kafka and kill the job in the middl
 test-cluster: $(CLASSES) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest supported Spark, as CI does
-	$(OLDEST)/bin/python -m pytest -m smoke tests/spark $(ARGS)
+smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest supported Spark and the Python data source, as CI does
+	$(OLDEST)/bin/python -m pytest -m smoke tests/spark --spark-format=python $(ARGS)
 
 test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest supported Spark, in a separate environment
 	$(OLDEST)/bin/python -m pytest tests/spark $(ARGS)
 
-test-spark-native: $(CLASSES) ## Run the tests of Spark after install(); `make test` runs them with the Python data source
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder tests/spark --spark-format=native $(ARGS)
+test-spark-python: $(CLASSES) ## Run the tests of Spark with the Python data source alone; `make test` runs them after install()
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder tests/spark --spark-format=python $(ARGS)
 
 test-engines: $(BENCH_STAMP) $(ICEBERG_STAMP) $(ENGINES_STAMP) ## Read published tables with delta-rs, Polars, pyiceberg, DuckDB, Delta on Spark and Iceberg on Spark, and let these try to change them
 	$(BENCH)/bin/python -m pytest -m engines $(ARGS)

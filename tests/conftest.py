@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spark-format",
         choices=("native", "python"),
-        default="python",
+        default="native",
         help='how format("txlog") works in the tests of Spark: after install(), or with the Python data source alone',
     )
 

@@ -84,6 +84,7 @@ ZERO: tuple[Any, ...] = (
 
 
 @pytest.mark.smoke
+@pytest.mark.python_source
 def test_spark_finds_the_source_by_its_name_alone(spark: SparkSession, log: Log) -> None:
     log.create()
     for name in ("txlog", "TxLog"):
@@ -230,6 +231,7 @@ def stream(log: Log, tmp_path: Path, name: str) -> Any:
     return made.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
 
 
+@pytest.mark.python_source
 def test_every_road_from_a_thread_that_was_activated(log: Log, tmp_path: Path) -> None:
     log.create(partitions=1)
     log.create("copy", partitions=1)

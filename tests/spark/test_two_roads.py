@@ -41,7 +41,7 @@ WAIT_S = 60
 
 
 @pytest.fixture(autouse=True)
-def uninstalled() -> Iterator[None]:
+def uninstalled(format_used: None) -> Iterator[None]:
     """Begin and end without `install()`, whatever the run's --spark-format is."""
     uninstall()
     yield
