@@ -8,16 +8,31 @@ here. Unknown keys are refused, and the error names the most similar known one. 
 This package has only values: the client reads files and the environment.
 """
 
-from txlog.config.key import INT64_MAX, SCOPES, ConfigKey, IsolationLevel, Layer, Scope, Value
-from txlog.config.parse import (
-    ClientConfig,
-    ConsumerConfig,
-    ProducerConfig,
-    StoreConfig,
-    TopicConfig,
-    check_topic_config,
-    parse_document,
-    parse_isolation,
-    restrict,
+from txlog.config.key import (
+    INT64_MAX as INT64_MAX,
+    SCOPES as SCOPES,
+    ConfigKey as ConfigKey,
+    IsolationLevel as IsolationLevel,
+    Layer as Layer,
+    Scope as Scope,
+    Value as Value,
 )
-from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, NOT_NEEDED, SCOPE_DOCS, keys_of
+from txlog.config.parse import (
+    ClientConfig as ClientConfig,
+    ConsumerConfig as ConsumerConfig,
+    ProducerConfig as ProducerConfig,
+    StoreConfig as StoreConfig,
+    TopicConfig as TopicConfig,
+    check_topic_config as check_topic_config,
+    parse_document as parse_document,
+    parse_isolation as parse_isolation,
+    restrict as restrict,
+)
+from txlog.config.table import (
+    DEFAULT_ISOLATION as DEFAULT_ISOLATION,
+    KEYS as KEYS,
+    MAX_INLINE_BYTES as MAX_INLINE_BYTES,
+    NOT_NEEDED as NOT_NEEDED,
+    SCOPE_DOCS as SCOPE_DOCS,
+    keys_of as keys_of,
+)

@@ -4,5 +4,14 @@
 `ReadTask`. Its `root` is a tree of plain values, from which an engine makes its own filter.
 """
 
-from txlog.client.tables.predicate import Every, Known, Node, Null, OneOf, Predicate, Some, Value
-from txlog.client.tables.where import bind, check
+from txlog.client.tables.predicate import (
+    Every as Every,
+    Known as Known,
+    Node as Node,
+    Null as Null,
+    OneOf as OneOf,
+    Predicate as Predicate,
+    Some as Some,
+    Value as Value,
+)
+from txlog.client.tables.where import bind as bind, check as check
