@@ -246,12 +246,14 @@ class LocalObjectStore:
         name = TEMPORARY_PREFIX + self._ids.new_id()
         try:
             fd = open_nameless(folder)
-            try:
-                UnfinishedFile(fd, folder, "").link(folder, name)
-            finally:
-                os.close(fd)
         except OSError:
             return False
+        try:
+            UnfinishedFile(fd, folder, "").link(folder, name)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
         os.unlink(name, dir_fd=folder)
         return True
 
