@@ -162,7 +162,7 @@ def member(worker: Worker, *, until_idle: bool = False) -> None:
     ):
 
         def begin_at(tps: Sequence[TopicPartition]) -> None:
-            # Of the other partitions, `done` has what this member has committed.
+            # For the other partitions, `done` has what this member has committed.
             done.update({**dict.fromkeys(tps, 0), **_find_positions(worker, consumer, tps)})
 
         def drop(tps: Sequence[TopicPartition]) -> None:

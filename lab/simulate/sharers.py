@@ -187,7 +187,7 @@ class Sharer:
         }
 
     def _take(self, row: GroupRow | None) -> Program[None]:
-        """Take what a look, or a record of its own, tells about the group."""
+        """Take what the group's row shows. The row comes from a look, or this member wrote it."""
         now = yield from self._must_live()
         value = None if row is None else row.entry.value
         found = find_member(value, self.client.name)

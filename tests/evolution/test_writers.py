@@ -185,7 +185,7 @@ def test_a_name_that_a_version_in_between_used_otherwise_is_told(world: World, s
 def test_a_staged_transaction_across_a_change_of_columns_can_only_be_repeated(
     world: World, store: Store, change: dict[str, Any], flush: bool
 ) -> None:
-    """W29: a COMMIT marker has the rows of one schema. The send says so, and the commit is not the first to know."""
+    """W29: a COMMIT marker has the rows of one schema. The send already raises the error, not only the commit."""
     with world.open().producer("t", staged=True, inline_max_bytes=0, metadata_max_age_ms=10) as producer:
         producer.begin_transaction()
         sent = producer.send("orders", {"id": 1, "a": "A"})

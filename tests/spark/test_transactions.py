@@ -462,7 +462,7 @@ def test_take_over_takes_back_what_another_program_took(spark: SparkSession, log
 def test_take_over_goes_on_with_a_querys_micro_batches(
     spark: SparkSession, log: Log, three: TxLog, tmp_path: Path
 ) -> None:
-    """Whoever takes a query over may have committed several micro-batches since this TxLog lost it."""
+    """Another process that takes a query over may have committed several micro-batches since this TxLog lost it."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id":"q"}')
     for number in range(8):

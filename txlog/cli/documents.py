@@ -282,7 +282,7 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What was published of a topic."""
+    """The newest publication of a topic."""
 
     topic: str
     formats: tuple[str, ...]

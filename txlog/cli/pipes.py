@@ -1,6 +1,6 @@
 """How does pyarrow read a pipe, so that Ctrl-C and SIGTERM end the input?
 
-pyarrow waits for bytes where Python does not notice a signal, and its CSV reader waits in threads of its own. So a pipe
+pyarrow waits for bytes where Python does not notice a signal, and its CSV reader waits in its own threads. So a pipe
 waits for bytes itself and looks for a signal from time to time.
 """
 

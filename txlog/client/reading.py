@@ -192,7 +192,7 @@ def columns_as_known(topic: TopicMetadata, known: TopicMetadata | None) -> Topic
     """Return `topic` with the columns of `known`, the version that a reader began with, if columns were changed by id.
 
     Otherwise return it unchanged: if columns were only added, the newest ones include the known ones. A topic that was
-    created again under the name has only columns of its own.
+    created again under the name has only its own columns.
     """
     if known is None or known.topic_id != topic.topic_id or topic.last_field_id is msgspec.UNSET:
         return topic

@@ -1,4 +1,4 @@
-"""What did a reader miss that stands below the log start? A topic that was created again begins there.
+"""Which rows did a reader miss if it stands below the log start? A topic that was created again begins there.
 
 A deletion moves the log start one beyond its own record, so it also passes each reader that has read every row. Such a
 reader lost nothing, and each row from the log start on is new to it.
@@ -23,7 +23,7 @@ from txlog.protocol.read import ReadIndex, read_index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What lies between a reader's offset and the log start."""
+    """The offsets between a reader and the log start."""
 
     log_start: int
     offsets: int

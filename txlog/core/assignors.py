@@ -13,7 +13,7 @@ Assignment: TypeAlias = dict[str, tuple[TopicPartition, ...]]
 
 
 def assign_range(members: Iterable[GroupMember], partitions: Mapping[str, int]) -> Assignment:
-    """Return Kafka's RangeAssignor: of each topic, neighbouring partitions; the first members get one more."""
+    """Assign as Kafka's RangeAssignor: neighbouring partitions of each topic. The first members get one more."""
     ordered = sorted(members, key=_order)
     given: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
     for topic in sorted(partitions):

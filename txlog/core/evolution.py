@@ -117,7 +117,7 @@ def apply_changes(
 ) -> tuple[tuple[SchemaField, ...], int]:
     """Return the fields after `changes`, made one after the other, and the highest id given out until then.
 
-    `last_id` is that id before. Raises SchemaMismatchError, beginning with `where`, for a change that is not allowed.
+    `last_id` is that id before. Raises SchemaMismatchError if a change is not allowed; its message begins with `where`.
     """
     changed = tuple(fields)
     for change in changes:

@@ -113,7 +113,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """New rows of a file that holds others, too. They are published as a file of their own.
+    """New rows of a file that holds others, too. They are published as a separate file.
 
     So no file that an `append` adds has rows that a reader must leave out: readers that follow a table often read its
     new files alone.

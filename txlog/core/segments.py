@@ -39,7 +39,7 @@ def build_index(
 ) -> tuple[SegmentIndex, TxnIndex | None]:
     """Return the generation-0 index of a segment, and its transaction index.
 
-    A transaction index exists only if a marker in the segment aborted a transaction with rows; otherwise it is None.
+    A transaction index exists only if a marker in the segment aborted a transaction with rows. Otherwise return None.
     `records` are all records of one segment of `tp`, in order; `last_digest` is the digest of the last. `inline_file`
     holds the inline rows of all batches, in offset order, with an `_offset` column; None if no batch has inline rows.
 

@@ -1,4 +1,4 @@
-"""What can an engine show about a store, apart from rows: partitions, groups, transactions, maintenance?"""
+"""The calls for an engine's metadata tables: partitions, groups, transactions, maintenance."""
 
 from txlog.client.admin.admin import Admin as Admin, describe_partition as describe_partition
 from txlog.client.admin.descriptions import PartitionDescription as PartitionDescription

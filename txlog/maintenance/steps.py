@@ -1,4 +1,4 @@
-"""What does each step of a round of maintenance do?"""
+"""The steps of a round of maintenance, and the work of each."""
 
 from __future__ import annotations
 

@@ -262,8 +262,8 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
 
     If the source has partitions (Kafka's, or topics of another store), only the partitions in both offsets are
     compared. The others are new, or no longer read. A partition that returns to a running query is refused, because its
-    source reads it from the beginning. If the source did not record its start, txlog cannot compare, so the first batch
-    of the query is refused.
+    source reads it from the beginning. If the source did not record its start, txlog cannot compare, so it refuses the
+    first batch of the query.
     """
     begins = batch.previous_ends.get(source)
     if begins is None:

@@ -1,1 +1,1 @@
-"""What can an operator see and do? The calls are in `admin`, and what they return is in `descriptions`."""
+"""An operator's calls. They are in `admin`, and `descriptions` has what they return."""

@@ -1,4 +1,4 @@
-"""What can an operator see and do? Transactions, offsets, partitions, producers, groups (Kafka's Admin).
+"""An operator's calls: transactions, offsets, partitions, producers, groups (Kafka's Admin).
 
 Each call reads the store again. Descriptions are dataclasses of plain values, ready for JSON. Times are milliseconds
 since 1970; -1 and None mean that there is no value.

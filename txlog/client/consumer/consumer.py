@@ -445,7 +445,10 @@ class Consumer:
         self._closed = True
 
     def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:
-        """Read exactly `partitions`, for the membership. `new` were added to their topics after the subscription."""
+        """Read exactly `partitions`. `new` were added to their topics after the subscription.
+
+        The membership calls this.
+        """
         changed = partitions.symmetric_difference(self._fetcher.assigned)
         if not changed:
             return
@@ -459,7 +462,7 @@ class Consumer:
         self._membership.mend()
 
     def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commit what was processed of `partitions`, for the membership, before another member reads them."""
+        """Commit what was processed of `partitions` before another member reads them. The membership calls this."""
         self._commits.give_up(self._membership, partitions)
 
     def _assign(self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = ()) -> None:

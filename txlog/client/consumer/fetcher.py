@@ -77,7 +77,7 @@ class Fetcher:
         known = {tp: fetch.position for tp, fetch in self._partitions.items() if fetch.position is not None}
         taken = self.taken
         if taken is not None and taken.position is not None:
-            # A call inside that poll asks: of a listener, or of the handler of a signal.
+            # The caller is inside that poll: a listener, or the handler of a signal.
             known |= {tp: taken.position for tp in known if self._partitions[tp] is taken.fetch}
         return known
 

@@ -47,7 +47,7 @@ class GroupLog:
         self._log(logging.INFO, f"partitions_{what}", "generation %d %s %s", generation, what, _cut(names), **of_member)
 
     def lost(self, partitions: Collection[TopicPartition], why: str, *, is_told: bool) -> None:
-        """Log that another member may read the partitions now: a warning, unless the program's listener is told."""
+        """Log that another member may read the partitions now: a warning, unless the program's listener hears it."""
         if not partitions:
             return
         level = logging.INFO if is_told else logging.WARNING
@@ -56,7 +56,7 @@ class GroupLog:
         self._log(level, "partitions_lost", text, shown, why, partitions=tuple(str(tp) for tp in partitions))
 
     def left(self, member_id: str, why: str, level: int = logging.INFO) -> None:
-        """Log that the consumer is no member any more."""
+        """Log that the consumer is not a member any more."""
         self._log(level, "group_left", "left its group, because %s", why, member_id=member_id)
 
     def failed(self, event: str, what: str, error: Exception) -> None:

@@ -183,7 +183,7 @@ class SharedMembership:
 
     @property
     def alive_at(self) -> ClockReading | None:
-        """A moment before the last record that shows that this member lives; None if it is none, or is gone (W54)."""
+        """A moment before the last record that shows that this member lives; None if it is not, or is gone (W54)."""
         return self._alive_at if self._member is not None and not self._gone else None
 
     def commit(self, group: str, values: Mapping[TopicPartition, OffsetValue]) -> None:

@@ -1,4 +1,4 @@
-"""What is a program told about its partitions, and what has it not been told yet?"""
+"""Which changes of its partitions does a program hear of, and which has it not heard of yet?"""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RebalanceListener:
 
 
 class News:
-    """Partitions of which the listener has not been told. They stay until it was told, whatever interrupts the call.
+    """Partitions that the listener does not know yet. They stay until it was called, whatever interrupts the call.
 
-    An error that the listener itself raises ends the news: it was told.
+    An error that the listener itself raises ends the news, because the listener was called.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What does a producer do when no call waits for it?
+"""The work of a producer while no call waits for it.
 
 It completes its last transaction, and seals the segments that it has finished. Whatever fails is left to the next
 writer, because the rows are in the log.

@@ -305,7 +305,7 @@ class Producer:
             self._transactions.abort()
 
     def transaction(self, version: int | TxnVersion | None = None) -> TransactionScope:
-        """Run a `with` block in a transaction: committed at its end, aborted if it raises. `scope.result` says which.
+        """Run a `with` block in a transaction: committed at its end, aborted if it raises. `scope.result` shows which.
 
         Raises what `commit_transaction` raises. If the commit ends in an OutcomeUnknownError, call
         `commit_transaction()` on this producer: it joins the commit made here.

@@ -52,7 +52,7 @@ class ColumnNames:
         """Return the columns of this version whose names have meant another field before, for this writer.
 
         A name keeps the meaning that it had in the first version. Later versions add the meaning of their new names. A
-        topic that was deleted and created again has names of its own.
+        topic that was deleted and created again has its own names.
         """
         known = self._topics.get(topic.topic)
         if known is not None and known.schema_id == topic.schema_id and known.topic_id == topic.topic_id:
