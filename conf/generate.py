@@ -14,10 +14,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS, Call, Option
-from txlog.config import SCOPE_DOCS, SCOPES, ConfigKey, keys_of
+from txlog.config import SCOPES, ConfigKey, Scope, keys_of
 from txlog.storage.backends import BACKENDS
 
 ROOT = Path(__file__).parent.parent
+SCOPE_DOCS: dict[Scope, str] = {
+    "client": "An opened store: topics, administration.",
+    "producer": "Producers, and Spark's writes.",
+    "consumer": "Consumers.",
+    "topic": "Topics, unless their own configuration has the setting.",
+    "store": "Constants of a store. They are fixed when it is made, at its first topic, and ignored afterwards.",
+}
 START, END = "<!-- options: written by conf/generate.py -->\n", "<!-- /options -->\n"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from conf.generate import SCOPE_DOCS
 from conf.site.markdown import code, escape, table
-from txlog.config import KEYS, NOT_NEEDED, SCOPE_DOCS, SCOPES, ConfigKey
+from txlog.config import KEYS, NOT_NEEDED, SCOPES, ConfigKey
 
 
 def page() -> str:

@@ -33,6 +33,5 @@ from txlog.config.table import (
     KEYS as KEYS,
     MAX_INLINE_BYTES as MAX_INLINE_BYTES,
     NOT_NEEDED as NOT_NEEDED,
-    SCOPE_DOCS as SCOPE_DOCS,
     keys_of as keys_of,
 )

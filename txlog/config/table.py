@@ -176,14 +176,6 @@ def keys_of(scope: Scope) -> tuple[ConfigKey, ...]:
     return tuple(key for key in KEYS.values() if scope in key.scopes)
 
 
-SCOPE_DOCS: dict[Scope, str] = {
-    "client": "An opened store: topics, administration.",
-    "producer": "Producers, and Spark's writes.",
-    "consumer": "Consumers.",
-    "topic": "Topics, unless their own configuration has the setting.",
-    "store": "Constants of a store. They are fixed when it is made, at its first topic, and ignored afterwards.",
-}
-
 _NO_SERVERS = "there are no servers"
 _STORES_WORK = "replication belongs to the store"
 _TYPED = "rows are columns with types"
