@@ -100,6 +100,7 @@ def decode_rows(
     """
     known = {field.name: field for field in fields}
     decode = _DECODER.decode if not any(map(_has_decimals, fields)) else _SPELLING_DECODER.decode
+    expected = f"expected a JSON object with the columns of topic {topic!r}"
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
@@ -107,14 +108,9 @@ def decode_rows(
         try:
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise SchemaMismatchError(
-                f"{where}: expected a JSON object with the columns of topic {topic!r}, found "
-                f"{_line_text(line)} (not JSON: {error})"
-            ) from None
+            raise SchemaMismatchError(f"{where}: {expected}, found {_line_text(line)} (not JSON: {error})") from None
         if not isinstance(given, dict):
-            raise SchemaMismatchError(
-                f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_shown(given)}"
-            )
+            raise SchemaMismatchError(f"{where}: {expected}, found {_shown(given)}")
         _check_members(line, given, where)
         for name in given:
             if name not in known:
