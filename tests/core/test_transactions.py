@@ -1,7 +1,7 @@
 """The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to
 W32).
 
-Every pair of states is also checked against VALID_PREVIOUS_STATES.
+Every pair of states is also checked against the states of `lab.invariants`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.invariants import VALID_PREVIOUS_STATES
 from tests.core.partition_log import rows_file
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
@@ -21,7 +22,6 @@ from txlog.core.records import NO_PRODUCER_EPOCH, StagedPart, StoreConstants, Tr
 from txlog.core.transactions import (
     IDLE,
     PREPARED,
-    VALID_PREVIOUS_STATES,
     AlreadyCommitted,
     Done,
     Refused,

@@ -39,19 +39,6 @@ PREPARED: frozenset[TransactionState] = frozenset({"PREPARE_COMMIT", "PREPARE_AB
 COMPLETE: frozenset[TransactionState] = frozenset({"COMPLETE_COMMIT", "COMPLETE_ABORT"})
 IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"})
 
-VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
-    "EMPTY": IDLE,
-    # From PREPARE_*: by its owner, after every marker (`as_its_owner_knows`).
-    "ONGOING": IDLE | PREPARED | {"ONGOING"},
-    # From all others than ONGOING: staged transactions, and the abort after an attempted commit (W30).
-    "PREPARE_COMMIT": IDLE | PREPARED | {"ONGOING"},
-    "PREPARE_ABORT": IDLE | PREPARED | {"ONGOING"},
-    "COMPLETE_COMMIT": frozenset({"PREPARE_COMMIT"}),
-    "COMPLETE_ABORT": frozenset({"PREPARE_ABORT"}),
-}
-"""Target state -> states it may follow (W25, invariant 4)."""
-
-
 MAX_STORED_TOPICS = 100
 """The topics of a version with more of them are not stored: the id's record is kept as long as the id."""
 
