@@ -20,7 +20,7 @@ import pyspark_txlog
 from pyspark_txlog import TxLog
 from tests.spark.conftest import ORDERS, Log, append, rows, to_df
 from tests.spark.scalars import SCALARS
-from txlog.storage.arrow_schema import KAFKA_SHAPE
+from txlog.core.schema import KAFKA_FIELDS
 
 pytestmark = pytest.mark.spark
 
@@ -144,7 +144,7 @@ def test_a_topic_of_kafkas_shape(log: Log) -> None:
     places = {bytes(row.key): row._partition for row in found}
     assert len({(bytes(row.key), row._partition) for row in found}) == 30
     assert set(places.values()) == {0, 1, 2}
-    assert log.read("events").columns == KAFKA_SHAPE.names
+    assert log.read("events").columns == [field.name for field in KAFKA_FIELDS]
 
 
 def test_offsets_are_dense_and_each_row_has_one(log: Log) -> None:

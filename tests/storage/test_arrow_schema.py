@@ -16,7 +16,7 @@ from tests.storage.arrow_rows import EVERY_TYPE, FIELDS, ROWS, UTC, rows_table
 from txlog.core import schema as core_schema
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
-from txlog.storage.arrow_schema import KAFKA_SHAPE, check_stored, field_id, stored_fields, to_arrow, to_fields
+from txlog.storage.arrow_schema import check_stored, field_id, stored_fields, to_arrow, to_fields
 from txlog.storage.conform import conform
 from txlog.storage.inline_rows import MAX_STREAM_BYTES, MAX_STREAM_ROWS, compressed, encode_ipc, read_ipc, select_fields
 
@@ -60,9 +60,10 @@ def test_ids_are_given_depth_first():
 
 
 def test_the_kafka_shape():
-    assert KAFKA_SHAPE.names == ["key", "value", "headers", "timestamp"]
-    assert KAFKA_SHAPE.field("headers").type == pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    assert KAFKA_SHAPE.field("timestamp").type == pa.timestamp("us", "UTC")
+    shape = to_arrow(core_schema.KAFKA_FIELDS)
+    assert shape.names == ["key", "value", "headers", "timestamp"]
+    assert shape.field("headers").type == pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    assert shape.field("timestamp").type == pa.timestamp("us", "UTC")
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlog.core.records import SchemaField
-from txlog.core.schema import (
-    KAFKA_FIELDS,
-    OFFSET_COLUMN,
-    TIMESTAMP_COLUMN,
-    assign_ids,
-    check_fields,
-    decimal_type,
-    parse_decimal,
-)
+from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN, assign_ids, check_fields, decimal_type, parse_decimal
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.text import nearest
 
@@ -274,7 +266,3 @@ def child_fields(arrow: pa.DataType) -> list[pa.Field[Any]]:
     if pa.types.is_map(arrow):
         return [arrow.key_field, arrow.item_field]
     return [arrow.field(number) for number in range(arrow.num_fields)]
-
-
-KAFKA_SHAPE: pa.Schema = to_arrow(KAFKA_FIELDS)
-"""The schema of a topic that is created without one: key, value, headers, timestamp (the user's own)."""
