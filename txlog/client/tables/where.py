@@ -49,6 +49,8 @@ MAX_LENGTH = 100_000
 """Maximum length of the text. Nobody writes a longer condition by hand, and parsing it takes long."""
 
 _INTEGER_BITS: Mapping[str, int] = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_OPERATORS: Mapping[str, Operator] = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+"""Class of sqlglot -> operator."""
 _EPOCH = datetime.date(1970, 1, 1)
 _ISO_TIME = re.compile(
     r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII | re.IGNORECASE
@@ -141,15 +143,7 @@ class _Binder:
             return Every(parts=(low, self._compare(field, "<=", self._value(found.args["high"]))))
         if isinstance(found, exp.In) and not found.args.get("query") and found.expressions:
             return self._one_of(self._field(found.this), [self._value(each) for each in found.expressions])
-        operators: dict[type, Operator] = {
-            exp.EQ: "=",
-            exp.NEQ: "!=",
-            exp.LT: "<",
-            exp.LTE: "<=",
-            exp.GT: ">",
-            exp.GTE: ">=",
-        }
-        operator = operators.get(type(found))
+        operator = _OPERATORS.get(type(found).__name__)
         if operator is None:
             raise self._refusal(found, "this kind of condition is not supported here")
         left, right = _bare(found.this), _bare(found.expression)
