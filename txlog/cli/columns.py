@@ -27,25 +27,18 @@ if TYPE_CHECKING:
 _NESTED = ("list", "map", "struct")
 _TOKEN = re.compile(r"\s*(decimal\(\s*\d+\s*,\s*\d+\s*\)|not\s+null\b|[^\s<>,]+|[<>,])")
 _ELSEWHERE = {
-    "int": ("int32", "int64"),
-    "integer": ("int32", "int64"),
-    "bigint": ("int64",),
-    "long": ("int64",),
-    "smallint": ("int16",),
-    "short": ("int16",),
-    "tinyint": ("int8",),
-    "byte": ("int8",),
+    **dict.fromkeys(("int", "integer"), ("int32", "int64")),
+    **dict.fromkeys(("bigint", "long"), ("int64",)),
+    **dict.fromkeys(("smallint", "short"), ("int16",)),
+    **dict.fromkeys(("tinyint", "byte"), ("int8",)),
     "float": ("float32", "float64"),
     "real": ("float32",),
     "double": ("float64",),
     "boolean": ("bool",),
     "bytes": ("binary",),
-    "str": ("string",),
-    "text": ("string",),
-    "varchar": ("string",),
+    **dict.fromkeys(("str", "text", "varchar"), ("string",)),
     "datetime": ("timestamp",),
-    "decimal": ("decimal(p,s)",),
-    "numeric": ("decimal(p,s)",),
+    **dict.fromkeys(("decimal", "numeric"), ("decimal(p,s)",)),
     "array": ("list",),
 }
 """Names that SQL, Spark and others give to types, and txlog's names for them. Similar spelling alone would mislead."""

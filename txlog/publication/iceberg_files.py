@@ -54,9 +54,7 @@ from txlog.storage.parquet_deletes import FILE_PATH_ID
 ADDED, EXISTING, DELETED = ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED
 _SCALARS = {
     "bool": "boolean",
-    "int8": "int",
-    "int16": "int",
-    "int32": "int",
+    **dict.fromkeys(("int8", "int16", "int32"), "int"),
     "int64": "long",
     "float32": "float",
     "float64": "double",
