@@ -3,7 +3,11 @@
 from txlog.client.staged import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from txlog.client.topics.column_changes import add_columns as add_columns
 from txlog.client.topics.column_names import ColumnNames as ColumnNames, topic_versions as topic_versions
-from txlog.client.topics.row_writer import check_keys as check_keys, key_columns_of as key_columns_of
+from txlog.client.topics.row_writer import (
+    check_keys as check_keys,
+    key_columns_of as key_columns_of,
+    keys_of_latest as keys_of_latest,
+)
 from txlog.client.transactions.staged_files import StagedFiles as StagedFiles, read_staged_folder as read_staged_folder
 from txlog.core.compaction import value_columns as value_columns
 from txlog.core.names import staged_folder as staged_folder

@@ -13,7 +13,6 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.native.newest import newest
 from pyspark_txlog.source.predicate import quoted
 from txlog.engine.schemas import TopicMetadata, check_topic_name
-from txlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from pyspark_txlog.api.log import TxLog
@@ -53,17 +52,12 @@ class TopicTable:
         Raises InvalidRequestError for a topic without a key, and what `TxLog.to_dfs` raises.
         """
         # A local import: it loads numpy and pyarrow.
-        from txlog.engine.arrow import key_columns_of, value_columns
+        from txlog.engine.arrow import keys_of_latest, value_columns
 
         frame: DataFrame | None = None
         while frame is None:
             topic = self.topic()
-            keys = key_columns_of(self.log.runtime.settings, topic)
-            if not keys:
-                raise InvalidRequestError(
-                    f"topic {self.name!r} has no key, so no row of it is newer than another one. "
-                    "hint: set key.columns of the topic"
-                )
+            keys = keys_of_latest(self.log.runtime.settings, topic)
             names = schemas.select({self.name: topic.schema}, columns).names
             wanted = {"columns": ["*", *schemas.METADATA.names], "isolation_level": "read_committed"}
             planned = self.log.to_dfs(self.name, **wanted)[self.name]

@@ -29,7 +29,7 @@ from txlog.client.tables.predicate import Predicate
 from txlog.client.tables.read_ahead import THREADS, WholeRead, in_order, threads_for
 from txlog.client.tables.where import bind
 from txlog.client.topics.column_names import former_column
-from txlog.client.topics.row_writer import key_columns_of
+from txlog.client.topics.row_writer import keys_of_latest
 from txlog.config import IsolationLevel, parse_isolation
 from txlog.core.compaction import value_columns
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
@@ -243,12 +243,7 @@ class TopicTable:
         a topic without a key, and what `scan` raises.
         """
         topic = self.topic()
-        keys = key_columns_of(self._runtime.settings, topic)
-        if not keys:
-            raise InvalidRequestError(
-                f"topic {self.name!r} has no key, so no row of it is newer than another one. "
-                "hint: set key.columns of the topic"
-            )
+        keys = keys_of_latest(self._runtime.settings, topic)
         values = value_columns(topic.schema, keys)
         plan = self._plan(
             columns, where, "earliest", "latest", "read_committed", as_of, (*values, OFFSET_COLUMN), topic

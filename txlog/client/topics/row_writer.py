@@ -19,7 +19,7 @@ from txlog.core.names import TopicPartition, rows_file_path
 from txlog.core.partitioning import partition_for
 from txlog.core.records import DataFile, TopicMetadata
 from txlog.core.schema import kafka_key
-from txlog.errors import SchemaMismatchError
+from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.storage.conform import conform, single_row
 from txlog.storage.inline_rows import compressed, encode_ipc
 from txlog.storage.keys import NO_KEY, partition_table
@@ -123,6 +123,17 @@ def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[s
     if columns is not None:
         return check_columns(topic, tuple(columns))
     return settings.topic_config(topic).key_columns or kafka_key(topic.schema)
+
+
+def keys_of_latest(settings: Settings, topic: TopicMetadata) -> tuple[str, ...]:
+    """Return the topic's key columns. Raises InvalidRequestError if it has none."""
+    keys = key_columns_of(settings, topic)
+    if not keys:
+        raise InvalidRequestError(
+            f"topic {topic.topic!r} has no key, so no row of it is newer than another one. "
+            "hint: set key.columns of the topic"
+        )
+    return keys
 
 
 def check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]) -> None:
