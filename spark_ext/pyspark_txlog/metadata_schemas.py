@@ -42,8 +42,7 @@ class MetadataTable:
         )
 
 
-_TOPIC = ("topic", "string", "the topic's name")
-_PARTITION = ("partition", "int", "the partition's number")
+_PARTITION = (("topic", "string", "the topic's name"), ("partition", "int", "the partition's number"))
 
 TABLES: Mapping[str, MetadataTable] = {
     "transactions": MetadataTable(
@@ -77,8 +76,7 @@ TABLES: Mapping[str, MetadataTable] = {
     "partitions": MetadataTable(
         doc="A row for every partition: its ends, what holds readers back, what it consists of.",
         columns=(
-            _TOPIC,
-            _PARTITION,
+            *_PARTITION,
             ("log_start_offset", "bigint", "the first offset kept"),
             ("last_stable_offset", "bigint", "where read_committed ends"),
             ("log_end_offset", "bigint", "the next offset to be assigned; where read_uncommitted ends"),
@@ -96,8 +94,7 @@ TABLES: Mapping[str, MetadataTable] = {
     "segments": MetadataTable(
         doc="A row for every sealed segment and cleaned run of the current walk.",
         columns=(
-            _TOPIC,
-            _PARTITION,
+            *_PARTITION,
             ("base_offset", "bigint", "its first offset"),
             ("end_offset", "bigint", "the first offset behind it"),
             ("generation", "int", "0 as sealed, more for cleaned runs"),
@@ -133,8 +130,7 @@ TABLES: Mapping[str, MetadataTable] = {
     "aborted": MetadataTable(
         doc="A row for every aborted transaction that had written rows to a partition.",
         columns=(
-            _TOPIC,
-            _PARTITION,
+            *_PARTITION,
             ("producer_id", "bigint", "whose it was"),
             ("first_offset", "bigint", "its first row here"),
             ("last_offset", "bigint", "its ABORT marker"),
@@ -147,8 +143,7 @@ TABLES: Mapping[str, MetadataTable] = {
         columns=(
             ("run_id", "string", "one run of a job"),
             ("job", "string", "merge, compact, retention, vacuum or repair"),
-            _TOPIC,
-            _PARTITION,
+            *_PARTITION,
             ("started_at", "timestamp", "when it began"),
             ("ended_at", "timestamp", "when it ended; null if it did not"),
             ("outcome", "string", "published, discarded (another was first), deleted or failed"),
@@ -171,8 +166,7 @@ TABLES: Mapping[str, MetadataTable] = {
         doc="A row for every Parquet file that the log names from its start on; rows that ride in "
         "commit records have none.",
         columns=(
-            _TOPIC,
-            _PARTITION,
+            *_PARTITION,
             ("path", "string", "relative to the topic's folder"),
             ("first_offset", "bigint", "the first offset that it holds a row of"),
             ("end_offset", "bigint", "the first offset behind its last row"),
