@@ -189,7 +189,7 @@ def _compact(a_round: Round, step: Step) -> None:
     """Keep the latest row of each key in compacted topics. Then apply their retention.bytes to the compacted size."""
     _compact_keys(a_round, step)
     if "retention" not in a_round.policy.skip:
-        _retire(a_round, step, after_compaction=True)
+        _retention(a_round, step, after_compaction=True)
 
 
 def _compact_keys(a_round: Round, step: Step) -> None:
@@ -252,12 +252,8 @@ def _tell_run(step: Step, made: Merged) -> None:
     )
 
 
-def _retention(a_round: Round, step: Step) -> None:
+def _retention(a_round: Round, step: Step, *, after_compaction: bool = False) -> None:
     """Remove rows that are older, or more, than their topic keeps, so that no merge or compaction rewrites them."""
-    _retire(a_round, step, after_compaction=False)
-
-
-def _retire(a_round: Round, step: Step, *, after_compaction: bool) -> None:
     job = "retention after compaction" if after_compaction else "retention"
     for topic in a_round.topics(step):
         if topic.deleted:
