@@ -268,7 +268,7 @@ def _look_at_index(
         lso = kept_lso(after, found.last_stable_offset)
         # Only the index shows which of several equal files has the inline rows.
         its = next((each for each in found.files if each.offset_column), None)
-        file = None if its is None else plain_file(its)
+        file = None if its is None else DataFile(**its.file_fields)
     try:
         index = _index(tp, stored, file, lso)
     except CorruptLogError:
@@ -312,8 +312,3 @@ def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> lis
         return []
     why = f"what lies behind offset {end} cannot be made again: {followed.broken}"
     return [Repair(topic_partition=tp, name="", why=why, segment=SegmentName(end, there.sealed_end, 0))]
-
-
-def plain_file(file: DataFile) -> DataFile:
-    """Return what a commit record says of a file of rows, without what only an index says."""
-    return DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__})

@@ -10,14 +10,13 @@ import msgspec
 from txlog.core import names
 from txlog.core.names import SegmentName
 from txlog.core.record_checks import StoredRecord, stored_record
-from txlog.core.records import CommitRecord, TxnIndex
+from txlog.core.records import CommitRecord, DataFile, TxnIndex
 from txlog.core.segments import build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
 from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
 from txlog.maintenance.fsck.findings import lost_record, reason, taken_slot
 from txlog.maintenance.fsck.partition_objects import PartitionObjects
-from txlog.protocol.repair import plain_file
 from txlog.text import shorten
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ class RecordChain:
                 )
                 continue
             inline = next((file for file in index.files if file.offset_column), None)
-            plain = None if inline is None else plain_file(inline)
+            plain = None if inline is None else DataFile(**inline.file_fields)
             try:
                 expected, txn_index = build_index(self._objects.tp, records, self._last_digest, plain)
             except CorruptLogError as error:
