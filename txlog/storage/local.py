@@ -19,7 +19,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
+from txlog.clock import Clock, SystemClock, SystemIds
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.descriptors import (
     O_FOLDER,
@@ -57,13 +57,11 @@ class LocalObjectStore:
     `fsync=False` gives up durability at a power cut (not atomicity), for tests and temporary stores.
     """
 
-    def __init__(
-        self, root: str, *, fsync: bool = True, ids: IdGenerator | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, root: str, *, fsync: bool = True, clock: Clock | None = None) -> None:
         self.root = os.path.realpath(root)
         self.url = self.place = f"file://{self.root}"
         self._fsync = fsync
-        self._ids = ids or SystemIds()
+        self._ids = SystemIds()
         self._clock = clock or SystemClock()
         self._state = _State()
 
