@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lab.explain import costs
@@ -58,55 +58,67 @@ def isolation_blocks() -> dict[str, str]:
 _ORDER: tuple[Level, ...] = ("read_uncommitted", "read_committed", "snapshot")
 
 
-def cost_blocks(prices: Prices) -> dict[str, str]:
-    """Return the blocks of costs.md."""
-    return {
-        "prices": _table(
-            ["what", f"US dollars in {prices.region}"],
-            [
-                ["1,000 requests PUT, COPY, POST, LIST", _usd(prices.put_1000)],
-                ["1,000 requests GET, HEAD", _usd(prices.get_1000)],
-                ["DELETE", "0"],
-                ["1 GB for a month", _usd(prices.gb_month)],
-            ],
-        ),
-        "writes": _table(
-            ["a commit of 100 rows", "PUT, LIST", "GET, HEAD", "1 million rows", "a month, 1 commit/s"],
-            [
-                [name, *_counts(bill), _usd(bill.usd(prices) * 10_000), _usd(bill.usd(prices) * MONTH_S)]
-                for name, bill in costs.writes().items()
-            ],
-        ),
-        "rows": _table(
-            ["rows a transaction", "PUT, LIST", "GET, HEAD", "transactions", "1 million rows"],
-            [
-                [f"{rows:,}", *_counts(bill), f"{10**6 // rows:,}", _usd(bill.usd(prices) * 10**6 / rows)]
-                for rows, bill in costs.rows_a_commit().items()
-            ],
-        ),
-        "reads": _table(
-            [f"after {costs.READ_COMMITS:,} transactions of 100 rows", "PUT, LIST", "GET, HEAD", "US dollars"],
-            [[name, *_counts(bill), _usd(bill.usd(prices))] for name, bill in costs.reads().items()],
-        ),
-        "idle": _table(
-            ["an hour without new rows", "PUT, LIST", "GET, HEAD", "a month"],
-            [
-                [name, *_counts(bill), _usd(bill.usd(prices) * MONTH_S / 3600)]
-                for name, bill in costs.idle_hours().items()
-            ],
-        ),
-        "example": _example(prices),
-    }
+def cost_blocks(prices: Prices, *names: str) -> dict[str, str]:
+    """Return the blocks of costs.md, by default all of them."""
+    return {name: _COSTS[name](prices) for name in names or _COSTS}
+
+
+def _prices(prices: Prices) -> str:
+    rows = [
+        ["1,000 requests PUT, COPY, POST, LIST", _usd(prices.put_1000)],
+        ["1,000 requests GET, HEAD", _usd(prices.get_1000)],
+        ["DELETE", "0"],
+        ["1 GB for a month", _usd(prices.gb_month)],
+    ]
+    return _table(["what", f"US dollars in {prices.region}"], rows)
+
+
+def _writes(prices: Prices) -> str:
+    rows = [
+        [name, *_counts(bill), _usd(bill.usd(prices) * 10_000), _usd(bill.usd(prices) * MONTH_S)]
+        for name, bill in costs.writes().items()
+    ]
+    return _table(["a commit of 100 rows", "PUT, LIST", "GET, HEAD", "1 million rows", "a month, 1 commit/s"], rows)
+
+
+def _rows(prices: Prices) -> str:
+    rows = [
+        [f"{count:,}", *_counts(bill), f"{10**6 // count:,}", _usd(bill.usd(prices) * 10**6 / count)]
+        for count, bill in costs.rows_a_commit().items()
+    ]
+    return _table(["rows a transaction", "PUT, LIST", "GET, HEAD", "transactions", "1 million rows"], rows)
+
+
+def _reads(prices: Prices) -> str:
+    heads = [f"after {costs.READ_COMMITS:,} transactions of 100 rows", "PUT, LIST", "GET, HEAD", "US dollars"]
+    return _table(heads, [[name, *_counts(bill), _usd(bill.usd(prices))] for name, bill in costs.reads().items()])
+
+
+def _idle(prices: Prices) -> str:
+    return _hours("an hour without new rows", costs.idle_hours(), prices)
 
 
 def _example(prices: Prices) -> str:
     """Return the table of a whole store, with its sum."""
     hour = costs.example_hour()
     hour["all"] = sum(hour.values(), Bill(0, 0))
-    return _table(
-        ["an hour", "PUT, LIST", "GET, HEAD", "a month"],
-        [[name, *_counts(bill), _usd(bill.usd(prices) * MONTH_S / 3600)] for name, bill in hour.items()],
-    )
+    return _hours("an hour", hour, prices)
+
+
+def _hours(head: str, bills: Mapping[str, Bill], prices: Prices) -> str:
+    rows = [[name, *_counts(bill), _usd(bill.usd(prices) * MONTH_S / 3600)] for name, bill in bills.items()]
+    return _table([head, "PUT, LIST", "GET, HEAD", "a month"], rows)
+
+
+_COSTS: dict[str, Callable[[Prices], str]] = {
+    "prices": _prices,
+    "writes": _writes,
+    "rows": _rows,
+    "reads": _reads,
+    "idle": _idle,
+    "example": _example,
+}
+"""How a block of costs.md is made."""
 
 
 def _steps(steps: tuple[Step, ...]) -> str:
