@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.cli.support import Cli
 from tests.cli.test_interrupts import ids, program, unread, until
+from txlog.cli import pipes
 from txlog.cli.inputs import Inputs
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.pipes import Pipe, RowPipe
@@ -52,7 +54,8 @@ ROWS = st.lists(st.lists(st.text('a",\r\n', max_size=5), min_size=2, max_size=2)
 @given(ROWS, st.integers(1, 60))
 def test_parts_end_with_rows(rows: list[list[str]], size: int) -> None:
     data = csv_of(rows)
-    with piped(data) as descriptor:
+    # The end of a pipe waits so long for a signal.
+    with piped(data) as descriptor, patch.object(pipes, "_POLL_S", 0.001):
         pipe = RowPipe(descriptor, Interrupts())
         parts = list(iter(lambda: pipe.read(size), b""))
     assert b"".join(parts) == data
