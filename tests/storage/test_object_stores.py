@@ -20,14 +20,19 @@ from txlog.testing.store_contract import StoreContract
 _NUMBERS = itertools.count()
 
 
-class ServerContract(StoreContract, ProcessContract):
-    """The contract against a server: each store has its own folder."""
+class Served:
+    """Stores on a server: each has its own folder."""
 
     server: Server
-    listed = 250
 
     def make_store(self, tmp_path: Path) -> ObjectStore:
         return open_object_store(self.server.store_url(f"contract/{next(_NUMBERS)}"), self.server.storage_options)
+
+
+class ServerContract(Served, StoreContract, ProcessContract):
+    """The contract against a server."""
+
+    listed = 250
 
 
 @pytest.fixture(scope="module", params=("s3", "gcs", "azure"))
@@ -44,6 +49,17 @@ def moto() -> Iterator[Server]:
 
 class TestDrivers(ServerContract):
     """s3fs, gcsfs and adlfs, each against a server that is atomic by construction."""
+
+    names = 100
+
+    @pytest.fixture(autouse=True)
+    def _take_server(self, server: Server) -> None:
+        self.server = server
+
+
+@pytest.mark.exhaustive
+class TestLongRaces(Served, ProcessContract):
+    """The same drivers, when processes race for five times as many names."""
 
     @pytest.fixture(autouse=True)
     def _take_server(self, server: Server) -> None:
