@@ -49,7 +49,7 @@ def make_archive() -> None:
         store = f"{folder}/store"
         with txlog.open(store) as opened:
             for topic in ("rows", "copies"):
-                opened.create_topic(topic, pa.schema([("id", pa.int64()), ("text", pa.string())]))
+                opened.create_topic(topic, pa.schema((("id", pa.int64()), ("text", pa.string()))))
         rows = spark.range(100).selectExpr("id", "CAST(id AS STRING) AS text")
         rows.write.format("txlog").mode("append").option("topic", "rows").save(store)
         log = pyspark_txlog.TxLog(spark, store)

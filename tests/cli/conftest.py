@@ -12,7 +12,7 @@ import txlog
 from tests.cli.support import FAST, Cli
 from txlog.client import Store, TopicPartition
 
-ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("item", pa.string())])
+ORDERS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("item", pa.string())))
 
 
 def order_rows(first: int, rows: int) -> list[dict[str, object]]:

@@ -244,7 +244,7 @@ def test_one_column_of_csv_with_nulls(cli: Cli, store: Store) -> None:
     table = pa.table({"id": [1, 2, 3], "item": ["x", None, ""]})
     with store.producer() as producer:
         producer.send("orders", table, partition=0)
-    store.create_topic("items", pa.schema([("id", pa.int64()), ("item", pa.string())]))
+    store.create_topic("items", pa.schema((("id", pa.int64()), ("item", pa.string()))))
     out = in_bytes(cli, "consume", "orders", *NOW, "--format", "csv", "--columns", "item")
     cli("produce", "items", "--format", "csv", stdin=out.decode())
     assert store.table("items").to_arrow(["item"]).to_pydict() == {"item": ["x", None, ""]}

@@ -31,9 +31,13 @@ from txlog.cli.program import app
 from txlog.client import Store
 
 ORDERS = pa.schema(
-    [pa.field("order_id", pa.int64(), nullable=False), ("country", pa.string()), ("amount", pa.float64())]
+    (
+        pa.field("order_id", pa.int64(), nullable=False),
+        pa.field("country", pa.string()),
+        pa.field("amount", pa.float64()),
+    )
 )
-PAYMENTS = pa.schema([pa.field("order_id", pa.int64(), nullable=False), ("paid", pa.decimal128(10, 2))])
+PAYMENTS = pa.schema((pa.field("order_id", pa.int64(), nullable=False), pa.field("paid", pa.decimal128(10, 2))))
 JOIN = "SELECT order_id, country, paid FROM orders JOIN payments USING (order_id) ORDER BY order_id"
 
 

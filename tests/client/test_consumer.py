@@ -493,7 +493,7 @@ def test_a_read_of_a_deleted_topic_keeps_its_columns(world, store):
     consumer = reader.consumer("orders", auto_offset_reset="earliest", max_poll_records=2)
     assert consumer.poll(0).num_rows == 2
     store.delete_topic("orders")
-    renamed = pa.schema([pa.field("amount", pa.int64(), nullable=False), pa.field("city", pa.string())])
+    renamed = pa.schema((pa.field("amount", pa.int64(), nullable=False), pa.field("city", pa.string())))
     store.create_topic("orders", renamed, partitions=4)
     with pytest.raises(UnknownTopicOrPartitionError):
         reader.topic("orders")

@@ -18,7 +18,7 @@ from txlog.errors import InvalidRequestError
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 
-SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
+SCHEMA = pa.schema((("id", pa.int64()), ("kind", pa.string()), ("name", pa.string()), ("amount", pa.int64())))
 CONFIG: dict[str, Any] = {
     "segment.batches": 4,
     "inline.max.bytes": 4096,

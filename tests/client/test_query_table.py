@@ -21,26 +21,26 @@ from txlog.client.tables.query_table import QueryTable
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 
 TYPED = pa.schema(
-    [
+    (
         pa.field("id", pa.int64(), nullable=False),
-        ("flag", pa.bool_()),
-        ("i8", pa.int8()),
-        ("i32", pa.int32()),
-        ("i64", pa.int64()),
-        ("f32", pa.float32()),
-        ("f64", pa.float64()),
-        ("price", pa.decimal128(12, 2)),
-        ("big", pa.decimal128(38, 0)),
-        ("text", pa.string()),
-        ("raw", pa.binary()),
-        ("day", pa.date32()),
-        ("instant", pa.timestamp("us", "UTC")),
-        ("local", pa.timestamp("us")),
-        ("point", pa.struct([("x", pa.float64()), ("n", pa.int32()), ("s", pa.string())])),
-        ("tags", pa.list_(pa.string())),
-        ("props", pa.map_(pa.string(), pa.int64())),
-        ("dot.ted", pa.int16()),
-    ]
+        pa.field("flag", pa.bool_()),
+        pa.field("i8", pa.int8()),
+        pa.field("i32", pa.int32()),
+        pa.field("i64", pa.int64()),
+        pa.field("f32", pa.float32()),
+        pa.field("f64", pa.float64()),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("big", pa.decimal128(38, 0)),
+        pa.field("text", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("day", pa.date32()),
+        pa.field("instant", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
+        pa.field("point", pa.struct([("x", pa.float64()), ("n", pa.int32()), ("s", pa.string())])),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("props", pa.map_(pa.string(), pa.int64())),
+        pa.field("dot.ted", pa.int16()),
+    )
 )
 VALUES: dict[str, list[tuple[Any, str]]] = {
     "flag": [(True, "TRUE"), (False, "FALSE")],

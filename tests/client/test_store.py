@@ -307,8 +307,8 @@ def test_topic_without_a_schema_is_asked_for_again(store):
     ("schema", "what"),
     [
         (pa.schema([*ORDERS, ("price", pa.float64())]), "it has no column 'price'"),
-        (pa.schema([ORDERS.field("id"), ("name", pa.binary())]), "its column 'name' is string, and binary was asked for"),
-        (pa.schema([("id", pa.int64()), ORDERS.field("name")]), "its column 'id' is int64 not null, and int64 was asked for"),
+        (pa.schema([ORDERS.field("id"), pa.field("name", pa.binary())]), "its column 'name' is string, and binary was asked for"),
+        (pa.schema([pa.field("id", pa.int64()), ORDERS.field("name")]), "its column 'id' is int64 not null, and int64 was asked for"),
         (pa.schema([ORDERS.field("name")]), r"its column 'id' \(int64 not null\) was not asked for, and takes no null"),
         (None, "it has no column 'key'"),
     ],
@@ -497,7 +497,7 @@ def test_a_topic_made_anew_with_other_columns_is_written_sealed_and_merged(world
     with store.producer() as producer:
         producer.send("t", orders(1, 2)).result()
     store.delete_topic("t")
-    other = pa.schema([pa.field("code", pa.string(), nullable=False), pa.field("count", pa.int32(), nullable=False)])
+    other = pa.schema((pa.field("code", pa.string(), nullable=False), pa.field("count", pa.int32(), nullable=False)))
     store = world.open()
     store.create_topic("t", other, config={"segment.batches": 4})
     for number in range(8):

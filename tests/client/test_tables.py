@@ -44,7 +44,12 @@ from txlog.maintenance.merge import merge_partition
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
 SCHEMA = pa.schema(
-    [pa.field("id", pa.int64(), nullable=False), ("txn", pa.int64()), ("name", pa.string()), ("amount", pa.float64())]
+    (
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("txn", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("amount", pa.float64()),
+    )
 )
 TOPICS = ("orders", "payments")
 LARGE = MergePolicy(target_bytes=2**30)

@@ -26,7 +26,7 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_writer import write_rows_file
 
 SCHEMA = pa.schema(
-    [
+    (
         ("tiny", pa.int8()),
         ("big", pa.int64()),
         ("single", pa.float32()),
@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
         ("money", pa.decimal128(10, 2)),
         ("raw", pa.binary()),
         ("dot.ted", pa.int64()),
-    ]
+    )
 )
 FIELDS = to_fields(SCHEMA)
 TP = TopicPartition("orders", 3)

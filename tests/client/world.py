@@ -19,7 +19,7 @@ from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
 from txlog.testing.failing_store import FailingStore, Fault
 
-ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+ORDERS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 
 
 class Outage:
@@ -68,7 +68,7 @@ class World:
         made.seed = clock.now_ms()
         return made
 
-    def open(self, object_store: ObjectStore | None = None, **config: Any) -> Store:
+    def open(self, object_store: ObjectStore | None = None, /, **config: Any) -> Store:
         """Open the store in another process, with its own ids and caches."""
         settings = {"linger.ms": 0, **{name.replace("_", "."): value for name, value in config.items()}}
         store = txlog.open(

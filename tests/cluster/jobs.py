@@ -24,7 +24,7 @@ from txlog.client.store import Store
 from txlog.maintenance import fsck
 from txlog.storage.open import open_object_store
 
-SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False), pa.field("country", pa.string())])
+SCHEMA = pa.schema((pa.field("order_id", pa.int64(), nullable=False), pa.field("country", pa.string())))
 EVERYTHING = list(range(job.ROWS))
 JOB_S = 250
 

@@ -34,7 +34,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+SCHEMA = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 ID = "loader"
 GROUP = "g"
 A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("audit", 0)

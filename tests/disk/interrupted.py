@@ -22,7 +22,7 @@ from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
 from txlog.storage.local import LocalObjectStore
 
-ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+ROWS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 CONFIG = {"linger.ms": 0, "transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 
 

@@ -24,7 +24,7 @@ from txlog.maintenance.fsck import check_store
 from txlog.storage.local import LocalObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 
-ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+ROWS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT")}
 
 BEFORE_COMMIT = "before the commit"

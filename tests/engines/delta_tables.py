@@ -15,7 +15,7 @@ from tests.publication.delta_topic import PublishedTopic
 from tests.storage.arrow_rows import EVERY_TYPE, FIELDS
 from txlog.storage.arrow_schema import to_fields
 
-NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())])
+NUMBERS = pa.schema((pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())))
 EPOCH = dt.datetime(1970, 1, 1)
 LONG = "a beginning that is longer than statistics may be, "
 DENSE = [(0, 70_000), *((row, row + 1) for row in range(70_000, 130_000, 2)), (200_000, 200_003), (399_999, 400_000)]

@@ -34,7 +34,7 @@ from txlog.protocol.publications import read_chain
 
 TOPICS = ("flights", "weather", "delays", "mixed", "compacted", "evolved", "reused", "every_type")
 CONFIG = {"publish.formats": "delta,iceberg", "publish.max.lag.ms": "0", "segment.batches": "4"}
-NUMBERS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+NUMBERS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 LARGE = {"inline.max.bytes": 0}
 """With this setting a producer writes each batch to a file."""
 
@@ -193,7 +193,7 @@ def evolved(store: Store) -> None:
     """Columns are added, renamed, dropped and widened, on top and in a struct."""
     topic = "evolved"
     columns = pa.schema(
-        [
+        (
             pa.field("id", pa.int64(), nullable=False),
             pa.field("small", pa.int16()),
             pa.field("single", pa.float32()),
@@ -202,7 +202,7 @@ def evolved(store: Store) -> None:
             pa.field("old", pa.string()),
             pa.field("place", pa.struct([pa.field("city", pa.string()), pa.field("zip", pa.int32())])),
             pa.field("tags", pa.list_(pa.string())),
-        ]
+        )
     )
     store.create_topic(topic, columns, config=CONFIG)
     names = {"num": "num", "old": "old", "city": "city"}

@@ -12,7 +12,7 @@ from txlog.core.evolution import AddColumn, AllowNulls, Change, DropColumn, Move
 from txlog.core.records import SchemaField
 
 SCHEMA = pa.schema(
-    [
+    (
         pa.field("id", pa.int32(), nullable=False),
         pa.field("a", pa.string()),
         pa.field("b", pa.string()),
@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
         pa.field("s", pa.struct([pa.field("x", pa.int16()), pa.field("y", pa.string())])),
         pa.field("l", pa.list_(pa.struct([pa.field("x", pa.int8())]))),
         pa.field("m", pa.map_(pa.string(), pa.float32())),
-    ]
+    )
 )
 ROW: dict[str, Any] = {
     "id": 1,

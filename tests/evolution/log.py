@@ -35,13 +35,13 @@ from txlog.protocol.column_changes import change_columns
 TP = TopicPartition("orders", 0)
 LARGE = MergePolicy(target_bytes=2**30)
 SCHEMA = pa.schema(
-    [
+    (
         pa.field("id", pa.int32(), nullable=False),
         pa.field("name", pa.string()),
         pa.field("price", pa.decimal128(7, 2)),
         pa.field("at", pa.struct([pa.field("x", pa.float32()), pa.field("y", pa.int16())])),
         pa.field("tags", pa.list_(pa.int8())),
-    ]
+    )
 )
 CONFIG = {"segment.batches": 4, "inline.max.bytes": 3000, "key.columns": "id"}
 NAMES = ["name", "price", "title", "cost", "a", "b"]

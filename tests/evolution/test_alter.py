@@ -45,7 +45,7 @@ def test_one_call_makes_one_version(world: World) -> None:
         rename_columns={"name": "price", "price": "name", "at": "place", "at.x": "y", "at.y": "x"},
         drop_columns=["tags"],
         set_types={"price": "decimal( 20, 2 )", "at.x": pa.float64()},
-        add_columns=pa.schema([pa.field("tags", pa.string()), pa.field("day", pa.date32())]),
+        add_columns=pa.schema((pa.field("tags", pa.string()), pa.field("day", pa.date32()))),
         add_fields={"place": pa.schema([pa.field("z", pa.int8())])},
         column_defaults={"tags": "none", "day": datetime.date(1969, 12, 31), "place.z": 7},
         column_order=["place.z", "place.x", "day", "id"],

@@ -25,14 +25,14 @@ from txlog.maintenance.vacuum import vacuum
 DAY_MS = 86_400_000
 INNER = pa.struct([pa.field("x", pa.int8(), nullable=False), pa.field("y", pa.string())])
 SCHEMA = pa.schema(
-    [
+    (
         pa.field("id", pa.int32(), nullable=False),
         pa.field("a", pa.string()),
         pa.field("b", pa.string()),
         pa.field("s", pa.struct([pa.field("x", INNER), pa.field("y", pa.float32())])),
         pa.field("l", pa.list_(pa.field("element", INNER, nullable=False))),
         pa.field("m", pa.map_(pa.string(), INNER)),
-    ]
+    )
 )
 NAMES = ["a", "b", "x", "y", "z"]
 OWN = ("_offset", "_timestamp", "_topic", "_partition")

@@ -20,7 +20,7 @@ from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.protocol import topic_changes
 from txlog.storage.arrow_schema import to_arrow
 
-SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("zone", pa.string()), pa.field("price", pa.float32())])
+SCHEMA = pa.schema((pa.field("id", pa.int32()), pa.field("zone", pa.string()), pa.field("price", pa.float32())))
 CHANGES: list[tuple[Change, ...]] = [
     (RenameColumn(("id",), "tmp"), RenameColumn(("price",), "id"), RenameColumn(("tmp",), "price")),
     (SetType(("id",), "float64"), MoveColumn(("price",), "zone")),
@@ -203,7 +203,7 @@ def test_a_pass_with_settings_of_before_a_change_that_ended_compaction_stops(
     world: World, key: str, dropped: str
 ) -> None:
     """C2a: the topic was compacted when the policy was made, and rows of now would be judged by other columns."""
-    schema = pa.schema([pa.field("id", pa.int32()), pa.field("zone", pa.string()), pa.field("price", pa.float64())])
+    schema = pa.schema((pa.field("id", pa.int32()), pa.field("zone", pa.string()), pa.field("price", pa.float64())))
     store = made(world, schema, cleanup_policy="compact", min_compaction_lag_ms=0)
     policy = compaction_policy(store.runtime, topic_of(store), min_cleanable_dirty_ratio=0)
     assert policy is not None

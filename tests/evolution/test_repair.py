@@ -27,7 +27,7 @@ ROWS = [
 def store(world: World) -> Store:
     """Return a store with one sealed segment, whose file has rows of three versions."""
     made = world.open()
-    made.create_topic("orders", pa.schema({"id": pa.int8(), "name": pa.string()}), config={"segment.batches": 4})
+    made.create_topic("orders", pa.schema((("id", pa.int8()), ("name", pa.string()))), config={"segment.batches": 4})
     with made.producer() as producer:
         producer.send("orders", {"id": 1, "name": "A"}).result()
         made.alter_topic(

@@ -25,7 +25,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.storage.conform import conform
 
 DAY_MS = 86_400_000
-SCHEMA_OF_THREE = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string()), pa.field("price", pa.int8())])
+SCHEMA_OF_THREE = pa.schema((pa.field("id", pa.int32()), pa.field("name", pa.string()), pa.field("price", pa.int8())))
 
 OWN = ("_offset", "_timestamp", "_topic", "_partition")
 
@@ -192,7 +192,7 @@ def test_a_writer_that_sleeps_across_a_swap_of_names_does_not_swap_values(world:
 
 
 def test_staged_rows_of_several_tasks_get_the_default_of_a_column_that_was_added_meanwhile(world: World) -> None:
-    store = made(world, pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())]))
+    store = made(world, pa.schema((pa.field("id", pa.int64()), pa.field("name", pa.string()))))
     txn = StagedTransaction.begin(store.runtime, "nightly")
     old = topic_of(store)
     parts = []
@@ -209,7 +209,7 @@ def test_staged_rows_of_several_tasks_get_the_default_of_a_column_that_was_added
 def test_rows_of_several_versions_are_sealed_into_one_file(world: World) -> None:
     store = made(
         world,
-        pa.schema([pa.field("id", pa.int8()), pa.field("name", pa.string())]),
+        pa.schema((pa.field("id", pa.int8()), pa.field("name", pa.string()))),
         key_columns=None,
         segment_batches=4,
     )

@@ -18,7 +18,9 @@ from txlog.client.topics.column_names import ColumnNames, topic_versions
 from txlog.core.records import TopicMetadata
 from txlog.errors import SchemaMismatchError, TransactionAbortableError, UnknownTopicOrPartitionError
 
-AB = pa.schema({"id": pa.int32(), "a": pa.string(), "b": pa.string(), "s": pa.struct({"x": pa.int8(), "y": pa.int8()})})
+AB = pa.schema(
+    (("id", pa.int32()), ("a", pa.string()), ("b", pa.string()), ("s", pa.struct((("x", pa.int8()), ("y", pa.int8())))))
+)
 CHANGED = r"topic 'orders': since version \d+ the name '{}' means another column.*when this producer began.*make a new producer"
 
 
@@ -352,7 +354,7 @@ def test_rows_are_copied_between_topics_by_name(
 
     monkeypatch.setattr(column_names, "topic_versions", versions)
     # The same names with other ids: for `orders` they look like those of swapped columns.
-    store.create_topic("source", pa.schema({"b": pa.string(), "a": pa.string(), "id": pa.int32()}))
+    store.create_topic("source", pa.schema((("b", pa.string()), ("a", pa.string()), ("id", pa.int32()))))
     for change in changes:
         store.alter_topic("orders", **change)
     with world.open().producer() as producer:

@@ -23,7 +23,7 @@ SPARK_FILE = Path(__file__).parent / "by_spark.parquet"
 UTC = datetime.UTC
 
 TYPES = pa.schema(
-    [
+    (
         pa.field("id", pa.int64(), nullable=False),
         pa.field("ok", pa.bool_()),
         pa.field("tiny", pa.int8()),
@@ -42,7 +42,7 @@ TYPES = pa.schema(
         pa.field("attrs", pa.map_(pa.string(), pa.field("value", pa.int32()))),
         pa.field("place", pa.struct([pa.field("city", pa.string()), pa.field("zip", pa.int32())])),
         pa.field("items", pa.list_(pa.struct([pa.field("sku", pa.string()), pa.field("qty", pa.int16())]))),
-    ]
+    )
 )
 
 

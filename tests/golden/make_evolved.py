@@ -44,7 +44,7 @@ FEATURES = (
 """The features that existed when `v2` was written."""
 
 ORDERS = pa.schema(
-    [
+    (
         pa.field("id", pa.int32(), nullable=False),
         pa.field("a", pa.string()),
         pa.field("b", pa.string()),
@@ -54,9 +54,9 @@ ORDERS = pa.schema(
         pa.field("s", pa.struct([pa.field("x", pa.int16()), pa.field("y", pa.string())])),
         pa.field("l", pa.list_(pa.struct([pa.field("x", pa.int8())]))),
         pa.field("m", pa.map_(pa.string(), pa.float32())),
-    ]
+    )
 )
-PRICES = pa.schema([pa.field("id", pa.int64()), pa.field("zone", pa.string()), pa.field("price", pa.float32())])
+PRICES = pa.schema((pa.field("id", pa.int64()), pa.field("zone", pa.string()), pa.field("price", pa.float32())))
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def story_of_orders(store: Store, clock: ManualClock) -> None:
     store.alter_topic(
         "orders",
         rename_columns={"b": "title"},
-        add_columns=pa.schema({"note": pa.string(), "day": pa.date32()}),
+        add_columns=pa.schema((("note", pa.string()), ("day", pa.date32()))),
         column_defaults={"note": "none", "day": -1},
     )
     send(store, clock, "orders", [{"id": 10, "title": "a10", "note": None, "day": None}])

@@ -80,7 +80,7 @@ CONFIG: dict[str, object] = {
     "transaction.state.log.num.partitions": 3,
     "offsets.topic.num.partitions": 2,
 }
-ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+ORDERS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 TYPES_0, ORDERS_0, ORDERS_1 = TopicPartition("types", 0), TopicPartition("orders", 0), TopicPartition("orders", 1)
 PRICES_0, OLD_0, TALLY_0 = TopicPartition("prices", 0), TopicPartition("old", 0), TopicPartition("tally", 0)
 LARGE = MergePolicy(target_bytes=2**30)
@@ -164,7 +164,7 @@ class Story:
         self.several_files()
         self.store.alter_topic(
             "types",
-            add_columns=pa.schema({"rate": pa.float64(), "code": pa.binary()}),
+            add_columns=pa.schema((("rate", pa.float64()), ("code", pa.binary()))),
             column_defaults={"rate": -0.5, "code": b"\x00\xff"},
         )
         self.store.alter_topic("types", add_columns=pa.schema({"open": pa.bool_()}), column_defaults={"open": True})
@@ -405,7 +405,7 @@ class Story:
         self.send("old", orders(1, 2))
         self.store.delete_topic("old")
         self.tick()
-        columns = pa.schema({"key": pa.string(), "when": pa.timestamp("us")})
+        columns = pa.schema((("key", pa.string()), ("when", pa.timestamp("us"))))
         self.store.create_topic("old", columns, config={"segment.batches": 2})
         for key in ("a", "b", "c"):
             self.send("old", [{"key": key, "when": None}])

@@ -150,7 +150,7 @@ def test_a_second_checkpoint_cannot_take_a_range_again(bench: Bench, tmp_path: P
 
 
 def test_a_typed_topic_by_a_query(bench: Bench) -> None:
-    schema = pa.schema([("order_id", pa.int64()), ("country", pa.string())])
+    schema = pa.schema((("order_id", pa.int64()), ("country", pa.string())))
     with txlog.open(bench.url) as store:
         store.create_topic("orders", schema, partitions=2, config={"key.columns": "order_id"})
     bench.kafka.send([Record(bench.topic, json.dumps({"order_id": one, "country": "FR"})) for one in range(30)])

@@ -40,7 +40,7 @@ from txlog.maintenance.fsck import check_store
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 
-COLUMNS = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
+COLUMNS = pa.schema((pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())))
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SETTINGS = {"linger.ms": 0, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
 _filled: dict[str, tuple[dict[str, Any], int]] = {}

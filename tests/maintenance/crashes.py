@@ -44,7 +44,7 @@ STRIKES: Strikes = (
     ("lose_reply", "before"),
     ("lose_reply", "after"),
 )
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+SCHEMA = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 SETTINGS: Mapping[str, object] = {
     "linger.ms": 0,
     "retry.backoff.ms": 1,

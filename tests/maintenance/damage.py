@@ -25,7 +25,7 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 
 Objects = Mapping[str, bytes]
-ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+ROWS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 TWINS = ("east", "west")
 LEVELS = ("read_committed", "read_uncommitted")
 

@@ -29,7 +29,7 @@ from txlog.protocol.context import Views
 from txlog.protocol.read import read_indexes
 from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
 
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), pa.field("city", pa.string())])
+SCHEMA = pa.schema((pa.field("id", pa.int64()), pa.field("name", pa.string()), pa.field("city", pa.string())))
 TP = TopicPartition("orders", 0)
 LARGE = MergePolicy(target_bytes=2**30)
 DAY_MS = 86_400_000

@@ -34,7 +34,7 @@ from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+SCHEMA = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 TP = TopicPartition("orders", 0)
 LARGE = MergePolicy(target_bytes=2**30)
 

@@ -28,7 +28,7 @@ from txlog.protocol import append, seal
 from txlog.protocol.stores import create_store
 
 HOUR_MS = 3_600_000
-OLD = pa.schema([pa.field("id", pa.int64()), pa.field("gone", pa.string())])
+OLD = pa.schema((pa.field("id", pa.int64()), pa.field("gone", pa.string())))
 INNER = pa.struct([pa.field("city", pa.string(), nullable=False), pa.field("zip", pa.int32())])
 STRICT = pa.schema(
     [

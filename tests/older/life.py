@@ -178,7 +178,7 @@ def copy(folder: Path, life: Life) -> None:
 
 def write(life: Life) -> None:
     """Write what only older programs left: no features, a deletion inside a segment, a setting that has no effect."""
-    columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+    columns = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
     first = life.open()
     first.runtime.run(create_store(first.runtime.constants, features=(STAGED_COMMIT, TXN_V2)))
     store = life.open()
@@ -189,7 +189,7 @@ def write(life: Life) -> None:
             with life.open().producer(**kind) as producer:
                 producer.send(topic, [{"id": number % 5, "name": f"n{number}"}]).result()
 
-    store.create_topic("again", pa.schema([("other", pa.binary()), ("id", pa.string())]), config=config)
+    store.create_topic("again", pa.schema((("other", pa.binary()), ("id", pa.string()))), config=config)
     for number in range(3):
         with life.open().producer() as producer:
             producer.send("again", [{"other": b"x", "id": str(number)}]).result()

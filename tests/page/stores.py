@@ -9,7 +9,7 @@ import pyarrow as pa
 from tests.client.world import World
 from txlog.client import Store
 
-ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+ROWS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())))
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, object]]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.harness import A, B, Cluster, DiedError, Process, context, nth_put
+from lab.simulate.cluster import DiedError
+from tests.protocol.harness import A, B, Cluster, Process, context, nth_put
 from txlog.core.records import TransactionEntry
 from txlog.errors import InvalidProducerIdMappingError, OutcomeUnknownError, ProducerFencedError
 from txlog.protocol import expiry, snapshot, transactions

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
+from lab.simulate.cluster import DiedError, Fault
 from tests.effort import STRIDE, cases
 from tests.protocol.harness import (
     A,
     B,
     Cluster,
-    DiedError,
-    Fault,
     Process,
     Task,
     at,

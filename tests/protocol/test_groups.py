@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.simulate.cluster import DiedError, Fault
 from tests.effort import STRIDE
 from tests.protocol.harness import (
     CONSTANTS,
     A,
     Cluster,
-    DiedError,
-    Fault,
     Process,
     Task,
     at,

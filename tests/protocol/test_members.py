@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from lab.simulate.cluster import DiedError, Fault
 from tests.protocol.harness import (
     CONSTANTS,
     Cluster,
-    DiedError,
-    Fault,
     Process,
     Task,
     at,

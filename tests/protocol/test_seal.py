@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
+from lab.simulate.cluster import DiedError, Fault
 from tests.effort import cases
 from tests.protocol.harness import (
     GRACE_MS,
     A,
     B,
     Cluster,
-    DiedError,
-    Fault,
     Process,
     Task,
     at,

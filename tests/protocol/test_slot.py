@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.simulate.cluster import Fault
 from tests.protocol.harness import (
     GRACE_MS,
     HOUR_MS,
@@ -18,7 +19,6 @@ from tests.protocol.harness import (
     A,
     B,
     Cluster,
-    Fault,
     Process,
     context,
     is_put,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.simulate.cluster import DiedError, Fault
 from tests.effort import cases
 from tests.protocol.harness import (
     CONSTANTS,
@@ -20,8 +21,6 @@ from tests.protocol.harness import (
     B,
     C,
     Cluster,
-    DiedError,
-    Fault,
     Process,
     Task,
     at,

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from lab.older_writers import next_control_of_v1
+from lab.simulate.cluster import DiedError, Fault
 from lab.vacuuming import vacuum_topics
 from tests.aborted import aborted_transactions
 from tests.effort import cases
@@ -18,8 +19,6 @@ from tests.protocol.harness import (
     A,
     B,
     Cluster,
-    DiedError,
-    Fault,
     Process,
     Task,
     at,

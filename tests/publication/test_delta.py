@@ -22,7 +22,7 @@ from txlog.publication.deletion_vectors import z85
 from txlog.publication.formats import new_table_id
 from txlog.storage.arrow_schema import to_fields
 
-NUMBERS = to_fields(pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())]))
+NUMBERS = to_fields(pa.schema((pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string()))))
 EVERY_OTHER = [(row, row + 1) for row in range(0, 40_000, 2)]
 
 

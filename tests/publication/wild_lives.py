@@ -610,7 +610,7 @@ class WildLife:
             config |= {"key.columns": "key", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         used = self.random.sample(NAMES, 2)
         columns = [pa.field("id", pa.int64(), nullable=False), pa.field("key", pa.int64())]
-        schema = pa.schema([*columns, *(pa.field(name, pa.string()) for name in used), pa.field("n", pa.int32())])
+        schema = pa.schema((*columns, *(pa.field(name, pa.string()) for name in used), pa.field("n", pa.int32())))
         self.world.open().create_topic(TOPIC, schema=schema, partitions=3, config=config)
 
     def _again(self) -> None:

@@ -23,11 +23,11 @@ from txlog.client.store import Store
 from txlog.engine import EndResult
 
 ORDERS = pa.schema(
-    [
+    (
         pa.field("order_id", pa.int64(), nullable=False),
         pa.field("amount", pa.float64()),
         pa.field("carrier", pa.string()),
-    ]
+    )
 )
 
 CONSOLE_S = 30

@@ -69,7 +69,7 @@ CARRIER = pa.field("carrier", pa.string())
 
 def topic_schema(columns: tuple[str, ...]) -> pa.Schema:
     """Return the schema of a topic with these columns of COLUMNS."""
-    return pa.schema([KEY, CARRIER, *(COLUMNS[name][0] for name in columns)])
+    return pa.schema((KEY, CARRIER, *(COLUMNS[name][0] for name in columns)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,7 +152,7 @@ def test_a_user_schema_that_does_not_fit(orders: Log) -> None:
 
 
 def test_topics_of_different_schemas(orders: Log) -> None:
-    orders.create("totals", pa.schema([pa.field("order_id", pa.int64()), pa.field("total", pa.float64())]))
+    orders.create("totals", pa.schema((pa.field("order_id", pa.int64()), pa.field("total", pa.float64()))))
     with pytest.raises(Exception, match="topics 'orders' and 'totals' have different columns"):
         orders.read("orders,totals")
 

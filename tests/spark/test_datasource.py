@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 UTC = datetime.UTC
 EVERY_TYPE = pa.schema(
-    [
+    (
         *SCALARS,
         pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
         pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
@@ -42,7 +42,7 @@ EVERY_TYPE = pa.schema(
                 )
             ),
         ),
-    ]
+    )
 )
 FULL: tuple[Any, ...] = (
     1,
@@ -169,7 +169,7 @@ def test_a_frame_may_be_narrower_and_in_any_order(log: Log) -> None:
 
 
 def test_sessions_in_other_time_zones_write_the_same_instant(log: Log) -> None:
-    log.create("times", pa.schema([pa.field("at", pa.timestamp("us", "UTC")), pa.field("wall", pa.timestamp("us"))]), 1)
+    log.create("times", pa.schema((pa.field("at", pa.timestamp("us", "UTC")), pa.field("wall", pa.timestamp("us")))), 1)
     spark = log.spark
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:

@@ -119,13 +119,13 @@ def test_a_native_scan_of_a_random_world_finds_columns_by_id(evolving: Log, seed
 
 
 NESTED = pa.schema(
-    [
+    (
         pa.field("id", pa.int32(), nullable=False),
         pa.field("price", pa.decimal128(5, 2)),
         pa.field("ratio", pa.float32()),
         pa.field("lines", pa.list_(pa.struct([pa.field("n", pa.int8()), pa.field("m", pa.string())]))),
         pa.field("by_day", pa.map_(pa.string(), pa.struct([pa.field("n", pa.float32())]))),
-    ]
+    )
 )
 
 

@@ -21,7 +21,7 @@ from txlog.core.evolution import AddColumn, Change, DropColumn, RenameColumn, Se
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 
-AB = pa.schema({"id": pa.int32(), "a": pa.string(), "b": pa.string()})
+AB = pa.schema((("id", pa.int32()), ("a", pa.string()), ("b", pa.string())))
 SWAP: list[Change] = [RenameColumn(("a",), "c"), RenameColumn(("b",), "a"), RenameColumn(("c",), "b")]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import pyspark_txlog
@@ -26,7 +26,7 @@ from txlog.errors import SchemaMismatchError
 
 pytestmark = [pytest.mark.spark, pytest.mark.python_source]
 
-AB = pa.schema({"id": pa.int32(), "a": pa.string(), "b": pa.string()})
+AB = pa.schema((("id", pa.int32()), ("a", pa.string()), ("b", pa.string())))
 SWAP = {"a": "b", "b": "a"}
 RESTART = (
     r"(?s)topic 'orders': since version \d+ the name 'a' means another column.*this query began.*restart the query"

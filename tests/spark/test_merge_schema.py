@@ -18,7 +18,7 @@ from txlog.core.schema import describe
 
 pytestmark = [pytest.mark.spark, pytest.mark.python_source]
 
-SMALL = pa.schema({"id": pa.int32(), "n": pa.int8(), "name": pa.string()})
+SMALL = pa.schema((("id", pa.int32()), ("n", pa.int8()), ("name", pa.string())))
 
 
 @pytest.fixture(params=["python", "native"])

@@ -472,7 +472,7 @@ def test_folders_with_odd_names(spark: SparkSession, console: Console, tmp_path:
     url = str(tmp_path / folder / "log")
     log = Log(url, spark)
     # A topic and columns whose names have a meaning in Spark or in paths work, too.
-    schema = pa.schema([("_metadata", pa.int64()), ("a.b `c`", pa.string()), ("file path", pa.string())])
+    schema = pa.schema((("_metadata", pa.int64()), ("a.b `c`", pa.string()), ("file path", pa.string())))
     log.create("rows", schema, inline_max_bytes="1", segment_batches="2")
     with log.store.producer() as producer:
         for number in range(6):

@@ -44,14 +44,14 @@ WAYS = pytest.mark.parametrize(
 UTC = datetime.UTC
 NESTED = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("when", pa.timestamp("us", "UTC"))])
 EVERY_TYPE = pa.schema(
-    [
+    (
         *SCALARS,
         pa.field("a_small_decimal", pa.decimal128(9, 2)),
         pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
         pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
         pa.field("nested", pa.list_(pa.field("element", NESTED, nullable=False))),
         pa.field("a_struct", pa.struct([pa.field("key", pa.string()), pa.field("when", pa.timestamp("us", "UTC"))])),
-    ]
+    )
 )
 FULL: tuple[Any, ...] = (
     1,

@@ -25,11 +25,11 @@ from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 
 ORDERS = pa.schema(
-    [
+    (
         pa.field("order_id", pa.int64(), nullable=False),
         pa.field("amount", pa.float64()),
         pa.field("carrier", pa.string()),
-    ]
+    )
 )
 
 

@@ -16,7 +16,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from lab.invariants import check_store
 from pyspark_txlog import committed_source_offsets, install, uninstall

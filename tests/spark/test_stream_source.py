@@ -29,7 +29,7 @@ from txlog.storage.open import open_object_store
 from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
 
-ORDERS = pa.schema([pa.field("order_id", pa.int64(), nullable=False), pa.field("carrier", pa.string())])
+ORDERS = pa.schema((pa.field("order_id", pa.int64(), nullable=False), pa.field("carrier", pa.string())))
 AT_ONCE = {"metadata.max.age.ms": "0"}
 
 

@@ -77,7 +77,7 @@ def test_what_is_refused_fences_nobody(spark: SparkSession, log: Log, tmp_path: 
 
 def test_the_newest_row_of_each_key_is_that_of_the_client(spark: SparkSession, log: Log) -> None:
     """A key of two columns, one of floats: both zeros are keys of their own, and so is NaN, of any bits."""
-    schema = pa.schema([("x", pa.float64()), ("kind", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
+    schema = pa.schema((("x", pa.float64()), ("kind", pa.string()), ("name", pa.string()), ("amount", pa.int64())))
     log.store.create_topic("prices", schema, partitions=2, config={"key.columns": "x,kind", "segment.batches": 4})
     dice = random.Random(1)
     with log.store.producer() as producer:

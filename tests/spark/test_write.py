@@ -126,7 +126,7 @@ def test_one_version_is_not_two_writes_to_two_topics(log: Log, console: Console)
 
 
 def test_a_topic_column_of_the_topics_own_is_data(log: Log) -> None:
-    log.create("notes", pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32())]), 2)
+    log.create("notes", pa.schema((pa.field("topic", pa.string()), pa.field("partition", pa.int32()))), 2)
     log.write(log.spark.sql("SELECT 'weather' AS topic, 9 AS partition"), "notes")
     assert rows(log.read("notes"), ["topic", "partition"]) == [("weather", 9)]
 

@@ -11,7 +11,7 @@ from txlog.storage.arrow_schema import to_arrow, to_fields
 
 UTC = datetime.UTC
 EVERY_TYPE = pa.schema(
-    [
+    (
         pa.field("flag", pa.bool_()),
         pa.field("i8", pa.int8()),
         pa.field("i16", pa.int16()),
@@ -30,7 +30,7 @@ EVERY_TYPE = pa.schema(
         pa.field("point", pa.struct([pa.field("x", pa.float64()), pa.field("y", pa.float64(), nullable=False)])),
         pa.field("props", pa.map_(pa.string(), pa.int64())),
         pa.field("deep", pa.list_(pa.struct([("k", pa.string()), ("v", pa.map_(pa.string(), pa.list_(pa.int32())))]))),
-    ]
+    )
 )
 FIELDS = to_fields(EVERY_TYPE)
 ROWS: list[dict[str, object]] = [

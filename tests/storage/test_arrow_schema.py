@@ -294,7 +294,7 @@ def test_values_that_do_not_fit_are_refused(given, target):
 
 
 def test_unknown_repeated_and_missing_columns():
-    fields = to_fields(pa.schema([pa.field("amount", pa.int64(), nullable=False), pa.field("note", pa.string())]))
+    fields = to_fields(pa.schema((pa.field("amount", pa.int64(), nullable=False), pa.field("note", pa.string()))))
     with pytest.raises(
         SchemaMismatchError,
         match=r"topic 'orders': column 'amuont' is unknown; the topic has amount, note.*Did you mean 'amount'",
@@ -450,7 +450,7 @@ def test_no_rows_at_all():
 def test_dictionaries_may_leave_out_nullable_columns_and_use_numpy():
     fields = to_fields(
         pa.schema(
-            [pa.field("a", pa.int8(), nullable=False), pa.field("f", pa.float32()), pa.field("l", pa.list_(pa.int64()))]
+            (pa.field("a", pa.int8(), nullable=False), pa.field("f", pa.float32()), pa.field("l", pa.list_(pa.int64())))
         )
     )
     rows = [{"a": np.int64(1)}, {"a": 2, "f": np.float32(0.5), "l": np.array([1, 2])}, {"a": 3, "f": 1}]

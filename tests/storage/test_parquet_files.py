@@ -35,7 +35,7 @@ from txlog.testing.failing_store import FailingStore, Fault
 
 PATH = "0/rows/7-0-abcdef12.parquet"
 OBJECT = f"orders/{PATH}"
-NUMBERS = to_fields(pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())]))
+NUMBERS = to_fields(pa.schema((pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string()))))
 change = msgspec.structs.replace
 
 
@@ -641,7 +641,7 @@ def test_a_file_of_another_writer():
 def test_files_without_ids_and_with_looser_nullability():
     """Spark writes such files by default: by name, every column nullable, timestamps as int96."""
     fields = to_fields(
-        pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False), pa.field("f", pa.float64())])
+        pa.schema((pa.field("at", pa.timestamp("us", "UTC"), nullable=False), pa.field("f", pa.float64())))
     )
     loose = pa.table({"f": [1.0, math.nan], "at": pa.array([1, 2], pa.timestamp("us"))})
     store = foreign(loose, use_deprecated_int96_timestamps=True)
