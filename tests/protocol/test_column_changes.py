@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -46,12 +47,12 @@ FIELDS = [col("id"), col("name", "string"), col("price", "float32"), col("zone",
 class Orders:
     """One topic over one world."""
 
-    def __init__(self, config: dict[str, object] | None = None, fields: list[SchemaField] | None = FIELDS) -> None:
+    def __init__(self, config: Mapping[str, object] | None = None, fields: list[SchemaField] | None = FIELDS) -> None:
         self.world = World()
         self.partitions = Partitions()
         self.base = self.create(config or {}, fields)
 
-    def create(self, config: dict[str, object], fields: list[SchemaField] | None) -> TopicMetadata:
+    def create(self, config: Mapping[str, object], fields: list[SchemaField] | None) -> TopicMetadata:
         return self.world.run(
             topic_changes.create_topic(
                 CTX,

@@ -296,6 +296,7 @@ def test_an_operator_need_not_force_what_is_dead(cluster: Cluster, call: str) ->
         cluster.run(programs[call]())
     cluster.pass_ms(1)
     _, removed = cluster.run(programs[call]())
+    assert removed is not None
     assert [each.member_id for each in removed.members] == ["p"]
     assert not cluster.view(G).state.groups or not value(cluster).members
 
@@ -358,7 +359,7 @@ def test_a_member_that_joins_before_the_group_expires_keeps_it(cluster: Cluster)
     cluster.run(join("p"))
     process.do(process.commit_offsets({0: 3}, group="g", condition=condition(cluster, "p")))
     cluster.pass_ms(SESSION_MS + 2_000)
-    sweep = Task(cluster, groups.expire_groups(context(), {}, 1_000)).run(until=is_put)
+    sweep = Task(cluster, groups.expire_groups(context(), {}, 1_000)).run(until=is_put(OFFSETS))
     cluster.run(join("q"))
     assert sweep.run().result[1] == ()
     assert owned(cluster) == {"q": [0, 1]}
@@ -564,7 +565,8 @@ def test_offsets_that_are_pending_while_the_partition_moves(cluster: Cluster) ->
         zombie.txn, zombie.pid, zombie.epoch = process.txn, process.pid, process.epoch
         zombie.do(zombie.commit() if commits else zombie.abort())
         _, found = copy.run(groups.fetch_offsets(context(), {}, "g", [tp(0)]))
-        assert (found[tp(0)].offset if found[tp(0)] else None) == (3 if commits else None)
+        seen = found[tp(0)]
+        assert (seen.offset if seen else None) == (3 if commits else None)
         copy.check()
 
 

@@ -202,7 +202,9 @@ def test_what_is_prepared_is_seen_once_its_markers_are_there() -> None:
     # The transaction is not whole either in a snapshot of only the partitions that already have the marker.
     assert snapshot(cluster, tps=[A, C]) == []
     task.step()
-    assert cluster.txn("x").state == "PREPARE_COMMIT"
+    txn = cluster.txn("x")
+    assert txn is not None
+    assert txn.state == "PREPARE_COMMIT"
     assert snapshot(cluster) == ["t"]
 
 

@@ -33,10 +33,11 @@ from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.core.vacuum import Why
 from txlog.errors import MissingObjectError, StorageError, StoreAccessError
-from txlog.protocol import clean, expiry, staged_lists, transactions
+from txlog.protocol import clean, expiry, staged_lists
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Views
 from txlog.protocol.read import plan_read
+from txlog.protocol.table import state_partition
 from txlog.protocol.vacuum import Deleted, read_store_clock
 
 GRACE_MS = rolling(2).constants.delete_grace_ms
@@ -339,7 +340,7 @@ def test_a_staged_list_goes_when_no_record_of_the_table_names_it(monkeypatch: py
     for _ in range(6):  # the table's segments roll, and their slots are deleted
         writer.do(writer.init())
     cluster.pass_ms(GRACE_MS + 1)
-    state_tp = transactions.state_partition(CTX, "x")
+    state_tp = state_partition(CTX, "x")
     process = Process(cluster, "x", CTX)
     process.do(process.seal(state_tp))
     cluster.pass_ms(GRACE_MS + 1)
