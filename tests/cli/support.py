@@ -48,14 +48,16 @@ class Cli:
 
     root: Path
 
-    def __call__(self, *args: str | int, stdin: str = "", status: int | None = 0, store: str | None = None) -> Done:
+    def __call__(
+        self, *args: str | int | Path, stdin: str = "", status: int | None = 0, store: str | None = None
+    ) -> Done:
         """Run `txlog ARGS`, and check its exit status, unless `status` is None."""
         line = [*map(str, args), "--store", store or str(self.root)]
         if (store or "/").startswith("/"):
             line += ["--storage-option", "fsync=false"]
         return run(*line, stdin=stdin, status=status)
 
-    def fails(self, *args: str | int, status: int = 2, stdin: str = "", store: str | None = None) -> str:
+    def fails(self, *args: str | int | Path, status: int = 2, stdin: str = "", store: str | None = None) -> str:
         """Return the error text of a command that must fail, without a traceback and without standard output."""
         done = self(*args, stdin=stdin, status=status, store=store)
         assert "Traceback" not in done.err

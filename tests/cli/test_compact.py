@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.cli.support import Cli
@@ -57,7 +59,7 @@ def test_it_says_what_it_did(keyed: Cli) -> None:
 
 
 def test_it_says_why_there_is_nothing_to_compact(keyed: Cli, store: Store) -> None:
-    def why(*args: object) -> str:
+    def why(*args: Any) -> str:
         (line,) = keyed("compact", "users", "--execute", *args).lines
         return line.removeprefix("Nothing to compact: ")
 

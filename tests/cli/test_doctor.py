@@ -85,7 +85,7 @@ def test_a_java_that_spark_cannot_use(
 
 def test_no_java(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    monkeypatch.setattr("txlog.cli.doctor.shutil.which", lambda _: None)
     assert found(cli("doctor", "-o", "json", status=1))["java"]["found"].startswith("no Java on PATH")
     # Without Spark nothing needs it.
     monkeypatch.delitem(VERSIONS, "pyspark")

@@ -220,7 +220,7 @@ def test_a_wrong_option_names_the_nearest(cli: Cli) -> None:
     ],
 )
 def test_what_a_newcomer_types_is_answered_with_what_to_type(
-    cli: Cli, store: Store, command: tuple[object, ...], said: str
+    cli: Cli, store: Store, command: tuple[str, ...], said: str
 ) -> None:
     assert store.topic("orders").partitions == 2
     found = cli.fails(*command, stdin="id,item\n1,x\n")
@@ -229,7 +229,7 @@ def test_what_a_newcomer_types_is_answered_with_what_to_type(
 
 
 def test_a_partition_is_named_as_elsewhere_on_the_command_line(cli: Cli, store: Store) -> None:
-    def partitions(*named: object) -> list[tuple[str, int]]:
+    def partitions(*named: str | int) -> list[tuple[str, int]]:
         return [(each["topic"], each["partition"]) for each in cli("get-offsets", *named, "-o", "json").json]
 
     store.create_topic("other-1", store.topic("orders").schema)

@@ -31,7 +31,8 @@ from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.storage.arrow_schema import SCALARS, to_arrow, to_fields
 
-TABLE = pa.table({"id": pa.array([row["id"] for row in ROWS]), "item": [row["item"] for row in ROWS]})
+COLUMNS: dict[str, list[Any]] = {name: [row[name] for row in ROWS] for name in ("id", "item")}
+TABLE = pa.table(COLUMNS)
 WRITERS: dict[str, Any] = {
     "csv": lambda path: csv.write_csv(TABLE, path),
     "parquet": lambda path: pq.write_table(TABLE, path, row_group_size=2),
@@ -285,8 +286,8 @@ def test_csv_keeps_or_refuses_a_number_as_json_does(cli: Cli, kind: str, text: s
     if text in EXACT or (kind == "float64" and text in FLOATS[:3]):
         cli("produce", "numbers", "--format", "csv", stdin="x,y\n" + line)
         found = [row["x"] for row in cli("consume", "numbers", *NOW).rows]
-        wanted = pa.array([float(text) if text else None], SCALARS[kind]).to_pylist()
-        assert found == [1.5, json_value(wanted[0])]
+        wanted: Any = pa.array([float(text) if text else None], SCALARS[kind])
+        assert found == [1.5, json_value(wanted.to_pylist()[0])]
     else:
         message = cli.fails("produce", "numbers", "--format", "csv", stdin="x,y\n" + line)
         assert f"standard input: row 2: column 'x': expected {kind}" in message
@@ -368,7 +369,7 @@ def test_json_after_a_byte_order_mark(cli: Cli, store: Store) -> None:
 def test_an_empty_map_is_an_object(cli: Cli) -> None:
     columns = ("m:map<string, int32>", "n:map<int32, int32>", "l:list<int32>", "s:struct<m map<string, list<int32>>>")
     cli("topics", "create", "maps", *(word for column in columns for word in ("--column", column)))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"m": {}, "n": {}, "l": [], "s": {"m": {}}},
         {"m": {"a": 1}, "n": [[1, 2]], "l": [1], "s": {"m": {"a": []}}},
         {"m": None, "n": None, "l": None, "s": None},
@@ -426,7 +427,7 @@ def test_a_group_goes_on_in_partitions_that_it_has_not_reached(cli: Cli, store: 
         part = cli("consume", "wide", "--group", "audit", *begin, "--max-messages", 4, "--timeout-ms", 0).rows
         assert len(part) == 4 or len(found) == 16
         found += part
-    assert sorted(row["id"] for row in found) == sorted(TABLE["id"].to_pylist() * 3)
+    assert sorted(row["id"] for row in found) == sorted(COLUMNS["id"] * 3)
 
 
 def test_a_signal_during_a_poll_commits_none_of_its_rows(
@@ -434,7 +435,7 @@ def test_a_signal_during_a_poll_commits_none_of_its_rows(
 ) -> None:
     poll = Consumer.poll
 
-    def interrupted(self: Consumer, timeout_ms: int = 500) -> pa.RecordBatch | None:
+    def interrupted(self: Consumer, timeout_ms: int = 500) -> Any:
         batch = poll(self, timeout_ms)
         os.kill(os.getpid(), signal.SIGTERM)
         return batch
@@ -466,7 +467,7 @@ def test_bytes_are_not_for_a_terminal(full: Cli, monkeypatch: pytest.MonkeyPatch
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(formats.sys, "stdout", Terminal(io.BytesIO()))
+    monkeypatch.setattr("txlog.cli.formats.sys.stdout", Terminal(io.BytesIO()))
     with pytest.raises(InvalidRequestError, match="--format parquet writes bytes"):
         formats.row_output(formats.FileFormat.PARQUET, TABLE.schema, Interrupts())
 

@@ -131,7 +131,8 @@ def say(process: subprocess.Popen[str], text: str) -> None:
 def unread(process: subprocess.Popen[str]) -> int:
     """Return how many bytes of its input a program has not read yet."""
     assert process.stdin is not None
-    return struct.unpack("i", fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, bytes(4)))[0]
+    (length,) = struct.unpack("i", fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, bytes(4)))
+    return int(length)
 
 
 def test_what_produce_has_read_is_written(cli: Cli, store: Store) -> None:

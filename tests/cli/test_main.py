@@ -104,7 +104,7 @@ def test_shared_options_go_before_between_and_after(seen: Cli, tmp_path: Path) -
 
 
 def test_the_environment_stands_below_the_options(seen: Cli, tmp_path: Path) -> None:
-    env = {"TXLOG_STORE": str(seen.root)}
+    env: dict[str, str | None] = {"TXLOG_STORE": str(seen.root)}
     assert "orders" in run("topics", "list", env=env).out
     assert "empty or missing" in run("--store", str(tmp_path), "topics", "list", env=env, status=2).err
     config = tmp_path / "wrong.toml"

@@ -165,7 +165,7 @@ INPUTS = {
 def test_a_signal_ends_a_quiet_pipe(cli: Cli, store: Store, kind: str) -> None:
     data, words = INPUTS[kind]
     with program(cli, "produce", "orders", "--format", kind) as process:
-        assert process.stdin is not None
+        assert isinstance(process.stdin, io.TextIOWrapper)
         process.stdin.buffer.write(data)
         process.stdin.buffer.flush()
         until(lambda: not unread(process))

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.support import Cli
 from txlog import client
 from txlog.cli import formats, inputs
+from txlog.cli.rows import decode_rows, encode_row
 from txlog.client import Store, TopicPartition
 from txlog.errors import OutcomeUnknownError, TxlogTimeoutError
 from txlog.storage.local import LocalObjectStore
@@ -193,12 +194,10 @@ def test_staged_rows_have_no_offset_yet(cli: Cli, store: Store) -> None:
 
 
 def test_a_second_instance_fences_the_first(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = inputs.decode_rows
-
     def with_a_rival(*args: Any, first: int, **more: Any) -> Iterator[dict[str, Any]]:
         if first == 4:
             store.admin().fence("loader")
-        return decode(*args, first=first, **more)
+        return decode_rows(*args, first=first, **more)
 
     monkeypatch.setattr(inputs, "decode_rows", with_a_rival)
     message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 1, status=3, stdin=ALL)
@@ -255,12 +254,11 @@ def test_a_consumer_that_was_removed_from_its_group_is_fenced(
     cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli("produce", "orders", "--partition", 0, stdin=ALL)
-    encode = formats.encode_row
 
     def with_an_operator(row: Any) -> str:
         if row["id"] == 3:
             store.admin().remove_members("audit")
-        return encode(row)
+        return encode_row(row)
 
     monkeypatch.setattr(formats, "encode_row", with_an_operator)
     done = cli("consume", "orders", "--group", "audit", *NOW, status=3)

@@ -37,14 +37,15 @@ COLUMNS = [
     "codes:map<int32, string>",
     "place:struct<city string not null, zip int32>",
 ]
-FIELDS = parse_columns(COLUMNS, None)
-assert FIELDS is not None
 
 
 def fields(*columns: str) -> tuple[SchemaField, ...]:
     found = parse_columns(list(columns), None)
     assert found is not None
     return found
+
+
+FIELDS = fields(*COLUMNS)
 
 
 def decode(line: str, schema: tuple[SchemaField, ...]) -> dict[str, Any]:

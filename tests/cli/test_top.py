@@ -15,6 +15,7 @@ from tests.cli.support import Cli
 from tests.client.world import World
 from tests.metrics.world import commit, filled
 from txlog.cli import top
+from txlog.cli.documents import TopDocument
 from txlog.client import Store
 from txlog.errors import StorageError
 from txlog.inspection.look import StoreMonitor
@@ -174,7 +175,7 @@ def test_a_store_that_does_not_answer_is_asked_again(cli: Cli, busy: Store, monk
 
 
 def test_on_a_terminal_it_is_one_picture(cli: Cli, busy: Store) -> None:
-    document = msgspec.json.decode(cli(*ONCE, "-o", "json").out, type=top.TopDocument)
+    document = msgspec.json.decode(cli(*ONCE, "-o", "json").out, type=TopDocument)
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
     console.print(top._renderable(document))
     text = console.file.getvalue()  # type: ignore[attr-defined]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -306,7 +308,7 @@ def test_an_offset_that_a_transaction_removes_is_shown_as_pending(store, capsys)
         producer.begin_transaction()
         producer.send("orders", orders(1), partition=0).result()
         coordinator = producer._transactions._coordinator
-        removals = {ORDERS_0: None, tp("orders", 1): None}
+        removals: Any = {ORDERS_0: None, tp("orders", 1): None}
         coordinator._take("removing", lambda ctx, views: send_offsets(ctx, views, coordinator.txn, "g", removals))
         (one, two) = admin.describe_group("g").offsets
         assert (one.committed, one.pending, one.pending_removal) == (4, None, True)
@@ -399,7 +401,7 @@ def test_a_member_that_was_killed_is_removed_and_fenced(world, store):
 def test_a_rival_that_joins_during_a_forced_reset_is_removed_too(world, store, monkeypatch):
     """The state on which the reset was decided changes before its record is written, so the reset is decided again."""
     store.consumer(group_id="g").commit({ORDERS_0: 0})
-    rivals = []
+    rivals: list[Any] = []
     put = world.memory.put_if_absent
 
     def join_first(path, data):

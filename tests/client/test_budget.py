@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
@@ -135,9 +137,14 @@ def test_a_poll_copies_only_the_rows_that_it_returns_of_a_long_tail(world, store
         for number in range(20):
             producer.send("orders", orders(number), partition=0).result()
         assert len(rows_of(consumer)) == 20
-        copied = []
-        payload = StoredRecord.payload.fget
-        monkeypatch.setattr(StoredRecord, "payload", property(lambda self: (copied.append(self), payload(self))[1]))
+        copied: list[StoredRecord] = []
+        whole: Any = StoredRecord.payload
+
+        def payload(stored: StoredRecord) -> Any:
+            copied.append(stored)
+            return whole.fget(stored)
+
+        monkeypatch.setattr(StoredRecord, "payload", property(payload))
         producer.send("orders", orders(20), partition=0).result()
         copied.clear()
         assert [row["id"] for row in rows_of(consumer)] == [20]

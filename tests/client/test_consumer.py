@@ -95,9 +95,15 @@ def test_poll_waits_by_the_clock(world, store):
 
 def looks(world, consumer, timeout_ms):
     """Return how many looks at the log a poll without rows makes, with their pauses as asked of the clock."""
-    slept = []
+    slept: list[int] = []
     sleep_ms = world.clock.sleep_ms
-    world.clock.sleep_ms = lambda ms: (slept.append(ms) if ms > 0 else None, sleep_ms(ms))
+
+    def sleep(ms: int) -> None:
+        if ms > 0:
+            slept.append(ms)
+        sleep_ms(ms)
+
+    world.clock.sleep_ms = sleep
     try:
         with world.counting.counting() as cost:
             assert consumer.poll(timeout_ms) is None

@@ -97,7 +97,7 @@ def reader(world: World, how: str, policy: str) -> Consumer:
 
 
 def given(consumer: Consumer) -> list[int]:
-    found = []
+    found: list[Any] = []
     for _ in range(5):
         batch = consumer.poll(0)
         if batch is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ from txlog.testing.failing_store import Fault
 A = tp("orders", 0)
 
 
-def begun(store: Store, name: str = "loader", **settings: object):
+def begun(store: Store, name: str = "loader", **settings: Any):
     """Return a producer in an open transaction."""
     producer = store.producer(name, **settings)
     producer.init_transactions()
@@ -134,7 +135,7 @@ def test_callbacks_run_after_the_commit_in_the_order_of_the_sends(world, store):
 
 
 def test_calls_that_wait_are_refused_in_a_callback_of_the_commit(store):
-    answers = []
+    answers: list[str] = []
 
     def callback(_: object) -> None:
         for call in (
@@ -161,7 +162,7 @@ def test_a_coroutine_that_awaits_a_future_waits_for_the_commit(store):
         with store.producer("loader") as producer:
             with producer.transaction():
                 awaited = asyncio.wrap_future(producer.send("orders", orders(1), partition=0))
-            return (await awaited).base_offset
+            return int((await awaited).base_offset)
 
     assert asyncio.run(run()) == 0
 
@@ -340,7 +341,8 @@ def test_a_thread_that_asked_during_a_commit_that_failed_gets_its_offset(world, 
                     threading.Event().wait(0.01)
             raise StorageError("no file today")
 
-    threads, found = [], []
+    threads: list[threading.Thread] = []
+    found: list[Any] = []
     producer = begun(world.open(Asked(), max_block_ms=100, delivery_timeout_ms=100))
     small = producer.send("orders", orders(1), partition=0)
     producer.send("orders", many(2000), partition=1)

@@ -31,13 +31,18 @@ from txlog.testing.failing_store import Fault
 Said = Callable[[str], dict[str, Any]]
 
 
+def field(record: logging.LogRecord, name: str) -> Any:
+    """Return a field of an event."""
+    return vars(record)[logs.PREFIX + name]
+
+
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Said:
     """Return a function that takes the only record of an event from the log: its level, its text, and its fields."""
     caplog.set_level(logging.DEBUG, "txlog")
 
     def take(event: str) -> dict[str, Any]:
-        (record,) = [each for each in caplog.records if each.txlog_event == event]
+        (record,) = [each for each in caplog.records if field(each, "event") == event]
         names = {*logs.Fields.__annotations__, "event"}
         fields = {name[6:]: value for name, value in vars(record).items() if name.startswith(logs.PREFIX)}
         assert fields.keys() <= names
@@ -175,16 +180,16 @@ def test_retries_are_quiet_at_first(
     )
     with pytest.raises(Exception, match=r"fails|not finish|could not be written"):
         fails()
-    retries = [record for record in caplog.records if record.txlog_event == "retry"]
-    number = [record.txlog_attempt for record in retries]
+    retries = [record for record in caplog.records if field(record, "event") == "retry"]
+    number = [field(record, "attempt") for record in retries]
     assert number == list(range(1, len(retries) + 1))
-    assert {record.txlog_error for record in retries} == {"StorageError"}
+    assert {field(record, "error") for record in retries} == {"StorageError"}
     warned = [record for record in retries if record.levelno == logging.WARNING]
     assert retries[0].levelno == logging.DEBUG
     # A minute of retries: a warning every ten seconds.
     assert 3 <= len(warned) <= 60_000 // WARN_AFTER_MS
     call = "registering orders-0 with the transaction" if is_eager else "init_transactions"
-    assert {record.txlog_call for record in retries} == {call}
+    assert {field(record, "call") for record in retries} == {call}
     assert f"'loader'): {call}: retry " in warned[0].getMessage()
 
 
@@ -253,7 +258,7 @@ def test_every_line_is_json(world: World, store: Store, caplog: pytest.LogCaptur
     with store.producer("loader") as producer, producer.transaction(version=1):
         producer.send("orders", orders(1), partition=0)
         producer.send_offsets_to_transaction({("orders", 0): OffsetValue(offset=3)}, "g")
-    assert {"producer_initialized", "transaction_committed"} <= {record.txlog_event for record in caplog.records}
+    assert {"producer_initialized", "transaction_committed"} <= {field(record, "event") for record in caplog.records}
     for record in caplog.records:
         json.dumps({name: value for name, value in vars(record).items() if name.startswith(logs.PREFIX)})
 

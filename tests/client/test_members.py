@@ -139,7 +139,11 @@ def test_a_second_member_gets_half_and_the_first_one_goes_on_with_the_rest(world
 
 def test_no_row_is_read_twice_while_members_come_and_go(world):
     """With a commit before each change, as auto commit makes it."""
-    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10**6, "partition_assignment_strategy": "range"}
+    settings: dict[str, Any] = {
+        "enable_auto_commit": True,
+        "auto_commit_interval_ms": 10**6,
+        "partition_assignment_strategy": "range",
+    }
     members = [Member(world, "a", **settings)]
     read: list[int] = []
     for step in range(1, 13):
@@ -363,7 +367,12 @@ def test_an_error_of_on_revoke_in_close_keeps_no_member(world, error, caplog):
 def test_a_listener_may_close_the_consumer(world):
     made: list[Consumer] = []
     consumer = world.open().consumer(group_id="g", enable_auto_commit=False)
-    consumer.subscribe("orders", on_revoke=lambda _: made.append(consumer) or consumer.close())
+
+    def revoked(_: object) -> None:
+        made.append(consumer)
+        consumer.close()
+
+    consumer.subscribe("orders", on_revoke=revoked)
     consumer.close()
     assert made == [consumer]
     assert not world.open().admin().describe_group("g").members
@@ -508,7 +517,7 @@ def test_pauses_of_partitions_that_stay_survive_a_rebalance(world):
 
 
 def test_added_partitions_are_shared_and_read_from_their_start(world):
-    settings = {"metadata_max_age_ms": 1000, "partition_assignment_strategy": "range"}
+    settings: dict[str, Any] = {"metadata_max_age_ms": 1000, "partition_assignment_strategy": "range"}
     a, b = Member(world, "a", **settings), Member(world, "b", **settings)
     settle(a, b)
     world.open().alter_topic("orders", partitions=6)
@@ -524,7 +533,7 @@ def test_added_partitions_are_shared_and_read_from_their_start(world):
 
 @pytest.mark.parametrize("reset", ["latest", "none"])
 def test_the_member_that_tells_the_group_of_added_partitions_reads_them_from_their_start(world, reset):
-    settings = {"partition_assignment_strategy": "roundrobin"}
+    settings: dict[str, Any] = {"partition_assignment_strategy": "roundrobin"}
     a = Member(world, "a", auto_offset_reset="latest", **settings)
     a.consumer.poll(0)
     a.consumer.commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -31,6 +32,7 @@ from txlog.errors import (
 from txlog.protocol.context import Context
 from txlog.protocol.expiry import expire_producers
 from txlog.storage.local import LocalObjectStore
+from txlog.storage.one_row import OneRow, joined_table
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -76,11 +78,20 @@ def test_anything_with_an_arrow_stream_can_be_sent(world, store):
 def test_single_rows_become_one_table(world: World, store: Store, monkeypatch: pytest.MonkeyPatch):
     joined: list[int] = []
     woken: list[int] = []
-    real = batches.joined_table
-    monkeypatch.setattr(batches, "joined_table", lambda parts: joined.append(len(parts)) or real(parts))
+
+    def join(parts: Sequence[pa.Table | OneRow]) -> pa.Table:
+        joined.append(len(parts))
+        return joined_table(parts)
+
+    monkeypatch.setattr(batches, "joined_table", join)
     with store.producer(linger_ms=60_000) as producer:
         notify = producer._sender.condition.notify_all
-        monkeypatch.setattr(producer._sender.condition, "notify_all", lambda: woken.append(1) or notify())
+
+        def wake() -> None:
+            woken.append(1)
+            notify()
+
+        monkeypatch.setattr(producer._sender.condition, "notify_all", wake)
         sent = [producer.send("orders", {"id": number, "name": f"n{number}"}, partition=0) for number in range(500)]
         assert len(woken) == 1  # the first row: the batch of the others is due at the same time
         producer.flush()
@@ -252,7 +263,7 @@ def test_small_rows_take_the_memory_of_their_sends(world, store, monkeypatch):
 
 def test_a_callback_does_not_wait_for_room(world, store, monkeypatch):
     monkeypatch.setattr("txlog.client.producer.producer.MAX_BUFFER_BYTES", 100)
-    errors = []
+    errors: list[TxlogTimeoutError] = []
 
     def again(error, metadata):
         with pytest.raises(TxlogTimeoutError, match="no room came free in a callback; nothing of this send") as caught:

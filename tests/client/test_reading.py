@@ -14,6 +14,7 @@ from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, many, orders, tp
 from txlog.client import reading, rows
 from txlog.core import envelope
+from txlog.core.fetch_plan import FilePiece
 from txlog.core.records import Clean, CleanedRun, IndexedFile, IndexEntry, SegmentIndex
 from txlog.errors import (
     CorruptRecordError,
@@ -181,7 +182,9 @@ def clean_up(memory: MemoryObjectStore, store) -> None:
     """Replace the sealed segment by a cleaned run of the same rows and delete the old files, as vacuum does later."""
     names = memory.list("mixed/0/")
     (old,) = (name for name in names if name.endswith("-0.index"))
-    index, _ = envelope.decode(memory.get(f"mixed/0/{old}"), SegmentIndex, old)
+    data = memory.get(f"mixed/0/{old}")
+    assert data is not None
+    index, _ = envelope.decode(data, SegmentIndex, old)
     topic = store.runtime.topic("mixed")
     plan = reading.plan(store.runtime, "mixed", 0, index.base_offset, index.end_offset)
     (task,) = reading.tasks(store.runtime, [plan])
@@ -278,7 +281,7 @@ def test_files_of_many_rows_are_not_read_at_once(world, store):
         for _ in range(3):
             producer.send("files", pa.table({"text": ["x" * 1000] * (rows.SMALL_ROWS + 1)})).result()
     plan = reading.plan(store.runtime, "files", 0, 0, None)
-    assert all(piece.file.bytes < rows.SMALL_FILE_BYTES for piece in plan.pieces)
+    assert all(isinstance(piece, FilePiece) and piece.file.bytes < rows.SMALL_FILE_BYTES for piece in plan.pieces)
 
     def run(program):
         raise AssertionError("several files are read at once")

@@ -14,6 +14,7 @@ from txlog.client.store import Store
 from txlog.client.tables.snapshot import Snapshot
 from txlog.client.tables.table import TopicTable
 from txlog.errors import UnknownTopicOrPartitionError
+from txlog.protocol.snapshot import take_snapshot
 
 READS: dict[str, Callable[[TopicTable], Any]] = {
     "to_arrow": lambda table: table.to_arrow(),
@@ -65,12 +66,11 @@ def test_a_cut_is_of_the_topics_that_existed_after_it(world: World, monkeypatch:
     store.create_topic("t", {"id": "int64"})
     with store.producer() as producer:
         producer.send("t", [{"id": 1}]).result()
-    taken = reading.take_snapshot
     reader = world.open()
 
     def again(*args: Any) -> Any:
-        monkeypatch.setattr(reading, "take_snapshot", taken)
-        result = yield from taken(*args)
+        monkeypatch.setattr(reading, "take_snapshot", take_snapshot)
+        result = yield from take_snapshot(*args)
         store.delete_topic("t")
         store.create_topic("t", {"id": "int64"})
         with store.producer() as producer:

@@ -4,6 +4,7 @@ elsewhere."""
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ def ids(store: Store) -> dict[int, list[int]]:
     """Return the order ids by partition, as a consumer reads them."""
     runtime = store.runtime
     plans = plan_reads(read_session(runtime), dict.fromkeys(runtime.partitions("orders"), (0, None)))
-    found: dict[int, list[int]] = {}
+    found: dict[int, list[Any]] = {}
     for task in tasks(runtime, list(plans.values())):
         for batch in read_task(task, runtime.store):
             found.setdefault(task.topic_partition.partition, []).extend(batch.column("id").to_pylist())

@@ -563,6 +563,7 @@ def test_settings_layers(tmp_path, monkeypatch):
         store = txlog.open("memory://", config=config, object_store=memory)
         batch = store.consumer("orders", **call).poll(0)
         store.close()
+        assert batch is not None
         return batch.num_rows
 
     assert polled() == 11
@@ -571,7 +572,9 @@ def test_settings_layers(tmp_path, monkeypatch):
     other = tmp_path / "other.toml"
     other.write_text('[consumer]\n"max.poll.records" = 44\n"auto.offset.reset" = "earliest"\n')
     store = txlog.open("memory://", config_file=other, object_store=memory)
-    assert store.consumer("orders").poll(0).num_rows == 44
+    batch = store.consumer("orders").poll(0)
+    assert batch is not None
+    assert batch.num_rows == 44
     store.close()
 
 
@@ -646,7 +649,7 @@ def test_constants_are_fixed_when_the_store_is_made(world):
 
 
 def _in_child(root, queue, producer):
-    answers = []
+    answers: list[object] = []
     for call in (
         lambda: producer.send("orders", orders(1)),
         producer.begin_transaction,

@@ -52,38 +52,56 @@ def member(store: Store) -> tuple[Calls, Calls]:
     consumer = store.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
 
     def work() -> None:
+        send(store.producer(), 3)
         rows_of(consumer)
         consumer.commit()
 
     def again() -> None:
         consumer.commit({IN_0: 9})
 
-    return lambda: (send(store.producer(), 3), work()), again
+    return work, again
 
 
 def reader(store: Store) -> tuple[Calls, Calls]:
     consumer = store.consumer("orders", auto_offset_reset="earliest")
-    return lambda: (send(store.producer(), 3), rows_of(consumer)), lambda: consumer.poll(0)
+
+    def work() -> None:
+        send(store.producer(), 3)
+        rows_of(consumer)
+
+    return work, lambda: consumer.poll(0)
 
 
 def committer(store: Store) -> tuple[Calls, Calls]:
     """Make a client without a view of the group's partition that went back: it commits for the first time."""
     consumer = store.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([IN_0])
-    return lambda: (send(store.producer(), 3), rows_of(consumer)), consumer.commit
+
+    def work() -> None:
+        send(store.producer(), 3)
+        rows_of(consumer)
+
+    return work, consumer.commit
 
 
 def operator(store: Store) -> tuple[Calls, Calls]:
     admin = store.admin()
-    return (
-        lambda: (send(store.producer(), 3), admin.delete_records("orders", 0, 1)),
-        lambda: admin.delete_records("orders", 0, 2),
-    )
+
+    def work() -> None:
+        send(store.producer(), 3)
+        admin.delete_records("orders", 0, 1)
+
+    return work, lambda: admin.delete_records("orders", 0, 2)
 
 
 def daemon(store: Store) -> tuple[Calls, Calls]:
     maintainer = Maintainer(store.runtime)
-    return lambda: (send(store.producer(), 3), maintainer.run()), maintainer.run
+
+    def work() -> None:
+        send(store.producer(), 3)
+        maintainer.run()
+
+    return work, maintainer.run
 
 
 CLIENTS = {

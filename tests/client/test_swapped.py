@@ -5,6 +5,9 @@ Wrong rows never appear.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -272,11 +275,11 @@ def test_a_record_of_another_kind_of_topic_is_refused(world: World, into: str) -
         assert data is not None
         overwrite(world.memory, f"{into}/0/" + names.batch_name(0), data)
         admin = world.open().admin()
-        look = {
-            "east": lambda admin=admin: admin.describe_partition("east", 0),
+        looks: dict[str, Callable[[], object]] = {
+            "east": partial(admin.describe_partition, "east", 0),
             "__consumer_offsets": admin.list_groups,
             "__transaction_state": admin.list_transactions,
-        }[into]
+        }
         message = f"^{into}/0/{names.batch_name(0)}: .* does not belong in {into}"
         with pytest.raises(CorruptRecordError, match=message):
-            look()
+            looks[into]()

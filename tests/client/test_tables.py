@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, cast
 
 import duckdb
 import pandas as pd
@@ -117,7 +117,7 @@ def store(world: World) -> Store:
     return opened
 
 
-def same(found: list[Row], expected: list[Row]) -> bool:
+def same(found: list[Any], expected: list[Any]) -> bool:
     """Return whether the rows are equal; NaN equals NaN here."""
     return repr(found) == repr(expected)
 
@@ -239,7 +239,8 @@ def test_starts_and_ends(world: World, store: Store) -> None:
     orders = store.table("orders")
 
     def ids(**options: Any) -> list[int]:
-        return sorted(orders.to_arrow(["id"], **options).column("id").to_pylist())
+        found: list[Any] = orders.to_arrow(["id"], **options).column("id").to_pylist()
+        return sorted(found)
 
     assert ids(start="earliest", end="latest") == list(range(6))
     assert ids(start="latest") == []
@@ -340,7 +341,7 @@ def test_a_pyarrow_expression_means_what_pyarrow_says() -> None:
 
 def test_what_is_no_condition_is_refused(store: Store) -> None:
     orders = store.table("orders")
-    for where, error, message in (
+    refused: tuple[tuple[Any, type[Exception], str], ...] = (
         ("idd > 1", SchemaMismatchError, r"topic 'orders' has no column 'idd'\. Did you mean 'id'"),
         ("id >", InvalidRequestError, "expected a condition such as"),
         (
@@ -352,7 +353,8 @@ def test_what_is_no_condition_is_refused(store: Store) -> None:
         (pc.field(1) > 1, SchemaMismatchError, r"by its number\. hint: name it, as in pyarrow\.compute\.field\('id'\)"),
         ((pc.field("id") > 1) & (pc.field(0) > 1), SchemaMismatchError, "by its number"),
         (5, InvalidRequestError, "where = 5: expected a text such as"),
-    ):
+    )
+    for where, error, message in refused:
         with pytest.raises(error, match=message):
             orders.scan(where=where)
         with pytest.raises(error, match=message):
@@ -503,6 +505,7 @@ def test_a_reader_that_stops_early_ends_the_threads(monkeypatch: pytest.MonkeyPa
     found = read_ahead.in_order(reads)
     next(found)
     assert table_threads()
+    assert isinstance(found, Generator)
     found.close()
     wait_for_no_thread()
     assert len(taken) < 20
@@ -692,7 +695,7 @@ def test_as_of_reaches_back_as_long_as_snapshots_hold(world: World, store: Store
 
 def test_changes_go_on_where_the_last_ones_ended(world: World, store: Store) -> None:
     orders = store.table("orders")
-    seen: list[int] = []
+    seen: list[Any] = []
     offsets: Any = "earliest"
     with store.producer("works") as producer:
         for number in range(5):
@@ -723,15 +726,17 @@ def test_changes_go_on_where_the_last_ones_ended(world: World, store: Store) -> 
 def test_duckdb_polars_and_pandas_take_tables_and_readers(numbered: Store) -> None:
     facts = numbered.table("facts")
     reader = facts.scan(["id"], "id < 10")  # noqa: F841  DuckDB finds the variable
-    assert duckdb.sql("SELECT count(*), sum(id) FROM reader").fetchall() == [(10, 45)]
-    assert duckdb.sql("SELECT count(*), max(name) FROM facts").fetchall() == [(3001, "last")]
+    assert cast(Any, duckdb.sql("SELECT count(*), sum(id) FROM reader")).fetchall() == [(10, 45)]
+    assert cast(Any, duckdb.sql("SELECT count(*), max(name) FROM facts")).fetchall() == [(3001, "last")]
     frame = facts.to_polars(["id", "name"], "id >= 2998")
     assert frame.to_dicts() == [
         {"id": 2998, "name": f"{2998:040d}"},
         {"id": 2999, "name": f"{2999:040d}"},
         {"id": 3000, "name": "last"},
     ]
-    assert pl.from_arrow(facts.scan(["id"])).lazy().filter(pl.col("id") > 10).select(pl.len()).collect().item() == 2990
+    ids = pl.from_arrow(facts.scan(["id"]))
+    assert isinstance(ids, pl.DataFrame)
+    assert ids.lazy().filter(pl.col("id") > 10).select(pl.len()).collect().item() == 2990
     assert pl.DataFrame(facts).height == 3001
     pandas = facts.to_pandas(["id"], start={0: 2999})
     assert isinstance(pandas, pd.DataFrame)

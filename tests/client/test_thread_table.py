@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -162,7 +163,8 @@ class Run:
             scene.handed += [row["id"] for row in rows_of(scene.consumer())]
             if sorted(scene.handed) != list(IN_ROWS):
                 self.wrong.append(f"polls returned {scene.handed}")
-        for client in [*scene.producers.values(), scene.store]:
+        clients: list[Any] = [*scene.producers.values(), scene.store]
+        for client in clients:
             try:
                 client.close()
             except TxlogError as error:
@@ -172,8 +174,8 @@ class Run:
         if "deleted" not in scene.moved:
             rows = Counter(row["id"] for row in rows_of(reader.consumer("a", auto_offset_reset="earliest")))
             self._judge_rows(scene, rows)
-            for kind, state in scene.states.items():
-                if kind != "plain" and state == "open":
+            for kind, left in scene.states.items():
+                if kind != "plain" and left == "open":
                     self._judge_transaction(scene, kind, rows, reader)
 
     def _judge_rows(self, scene: Scene, rows: Counter[int]) -> None:

@@ -52,7 +52,8 @@ def predicate(text: str) -> Predicate:
 def kept(text: str, *rows: dict[str, Any]) -> list[int]:
     batch = pa.RecordBatch.from_pylist([{"tiny": None, **row} for row in rows], SCHEMA)
     numbered = pa.RecordBatch.from_arrays([*batch.columns, pa.array(range(len(rows)))], [*SCHEMA.names, "n"])
-    return predicate(text).keep(numbered).column("n").to_pylist()
+    numbers: list[Any] = predicate(text).keep(numbered).column("n").to_pylist()
+    return numbers
 
 
 # -- meaning ----------------------------------------------------------------------------------------------------------

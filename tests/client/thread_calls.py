@@ -71,7 +71,7 @@ class Scene:
     sent: list[Sent] = field(default_factory=list)
     ends: dict[str, list[str]] = field(default_factory=dict)
     """The ends of each transactional client's transactions, in order: commit or abort."""
-    handed: list[int] = field(default_factory=list)
+    handed: list[Any] = field(default_factory=list)
     """Ids that polls of the racing threads returned."""
     moved: set[str] = field(default_factory=set)
     """Events of the racing calls that weaken the expectations: ended (also by another instance), deleted, sought,
@@ -196,9 +196,9 @@ class Scene:
         sender, waited = self.producers[kind]._sender, set()
         wait = sender.wait
 
-        def noting(*arguments: Any) -> bool:
+        def noting(done: Callable[[], bool], deadline_ms: int | None) -> bool:
             waited.update(sender.unfinished)
-            return wait(*arguments)
+            return wait(done, deadline_ms)
 
         sender.wait = noting  # type: ignore[method-assign]
         self.producers[kind].flush()

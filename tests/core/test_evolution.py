@@ -379,7 +379,7 @@ def histories(draw: st.DrawFn) -> list[TopicMetadata]:
         before = chain[-1]
         field = draw(st.sampled_from(before.schema))
         other = draw(st.sampled_from(before.schema))
-        change = draw(
+        change: Any = draw(
             st.sampled_from(
                 [
                     AddColumn(col(f"n{step}", "int8", default=step)),

@@ -135,7 +135,7 @@ def test_what_a_process_has_watched_ends_a_session_and_times_of_two_clocks_do_no
     assert not is_over(row, b, now_ms, {"a": beat_ms})
     assert judge_heartbeat(row, group="g", member_id="a", now_ms=now_ms) is None
     assert judge_heartbeat(row, group="g", member_id="a", now_ms=now_ms, alive=True)
-    sync = {"group": "g", "member_id": "a", "held": [], "partitions": group.partitions}
+    sync: dict[str, Any] = {"group": "g", "member_id": "a", "held": [], "partitions": group.partitions}
     assert judge_sync(row, now_ms=now_ms, **sync) is None
     for quiet, left in (({}, ["a", "b"]), ({"b": beat_of(row, "b")}, ["a"])):
         entries = judge_sync(row, now_ms=now_ms, quiet=quiet, **sync)
@@ -406,12 +406,12 @@ def test_impossible_members_are_damage(wrong: str) -> None:
     group.join("b")
     value = group.value
     one, two = value.members
-    broken = {
+    broken: dict[str, dict[str, Any]] = {
         "order": {"members": (two, one)},
         "owned": {"members": (one, msgspec.structs.replace(two, owned=numbers_of([tp(0)])))},
         "generation": {"generation": 1},
         "single": {"member_id": "a"},
-    }[wrong]
-    entry = msgspec.structs.replace(group.row.entry, value=msgspec.structs.replace(value, **broken))
+    }
+    entry = msgspec.structs.replace(group.row.entry, value=msgspec.structs.replace(value, **broken[wrong]))
     with pytest.raises(CorruptRecordError, match="members of group 'g' do not fit"):
         group.log.put(group.log.draft(-1, -1, -1, entries=(entry,)))

@@ -11,7 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -679,7 +679,7 @@ def read(
     store: Store, isolation: str, partitions: Iterable[TopicPartition] = (A, B, C)
 ) -> dict[TopicPartition, list[int]]:
     """Return the ids of every partition, in the order of offsets."""
-    found: dict[TopicPartition, list[int]] = {tp: [] for tp in partitions}
+    found: dict[TopicPartition, list[Any]] = {tp: [] for tp in partitions}
     with store.consumer(isolation_level=isolation, auto_offset_reset="earliest") as consumer:
         if found:
             consumer.assign(found)

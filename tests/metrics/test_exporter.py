@@ -28,7 +28,6 @@ from txlog.metrics import Registry
 from txlog.metrics.table import METRICS
 from txlog.protocol import publications
 from txlog.protocol.read import ReadIndex
-from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 
 OF_STORE = [name for name, metric in METRICS.items() if metric.source == "store"]
@@ -342,7 +341,7 @@ def test_a_store_that_was_replaced_is_opened_again(world: World, registry: Regis
     other = World()
     other.open()  # so that the next process draws another store_id
     filled(other, 1, 1)
-    memory = cast(MemoryObjectStore, world.memory)
+    memory = world.memory
     memory._objects = other.memory._objects
     look(world, exporter)
     assert value(registry, "up") == 0
@@ -354,7 +353,7 @@ def test_a_store_that_was_replaced_is_opened_again(world: World, registry: Regis
 
 def test_a_store_that_was_put_back_is_noticed(world: World, registry: Registry, exporter: Exporter) -> None:
     store = filled(world, 1, 1)
-    memory = cast(MemoryObjectStore, world.memory)
+    memory = world.memory
     backup = dict(memory._objects)
     with store.producer() as producer:
         producer.send("t0", orders(1), partition=0).result()

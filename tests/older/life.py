@@ -105,7 +105,7 @@ class Life:
 
     # -- programs -------------------------------------------------------------------------------------------------
 
-    def cli(self, *args: str | int, stdin: str = "", status: int | None = 0) -> Done:
+    def cli(self, *args: str | int | Path, stdin: str = "", status: int | None = 0) -> Done:
         """Run `txlog ARGS`, and check its exit status, unless `status` is None."""
         streams = [io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8") for text in (stdin, "", "")]
         # Not tests.cli.support.run, which builds the command line of the whole program each time.
@@ -116,7 +116,9 @@ class Life:
             pytest.raises(SystemExit) as ended,
         ):
             PROGRAM.main([*map(str, args), "--store", self.url], prog_name="txlog")
-        out, err = (each.buffer.getvalue().decode() for each in streams[1:] if each.flush() is None)
+        for each in streams[1:]:
+            each.flush()
+        out, err = (each.buffer.getvalue().decode() for each in streams[1:])
         done = Done(status=int(ended.value.code or 0), out=out, err=err)
         assert status is None or done.status == status, (args, done)
         return done

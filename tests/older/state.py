@@ -38,7 +38,8 @@ def look(store: Store) -> State:
         each.name: (each.topic_id, each.partitions, dict(each.config), tuple(each.schema.names))
         for each in store.topics()
     }
-    ends, by_level = {}, {"read_committed": {}, "read_uncommitted": {}}
+    ends: dict[TopicPartition, tuple[int, int, int]] = {}
+    by_level: dict[str, dict[TopicPartition, Any]] = {"read_committed": {}, "read_uncommitted": {}}
     for name in topics:
         for tp, info in store.admin().list_offsets(name).items():
             ends[tp] = (info.log_start_offset, info.last_stable_offset, info.log_end_offset)

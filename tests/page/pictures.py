@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from PIL import Image  # matplotlib needs it, too
 
@@ -12,7 +13,7 @@ from tests.page.browser import browser
 from tests.page.shop import ROOT, make_shop
 
 MAX_BYTES = 150_000
-PICTURES = {
+PICTURES: dict[str, dict[str, Any]] = {
     "inspect-wide.png": {"width": 1280, "height": 1630, "dark": False},
     "inspect-narrow.png": {"width": 400, "height": 1100, "dark": True},
 }

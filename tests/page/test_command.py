@@ -174,7 +174,7 @@ def test_a_browser_that_leaves_early_prints_nothing(capfd: pytest.CaptureFixture
         return "x" * 1_000_000
 
     with serving(page) as server:
-        with socket.create_connection(server.server_address[:2]) as browser:
+        with socket.create_connection(("127.0.0.1", server.server_port)) as browser:
             browser.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
             assert asked.wait(10)
             # So that the server's answer meets a connection that was reset.

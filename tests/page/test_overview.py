@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def look_at(store: Store, tp: TopicPartition, *, spans: int = 10_000, indexes: i
 
 def fates(chain: PartitionChain) -> dict[int, str]:
     """Return what the log dump says of each offset; a marker has the fate of its transaction."""
-    found = {}
+    found: dict[int, str] = {}
     for batch in chain.batches:
         fate = {
             "plain": "committed",
@@ -88,7 +89,7 @@ def test_a_ribbon_says_the_same_of_each_offset_as_the_log_dump(
         check_pieces(chain, look)
 
 
-def module_view(store: Store, tp: TopicPartition):  # type: ignore[no-untyped-def]
+def module_view(store: Store, tp: TopicPartition):
     from txlog.protocol.load import load
 
     return load(store.runtime.context(), tp)
@@ -280,8 +281,9 @@ def test_no_request_writes(shop: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         document(overview.look(store.runtime), draw)
         store._repr_html_()
         store.table("orders")._repr_html_()
-        store.admin().list_groups()._repr_html_()
-        store.admin().list_transactions()._repr_html_()
+        admin: Any = store.admin()
+        admin.list_groups()._repr_html_()
+        admin.list_transactions()._repr_html_()
         store.admin().describe_partition("orders", 0)._repr_html_()
     assert not failing.struck
     assert {operation.split()[0] for operation in failing.operations} <= {
