@@ -48,7 +48,15 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.sql.catalogImplementation": "in-memory",
     }
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    command = [SPARK_BIN / "spark-submit", "--class", server, "--master", "local[2]", "--driver-memory", "1g"]
+    command: list[str | Path] = [
+        SPARK_BIN / "spark-submit",
+        "--class",
+        server,
+        "--master",
+        "local[2]",
+        "--driver-memory",
+        "1g",
+    ]
     for name, value in config.items():
         command += ["--conf", f"{name}={value}"]
     console = tmp_path_factory.mktemp("connect") / "console.txt"

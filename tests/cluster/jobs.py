@@ -76,7 +76,8 @@ class Place:
 
     def _ids(self, store: Store, topic: str) -> list[int]:
         consumer = store.consumer(topic, auto_offset_reset="earliest")
-        return sorted(one for batch in consumer.iterate() for one in batch["order_id"].to_pylist())
+        found: list[Any] = [one for batch in consumer.iterate() for one in batch["order_id"].to_pylist()]
+        return sorted(found)
 
 
 @contextmanager

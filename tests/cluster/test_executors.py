@@ -135,5 +135,5 @@ def test_an_archive_of_an_environment(cluster: SparkCluster, place: Place, wheel
         command=["./environment/bin/python"],
     ).run()
     check(found, place)
-    for cwd, txlog in found["executors"]:  # type: ignore[attr-defined]
+    for cwd, txlog in found["executors"]:
         assert txlog.startswith(f"{cwd}/environment/")

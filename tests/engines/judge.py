@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from typing import Any
 
 from lab.engines import READERS, _duckdb, plain
 
@@ -26,6 +27,7 @@ def main() -> None:
     _duckdb().execute("SET enable_external_file_cache = false")
     for line in sys.stdin:
         asked = json.loads(line)
+        answer: dict[str, Any]
         try:
             answer = {"rows": [plain(row) for row in READERS[asked["engine"]](asked["folder"], asked["version"])]}
         except BaseException as error:

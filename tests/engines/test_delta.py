@@ -152,11 +152,11 @@ def delta_rs_writes() -> dict[str, Callable[[str], object]]:
 
         return DeltaTable(folder)
 
-    def write(mode: str) -> Callable[[str], object]:
+    def write(mode: Any) -> Callable[[str], object]:
         def call(folder: str) -> object:
             from deltalake import write_deltalake
 
-            return write_deltalake(folder, rows, mode=mode)  # type: ignore[arg-type]
+            return write_deltalake(folder, rows, mode=mode)
 
         return call
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.crash.operations import objects_of
 from tests.publication.lives import TOPIC, Life
-from txlog.publication import publish
+from txlog.publication import formats, publish
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -47,7 +47,7 @@ def test_pyiceberg_and_polars_read_what_the_cut_shows(
     from pyiceberg.table import StaticTable
 
     url = f"file://{tmp_path}"
-    write = publish.write_version
+    write = formats.write_version
 
     # Names in Iceberg's metadata are absolute, so the store in memory writes those of the folder.
     def written(*args: Any, **more: Any) -> Any:

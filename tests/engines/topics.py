@@ -293,7 +293,9 @@ def _sender(store: Store, topic: str) -> tuple[Callable[[Any, int, int], None], 
     ids: list[int] = []
 
     def send(producer: Any, partition: int, count: int) -> None:
-        rows = [{"id": len(ids) + each, "name": f"name {len(ids) + each}"} for each in range(count)]
+        rows: list[dict[str, Any]] = [
+            {"id": len(ids) + each, "name": f"name {len(ids) + each}"} for each in range(count)
+        ]
         ids.extend(row["id"] for row in rows)
         producer.send(topic, rows, partition=partition)
 

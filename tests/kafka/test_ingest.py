@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,7 +45,7 @@ class Bench:
         )
         kafka.create_topic(self.topic, 2)
 
-    def run(self, **changes: object) -> None:
+    def run(self, **changes: Any) -> None:
         """Run the job once, to the current end of the topic."""
         query = start(self.spark, replace(self.ingest, **changes))
         try:
@@ -53,7 +54,7 @@ class Bench:
         finally:
             query.stop()
 
-    def fail(self, **changes: object) -> str:
+    def fail(self, **changes: Any) -> str:
         """Return the error message of a run that must fail."""
         with pytest.raises(StreamingQueryException) as caught:
             start(self.spark, replace(self.ingest, **changes)).awaitTermination(120)

@@ -40,8 +40,10 @@ class Sink(Protocol):
     name: str
     points: Sequence[Point]
     """The sink's own points, beside `points.COMMON`."""
-    config: Mapping[str, str]
-    """The Spark settings that a session needs for it."""
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Return the Spark settings that a session needs for it."""
 
     def prepare(self, place: Path) -> None:
         """Make the empty sink, before any session exists."""
@@ -58,7 +60,7 @@ class Sink(Protocol):
 
 class TxlogSink:
     name = "txlog"
-    points = points.TXLOG
+    points: Sequence[Point] = points.TXLOG
     config: Mapping[str, str] = {}
 
     def prepare(self, place: Path) -> None:
@@ -84,7 +86,7 @@ class NativeSink(TxlogSink):
     """The same topic, after `install()`."""
 
     name = "txlog-native"
-    points = points.NATIVE
+    points: Sequence[Point] = points.NATIVE
 
     def __init__(self) -> None:
         self._patched = ExitStack()
@@ -138,7 +140,7 @@ class StrikingDataSource(TxlogDataSource):
 class StrikingWriter(TxlogStreamWriter):
     folder: str
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:  # type: ignore[override]
         with _striking(self.folder, "write"):
             return super().write(iterator)
 

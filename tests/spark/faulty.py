@@ -42,7 +42,7 @@ class FaultyDataSource(TxlogDataSource):
 class FaultyWriter(TxlogWriter):
     faults: Mapping[str, str]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]
         with failing(self.faults.get("fault.write")):
             return super().write(iterator)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -51,7 +51,7 @@ COLUMNS: dict[str, tuple[pa.Field[pa.DataType], str]] = {
     "a_small_decimal": (pa.field("a_small_decimal", pa.decimal128(9, 2)), "CAST(id % 1000 / 100 AS DECIMAL(9,2))"),
     "a_list": (pa.field("a_list", pa.list_(pa.field("element", pa.int64()))), "array(id, NULL, -id)"),
     "a_map": (
-        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
+        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),  # type: ignore[call-overload]
         "map('a', id * 1.0D, concat('b', id % 3), NULL)",
     ),
     "a_struct": (pa.field("a_struct", PAIR), "named_struct('when', timestamp_micros(id), 'key', string(id))"),
@@ -62,14 +62,14 @@ COLUMNS: dict[str, tuple[pa.Field[pa.DataType], str]] = {
     "strict": (pa.field("strict", STRICT), "named_struct('number', CAST(id AS INT), 'text', NULL)"),
 }
 """By name: the topic's column, and the SQL of its value for the row `id`."""
-KEY = pa.field("order_id", pa.int64(), nullable=False)
-CARRIER = pa.field("carrier", pa.string())
+KEY: pa.Field[Any] = pa.field("order_id", pa.int64(), nullable=False)
+CARRIER: pa.Field[Any] = pa.field("carrier", pa.string())
 """Columns of every topic of the harness."""
 
 
 def topic_schema(columns: tuple[str, ...]) -> pa.Schema:
     """Return the schema of a topic with these columns of COLUMNS."""
-    return pa.schema((KEY, CARRIER, *(COLUMNS[name][0] for name in columns)))
+    return pa.schema([KEY, CARRIER, *(COLUMNS[name][0] for name in columns)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def _retried(rows: DataFrame, frame: Frame, counts: Counts | None) -> DataFrame:
 
 def _counted(rows: DataFrame, frame: Frame, counts: Counts | None) -> DataFrame:
     """Return the rows; an accumulator counts those that pass."""
-    passed = counts and counts.passed
+    passed = counts.passed if counts is not None else None
     if passed is None:
         return rows
 

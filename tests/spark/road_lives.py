@@ -69,6 +69,7 @@ class Life:
         self.twins = tuple(Twin(name, spark, folder) for name in ("mixed", "python"))
         self._spark = spark
         self._next = 0
+        self.topics_columns: tuple[str, ...] = ()
         self._versions: dict[str, int] = {}
         self._streams = 0
         self.topics = [self._topic("events"), self._topic("copies")]
@@ -376,7 +377,8 @@ class Life:
 
     def _foreach(self, twin: Twin, name: str, segment: Segment, marker: Path) -> Callable[[DataFrame, int], None]:
         def each(batch: DataFrame, number: int) -> None:
-            twin.log.write(batch, "copies", **{"transactional.id": name, "txn.version": number, **segment.sink})
+            options: dict[str, Any] = {"transactional.id": name, "txn.version": number, **segment.sink}
+            twin.log.write(batch, "copies", **options)
             if marker.exists():
                 raise RuntimeError("after the write")
 
@@ -408,7 +410,8 @@ def progress(query: StreamingQuery, folder: str) -> list[Any]:
         # Each store has its own id.
         end.get("txlog:source", {}).pop("store", None)
         made.append((each["batchId"], each["numInputRows"], end, seen and seen["n"]))
-    return json.loads(json.dumps(made).replace(folder, "<folder>"))
+    plain: list[Any] = json.loads(json.dumps(made).replace(folder, "<folder>"))
+    return plain
 
 
 def main(folder: str, *seeds: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -49,16 +51,16 @@ def policies(log: Log) -> dict[TopicPartition, CompactionPolicy]:
     return compaction_policies(log.store.runtime, PARTITIONS, are_named=True)
 
 
-def newest(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+def newest(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return the newest row of each key, from rows of `ordered`. A key has one partition."""
     return sorted({row[1]: row for row in rows}.values())
 
 
-def rows(log: Log) -> list[tuple[object, ...]]:
+def rows(log: Log) -> list[tuple[Any, ...]]:
     return ordered(log.read("orders", columns=COLUMNS))
 
 
-def ordered(frame: DataFrame) -> list[tuple[object, ...]]:
+def ordered(frame: DataFrame) -> list[tuple[Any, ...]]:
     """Return (partition, key, offset, amount), in order."""
     return sorted((row._partition, row.order_id, row._offset, row.amount) for row in frame.collect())
 
@@ -82,8 +84,8 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     later = [row for row in after if row[2] >= 7]
     assert ordered(to_df(table, columns=COLUMNS)) == after
     assert ordered(to_df(table, columns=COLUMNS, starting_offsets=start)) == later
-    streamed = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", start)
-    streamed = streamed.option("columns", COLUMNS).option("maxOffsetsPerTrigger", 40).load(keyed.url)
+    reader = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", start)
+    streamed = reader.option("columns", COLUMNS).option("maxOffsetsPerTrigger", 40).load(keyed.url)
     query = streamed.writeStream.format("memory").queryName("compacted").trigger(availableNow=True).start()
     query.awaitTermination()
     assert ordered(spark.table("compacted")) == later

@@ -29,7 +29,7 @@ EVERY_TYPE = pa.schema(
     (
         *SCALARS,
         pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
-        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
+        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),  # type: ignore[call-overload]
         pa.field(
             "nested",
             pa.list_(

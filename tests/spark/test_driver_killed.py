@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -41,7 +42,7 @@ def test_a_killed_driver(tmp_path: Path, moment: str) -> None:
                     producer.send("orders", [{"order_id": one} for one in range(driver.ROWS)], partition=0)
                 assert again.result is not None
                 assert again.result.skipped == (version == 7)
-            found = [
+            found: list[Any] = [
                 one
                 for batch in store.consumer("orders", auto_offset_reset="earliest").iterate()
                 for one in batch["order_id"].to_pylist()

@@ -140,7 +140,7 @@ def test_fields_inside_of_lists_and_maps_and_every_default(log: Log) -> None:
             "by_day": [("mo", {"n": 0.5}), ("tu", None)],
         }
         producer.send("orders", [row, {"id": 2}], partition=0).result()
-    defaults = {
+    defaults: dict[str, Any] = {
         "bool": True,
         "int8": -7,
         "float32": 0.5,

@@ -238,7 +238,7 @@ STRICT = pa.schema(
         pa.field(
             "l", pa.list_(pa.field("element", pa.struct([pa.field("x", pa.int8(), nullable=False)]), nullable=False))
         ),
-        pa.field("m", pa.map_(pa.string(), pa.field("value", pa.struct([pa.field("x", pa.int8(), nullable=False)])))),
+        pa.field("m", pa.map_(pa.string(), pa.field("value", pa.struct([pa.field("x", pa.int8(), nullable=False)])))),  # type: ignore[call-overload]
     ]
 )
 

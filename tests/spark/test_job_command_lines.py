@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -81,7 +82,12 @@ def test_a_file_can_be_run_as_it_is() -> None:
 def test_the_session_ends_with_the_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     session = SimpleNamespace(stop=lambda: begun.append("stopped"))
-    monkeypatch.setattr(command_line, "job_session", lambda name, conf: begun.append(name) or session)
+
+    def begin(name: str, conf: object) -> Any:
+        begun.append(name)
+        return session
+
+    monkeypatch.setattr(command_line, "job_session", begin)
     with command_line.running("ingest_kafka") as job:
         assert job.session(None) is job.session(None)
     assert begun == ["txlog-ingest-kafka", "stopped"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
@@ -124,7 +126,8 @@ def test_a_store_that_fails_again_and_again_ends_the_job(small_files: Log, spark
     policy = MergePolicy(target_bytes=2**30, max_inputs=3)
     with failing_driver(small_files.url, r"put_if_absent orders/\S+\.clean", number=2) as store:
         made, failed = merge(spark, store, PARTITIONS, policy)
-        tried = {line for line in store.runtime.store.operations if line.startswith("put") and line.endswith(".index")}
+        failing: Any = store.runtime.store
+        tried = {line for line in failing.operations if line.startswith("put") and line.endswith(".index")}
     assert len(made) == 1
     assert len(tried) == 3
     assert [type(error) for error in failed] == [TxlogTimeoutError] * 2

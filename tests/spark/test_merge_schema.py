@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -65,7 +66,7 @@ def test_a_write_adds_the_columns_that_the_topic_lacks(either: Log) -> None:
         ("'orders' AS topic, 'x' AS country", {"topic": None}, "option 'mergeSchema': .*set the option 'topic'"),
     ],
 )
-def test_a_write_that_is_refused_adds_nothing(either: Log, add: str, options: dict[str, None], error: str) -> None:
+def test_a_write_that_is_refused_adds_nothing(either: Log, add: str, options: dict[str, Any], error: str) -> None:
     log = either
     log.create()
     with pytest.raises(Exception, match=error):

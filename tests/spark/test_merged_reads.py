@@ -38,7 +38,7 @@ def fill(log: Log, seed: int) -> None:
             for _ in range(dice.randrange(1, 3)):
                 count = dice.choice([1, 3, 3000])
                 ids = [dice.randrange(10**6) for _ in range(count)]
-                rows = {
+                rows: dict[str, list[Any]] = {
                     "order_id": ids,
                     "amount": [each / 2 for each in ids],
                     "carrier": [f"c{each % 9}" for each in ids],

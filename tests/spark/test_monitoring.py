@@ -180,11 +180,11 @@ def test_the_page_lists_every_event() -> None:
     # `self._log` is the call of a class that names its logger once.
     places = {"log": 2, "logs.log": 2, "self._log": 1}
     named = {
-        call.args[at].value
+        str(name.value)
         for call in calls
         if (at := places.get(ast.unparse(call.func))) is not None
         and len(call.args) > at
-        and isinstance(call.args[at], ast.Constant)
+        and isinstance(name := call.args[at], ast.Constant)
     }
     assert len(named) > 20
     table = "\n".join(line for line in PAGE.splitlines() if re.match(r"\| (DEBUG|INFO|WARNING|ERROR) ", line))

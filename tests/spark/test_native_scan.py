@@ -194,7 +194,7 @@ def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, nati
     log.write(frame.coalesce(1), "types")
     with log.store.producer() as producer:
         producer.send("inline", frame.toArrow().cast(EVERY_TYPE))
-    before = log.spark.conf.get("spark.sql.session.timeZone")
+    before: Any = log.spark.conf.get("spark.sql.session.timeZone")
     try:
         for zone in ("UTC", "America/New_York"):
             log.spark.conf.set("spark.sql.session.timeZone", zone)
@@ -270,7 +270,8 @@ def test_spark_prunes_columns_and_pushes_filters_down(log: Log, native: TxLog) -
 @pytest.mark.smoke
 def test_aborted_files_are_never_listed(log: Log, native: TxLog) -> None:
     log.create(partitions=1, inline_max_bytes="1")
-    kept, gone = [], []
+    kept: list[Path] = []
+    gone: list[Path] = []
     with log.store.producer("p") as producer:
         for number in range(4):
             before = set(log.files())
@@ -453,7 +454,7 @@ def test_many_files_start_no_listing_job(log: Log, native: TxLog) -> None:
         for number in range(40):
             producer.send("orders", orders(number * 5, 5))
             producer.flush()
-    before = log.spark.conf.get(native_scan.LISTING_THRESHOLD)
+    before: Any = log.spark.conf.get(native_scan.LISTING_THRESHOLD)
     try:
         log.spark.conf.set(native_scan.LISTING_THRESHOLD, "32")
         log.spark.sparkContext.setJobGroup("native", "native")
@@ -515,8 +516,8 @@ def test_a_flipped_bit_in_a_page_is_an_error_whatever_the_session_says(log: Log,
         with pytest.raises(Exception, match=path.name):
             frame.collect()
     finally:
-        for key, value in before.items():
-            log.spark.conf.unset(key) if value is None else log.spark.conf.set(key, value)
+        for key, old in before.items():
+            log.spark.conf.unset(key) if old is None else log.spark.conf.set(key, old)
 
 
 def test_a_file_that_was_not_planned_for_is_an_error(log: Log) -> None:
@@ -587,7 +588,7 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
 def test_a_session_that_reads_parquet_without_row_numbers_is_told_so(log: Log, native: TxLog) -> None:
     log.create()
     log.write(log.frame(0, 10))
-    before = log.spark.conf.get(native_scan.V1_SOURCES)
+    before: Any = log.spark.conf.get(native_scan.V1_SOURCES)
     log.spark.conf.set(native_scan.V1_SOURCES, "avro, csv")
     try:
         with pytest.raises(InvalidRequestError, match=r"topic 'orders': .*'avro, csv'.* add .parquet. to the list"):

@@ -48,7 +48,7 @@ EVERY_TYPE = pa.schema(
         *SCALARS,
         pa.field("a_small_decimal", pa.decimal128(9, 2)),
         pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
-        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
+        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),  # type: ignore[call-overload]
         pa.field("nested", pa.list_(pa.field("element", NESTED, nullable=False))),
         pa.field("a_struct", pa.struct([pa.field("key", pa.string()), pa.field("when", pa.timestamp("us", "UTC"))])),
     )
@@ -263,8 +263,8 @@ def jobs_of(spark: SparkSession, action: Callable[[], object]) -> int:
     try:
         action()
     finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-        spark.sparkContext.setLocalProperty("spark.job.description", None)
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 
@@ -315,7 +315,7 @@ def test_sparks_files_have_the_ids_of_constant_renamed_and_nested_columns(
             *ORDERS,
             pa.field("one", pair),
             pa.field("many", pa.list_(pa.field("element", pair))),
-            pa.field("named", pa.map_(pa.string(), pa.field("value", pair))),
+            pa.field("named", pa.map_(pa.string(), pa.field("value", pair))),  # type: ignore[call-overload]
         ]
     )
     log.create(schema=schema, partitions=1)
@@ -480,7 +480,7 @@ def test_files_are_moved_by_the_number_in_their_name(spark: SparkSession, tmp_pa
 def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:
     """A write to one partition takes PREPARE_COMMIT, the commit that holds the rows, and COMPLETE_COMMIT."""
     log.create()
-    store = CountingStore(LocalObjectStore(Path(log.url), fsync=False))
+    store = CountingStore(LocalObjectStore(str(Path(log.url)), fsync=False))
     with TxLog(spark, log.url, object_store=store) as native:
         table = native.table("orders")
         for number in range(3):

@@ -33,7 +33,8 @@ SMALL = 100
 def installed(format_used: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install, whatever the run's --spark-format is, with a bound of a few rows also for save() and start()."""
     install()
-    monkeypatch.setitem(write.write_frame.__kwdefaults__, "small_rows", SMALL)
+    defaults: Any = write.write_frame.__kwdefaults__
+    monkeypatch.setitem(defaults, "small_rows", SMALL)
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_micro_batch_counts_its_rows_once(log: Log, tmp_path: Path, count: int
 @contextmanager
 def results_of(spark: SparkSession, size: str) -> Iterator[None]:
     """Let Spark fail a job whose results are larger than `size`. It looks when the job's tasks begin."""
-    configuration = spark._jsc.sc().conf()  # type: ignore[union-attr]
+    configuration = spark._jsc.sc().conf()
     before = configuration.get("spark.driver.maxResultSize", "1g")
     configuration.set("spark.driver.maxResultSize", size)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -101,7 +102,7 @@ def test_a_read_gives_the_columns_in_the_order_asked_for(store: Store) -> None:
 
 
 def test_no_rows_no_input_partition(store: Store) -> None:
-    ends = {"startingOffsets": '{"orders":{"0":6,"1":6}}'}
+    ends: dict[str, Any] = {"startingOffsets": '{"orders":{"0":6,"1":6}}'}
     assert plan(store, **ends) == []
     reader = TxlogReader(options(store, **ends), schema_and_topics(options(store))[0])
     assert reader.partitions() == []

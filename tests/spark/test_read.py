@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -88,7 +89,7 @@ def test_timestamps(log: Log) -> None:
     by_partition = json.dumps({"orders": {"0": second}})
     assert log.ids(startingOffsetsByTimestamp=by_partition) == list(range(10, 20))
     assert log.ids(endingOffsetsByTimestamp=by_partition) == list(range(10))
-    later = {"startingTimestamp": second + 1, "startingOffsetsByTimestampStrategy": "latest"}
+    later: dict[str, Any] = {"startingTimestamp": second + 1, "startingOffsetsByTimestampStrategy": "latest"}
     assert log.ids(**later) == []
 
 

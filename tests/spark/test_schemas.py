@@ -22,6 +22,12 @@ def fields(*specs: str) -> tuple[SchemaField, ...]:
     return assign_ids(made)
 
 
+def struct_of(ddl: str) -> types.StructType:
+    made = types.StructType.fromDDL(ddl)
+    assert isinstance(made, types.StructType)
+    return made
+
+
 ORDERS = fields("order_id int64 not null", "amount float64", "carrier string")
 NESTED = assign_ids(
     [
@@ -138,13 +144,13 @@ def test_topics_read_together_need_equal_columns() -> None:
     ],
 )
 def test_a_user_schema_selects(spark: SparkSession, ddl: str) -> None:
-    schemas.check_user_schema(types.StructType.fromDDL(ddl), {"orders": ORDERS})
+    schemas.check_user_schema(struct_of(ddl), {"orders": ORDERS})
 
 
 @pytest.mark.spark
 def test_a_user_schema_may_loosen_nested_nullability(spark: SparkSession) -> None:
     ddl = "tags map<string, timestamp_ntz>, items array<struct<sku: string, price: decimal(10,2)>>"
-    schemas.check_user_schema(types.StructType.fromDDL(ddl), {"orders": NESTED})
+    schemas.check_user_schema(struct_of(ddl), {"orders": NESTED})
 
 
 @pytest.mark.spark
@@ -159,7 +165,7 @@ def test_a_user_schema_may_loosen_nested_nullability(spark: SparkSession) -> Non
 )
 def test_a_user_schema_does_not_cast(spark: SparkSession, ddl: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
-        schemas.check_user_schema(types.StructType.fromDDL(ddl), {"orders": ORDERS})
+        schemas.check_user_schema(struct_of(ddl), {"orders": ORDERS})
     with pytest.raises(SchemaMismatchError, match="at least one column"):
         schemas.check_user_schema(types.StructType([]), {"orders": ORDERS})
 
@@ -176,7 +182,7 @@ def test_a_user_schema_does_not_cast(spark: SparkSession, ddl: str, message: str
     ],
 )
 def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(spark: SparkSession, ddl: str) -> None:
-    schemas.check_frame(types.StructType.fromDDL(ddl), ORDERS, "orders")
+    schemas.check_frame(struct_of(ddl), ORDERS, "orders")
 
 
 @pytest.mark.spark
@@ -201,7 +207,7 @@ def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(spark: SparkSess
 )
 def test_a_frame_that_does_not_fit_is_refused_by_column(spark: SparkSession, ddl: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
-        schemas.check_frame(types.StructType.fromDDL(ddl), ORDERS, "orders")
+        schemas.check_frame(struct_of(ddl), ORDERS, "orders")
 
 
 @pytest.mark.spark
@@ -219,7 +225,7 @@ def test_a_frame_that_does_not_fit_is_refused_by_column(spark: SparkSession, ddl
     ],
 )
 def test_nested_columns_fit_or_not(spark: SparkSession, ddl: str, fits: bool) -> None:
-    frame = types.StructType.fromDDL(ddl)
+    frame = struct_of(ddl)
     if fits:
         schemas.check_frame(frame, NESTED, "orders")
     else:

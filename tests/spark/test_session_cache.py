@@ -132,7 +132,8 @@ def make_store(url: str) -> None:
 def ids(url: str) -> list[int]:
     with txlog.open(url) as store:
         consumer = store.consumer("orders", auto_offset_reset="earliest")
-        return sorted(one for batch in consumer.iterate() for one in batch["order_id"].to_pylist())
+        found: list[Any] = [one for batch in consumer.iterate() for one in batch["order_id"].to_pylist()]
+        return sorted(found)
 
 
 def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[CountingStore]) -> None:

@@ -29,7 +29,7 @@ def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
 
     Spark forgets the stages of older jobs.
     """
-    store = spark._jsc.sc().statusStore()  # type: ignore[union-attr]
+    store = spark._jsc.sc().statusStore()
     listed = []
     for job in all_jobs(spark):
         if job.jobId() <= after:
@@ -48,9 +48,10 @@ def last_job(spark: SparkSession) -> int:
 
 def all_jobs(spark: SparkSession) -> list[Any]:
     """Return Java's objects, after Spark's store has received all earlier events."""
-    context = spark._jsc.sc()  # type: ignore[union-attr]
+    context, jvm = spark._jsc.sc(), spark._jvm
+    assert jvm is not None
     context.listenerBus().waitUntilEmpty()
-    found = context.statusStore().jobsList(spark._jvm.java.util.ArrayList())  # type: ignore[union-attr]
+    found = context.statusStore().jobsList(jvm.java.util.ArrayList())
     return [found.apply(at) for at in range(found.size())]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -45,6 +46,6 @@ def test_a_task_that_runs_twice_at_once(tmp_path: Path, road: str) -> None:
             process.wait()
         assert {mark.name for mark in marks.iterdir()} >= {"0-0", "0-1"}
         consumer = store.consumer("orders", auto_offset_reset="earliest")
-        found = [one for batch in consumer.iterate() for one in batch["order_id"].to_pylist()]
+        found: list[Any] = [one for batch in consumer.iterate() for one in batch["order_id"].to_pylist()]
         assert sorted(found) == list(range(driver.ROWS))
     assert check_store(open_object_store(url)).is_clean

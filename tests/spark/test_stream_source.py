@@ -30,7 +30,7 @@ from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
 
 ORDERS = pa.schema((pa.field("order_id", pa.int64(), nullable=False), pa.field("carrier", pa.string())))
-AT_ONCE = {"metadata.max.age.ms": "0"}
+AT_ONCE: dict[str, Any] = {"metadata.max.age.ms": "0"}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(store: Store) -> None:
         ({"startingOffsets": "committed", "group.id": "new", "auto.offset.reset": "earliest"}, ids(0, 10)),
     ],
 )  # fmt: skip
-def test_where_a_query_begins(store: Store, options: dict[str, str], expected: list[int]) -> None:
+def test_where_a_query_begins(store: Store, options: dict[str, Any], expected: list[int]) -> None:
     send(store, 0, 5)
     send(store, 5, 5, partition=1)
     with store.consumer(group_id="audit") as consumer:
@@ -95,7 +95,7 @@ def test_where_a_query_begins(store: Store, options: dict[str, str], expected: l
         {"startingTimestamp": "99999999999999"},
     ],
 )
-def test_nothing_to_begin_at_names_the_option_that_helps(store: Store, options: dict[str, str]) -> None:
+def test_nothing_to_begin_at_names_the_option_that_helps(store: Store, options: dict[str, Any]) -> None:
     query = Query(store, **options)
     with pytest.raises(
         NoOffsetForPartitionError, match=r"the option '(auto.offset.reset|startingOffsetsByTimestampStrategy)' does"
@@ -403,7 +403,7 @@ def test_retention_between_the_planning_and_the_reading_of_a_batch(
     for first in (0, 20_000):
         send(store, first, 20_000)
     query, lossy = Query(store), Query(store, failOnDataLoss="false")
-    planned, planned_lossy = [each.next() and each.plan() for each in (query, lossy)]
+    planned, planned_lossy = [each.plan() if each.next() else [] for each in (query, lossy)]
     store.admin().delete_records("orders", 0, 20_000)
     min((tmp_path / "log" / "orders" / "0" / "rows").iterdir(), key=lambda file: file.stat().st_mtime_ns).unlink()
     with pytest.raises(OffsetOutOfRangeError, match="offset 0 is out of range, the log holds 20000 to"):
@@ -456,7 +456,8 @@ def test_a_topic_that_was_made_anew_between_two_looks_is_read_on(store: Store, n
     store.create_topic("returns", ORDERS, 1)
     send(store, 0, 5, topic="returns")
     topics = {"subscribe": "orders,returns", "subscribePattern": "orders|returns"}[named]
-    query = Query(store, failOnDataLoss=fails, **{named: topics}, **AT_ONCE)
+    options: dict[str, Any] = {named: topics, **AT_ONCE}
+    query = Query(store, failOnDataLoss=fails, **options)
     assert query.drain() == ids(0, 5)
     store.delete_topic("returns")
     store.create_topic("returns", ORDERS, 1)
@@ -604,7 +605,7 @@ def test_a_group_with_undecided_offsets_does_not_hold_the_query_up(store: Store,
 
 def test_a_lost_checkpoint_is_made_good_by_the_group(store: Store) -> None:
     send(store, 0, 5)
-    options = {"startingOffsets": "committed", "auto.offset.reset": "earliest", "group.id": "audit"}
+    options: dict[str, Any] = {"startingOffsets": "committed", "auto.offset.reset": "earliest", "group.id": "audit"}
     assert Query(store, **options).drain() == ids(0, 5)
     send(store, 5, 5)
     assert Query(store, Checkpoint(), **options).drain() == ids(5, 5)
@@ -671,7 +672,9 @@ def test_lag_in_rows_and_seconds_down_to_zero(store: Store) -> None:
     clock.advance_ms(3000)
     assert query.batch() == ids(0, 4)
     assert query.progress()["lag"] == {"rows": 4, "seconds": 3}
-    assert query.source.report()["orders"] == {"0": 8, "1": 0}
+    report = query.source.report()
+    assert report is not None
+    assert report["orders"] == {"0": 8, "1": 0}
     assert query.batch() == ids(4, 4)
     assert query.progress()["lag"] == {"rows": 0, "seconds": 0}
     writer.close()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -62,7 +63,7 @@ def in_snapshot(store: Store) -> list[int]:
     """Return the sorted rows of a topic in one cut. They are the same in all topics."""
     session = read_session(store.runtime)
     cut = take_cut(session, driver.TOPICS)
-    found: dict[str, list[int]] = {topic: [] for topic in driver.TOPICS}
+    found: dict[str, list[Any]] = {topic: [] for topic in driver.TOPICS}
     plans = plan_reads(session, {tp: (0, end) for tp, end in cut.ends.items()}, cut=cut)
     for task in tasks(store.runtime, list(plans.values())):
         for batch in read_task(task):
@@ -74,7 +75,8 @@ def in_snapshot(store: Store) -> list[int]:
 
 def plainly(store: Store, topic: str) -> list[int]:
     consumer = store.consumer(topic, auto_offset_reset="earliest")
-    return sorted(one for batch in consumer.iterate() for one in batch["order_id"].to_pylist())
+    found: list[Any] = [one for batch in consumer.iterate() for one in batch["order_id"].to_pylist()]
+    return sorted(found)
 
 
 def offset(store: Store) -> int | None:

@@ -320,11 +320,10 @@ def whole(opened: TxLog) -> int:
 
 
 def ids(log: Log, topic: str) -> list[int]:
-    return [
-        one
-        for batch in log.store.consumer(topic, auto_offset_reset="earliest").iterate()
-        for one in batch["order_id"].to_pylist()
-    ]
+    found: list[Any] = []
+    for batch in log.store.consumer(topic, auto_offset_reset="earliest").iterate():
+        found += batch["order_id"].to_pylist()
+    return found
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------

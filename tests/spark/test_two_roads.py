@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_txlog import TxLog, install, uninstall
 from tests.spark import road_lives
@@ -27,7 +28,7 @@ from tests.spark.road_frames import Frame, topic_schema
 from tests.spark.road_lives import Life
 from tests.spark.test_clean_up_jobs import leave_a_dead_file
 from tests.spark.test_merge_job import PARTITIONS, small_files
-from tests.spark.test_stream_sink import Files, files, run
+from tests.spark.test_stream_sink import Files, files, forget_last_commit, run
 from tests.spark.two_roads import DIFFERENCES, Judge, Road, Twin, differences, on, switch
 from tests.spark.verbs import merge, retain, vacuum_topics
 from txlog.errors import SchemaMismatchError
@@ -61,14 +62,20 @@ def twins(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Twin, Twin]]:
         twin.close()
 
 
+def sink_of(query: StreamingQuery) -> str:
+    progress: Any = query.lastProgress
+    return str(progress["sink"]["description"])
+
+
 def written(twins: tuple[Twin, Twin], frame: Frame, folder: Path, topic: str = "keyless", **options: Any) -> Any:
     """Write the frame on both roads, compare everything, and return Spark's counts."""
-    found = []
+    found: list[Any] = []
     for twin, road in zip(twins, ROADS, strict=True):
         with on(road):
             found.append(twin.save(frame, folder, topic, options, observed=True))
     judge = Judge()
-    judge.outcomes(*found, frame)
+    native, python = found
+    judge.outcomes(native, python, frame)
     judge.rows(*twins, topic, frame, keyless=lambda _: False)
     assert not judge.used
     return found[1]
@@ -215,14 +222,14 @@ def test_uninstall_in_the_middle_of_a_stream(
         writer = files.stream().writeStream.format("txlog").option("topic", "orders")
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(log.url)
         query.processAllAvailable()
-        before = query.lastProgress["sink"]["description"]
+        before = sink_of(query)
         switch(other)
         expected = files.add(2)
         query.processAllAvailable()
-        assert query.lastProgress["sink"]["description"] == before
+        assert sink_of(query) == before
         query.stop()
         assert log.ids() == expected
-        road_lives.forget_last_commit(tmp_path / "checkpoint")
+        forget_last_commit(tmp_path / "checkpoint")
         expected = files.add(2)
         run(log, files.stream(), tmp_path / "checkpoint")
     assert log.ids() == expected
@@ -288,12 +295,12 @@ def test_the_second_format_of_state(log: Log, spark: SparkSession, tmp_path: Pat
             # Half of the rows are there already.
             log.write(log.frame(number * 10, 20))
             with on(own):
-                rows = spark.readStream.format("txlog").option("subscribe", "orders")
-                rows = rows.option("startingOffsets", "earliest").load(log.url).dropDuplicates(["order_id"])
+                reader = spark.readStream.format("txlog").option("subscribe", "orders")
+                rows = reader.option("startingOffsets", "earliest").load(log.url).dropDuplicates(["order_id"])
                 run(log, rows, tmp_path / "checkpoint", topic="clean", transactional_id="clean")
             assert log.ids("clean") == list(range(number * 10 + 20))
             if number == 0:
-                road_lives.forget_last_commit(tmp_path / "checkpoint")
+                forget_last_commit(tmp_path / "checkpoint")
     finally:
         spark.conf.unset("spark.sql.streaming.stateStore.checkpointFormatVersion")
         spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
@@ -309,7 +316,7 @@ def test_the_second_format_of_state(log: Log, spark: SparkSession, tmp_path: Pat
 def kept(spark: SparkSession) -> dict[str, int]:
     """Return what a program keeps: objects that py4j holds on both sides, bytes of the JVM's heap."""
     gc.collect()
-    gateway = spark.sparkContext._gateway
+    gateway: Any = spark.sparkContext._gateway
     jvm: Any = spark._jvm
     jvm.System.gc()
     server: Any = gateway.java_gateway_server
@@ -327,8 +334,8 @@ def grow(log: Log, spark: SparkSession, folder: Path, times: int) -> Iterator[di
         for _ in range(times // 2):
             log.write(log.frame(0, 1), "orders", transactional_id="grows")
         assert log.read("orders", columns="order_id").count() == (half + 1) * (times // 2)
-        rows = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", "earliest")
-        rows = rows.option("maxOffsetsPerTrigger", 1).load(log.url)
+        reader = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", "earliest")
+        rows = reader.option("maxOffsetsPerTrigger", 1).load(log.url)
         run(log, rows, folder / "checkpoint", topic="copies", transactional_id="copies")
         yield kept(spark)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -43,7 +45,7 @@ def test_a_write_without_id_leaves_no_id_behind(log: Log) -> None:
 @pytest.mark.smoke
 def test_a_repeated_version_is_skipped_and_said_so(log: Log, console: Console) -> None:
     log.create()
-    once = {"transactional_id": "monthly", "txn_version": 3}
+    once: dict[str, Any] = {"transactional_id": "monthly", "txn_version": 3}
     log.write(log.frame(0, 10), **once)
     files = log.files()
     log.write(log.frame(0, 10), **once)
@@ -111,7 +113,7 @@ def test_one_version_is_not_two_writes_to_two_topics(log: Log, console: Console)
     """Users of Delta's `txnAppId` and `txnVersion` write to each topic separately, with one id and one version."""
     for topic in ("eu", "us"):
         log.create(topic)
-    once = {"transactional_id": "nightly", "txn_version": 1}
+    once: dict[str, Any] = {"transactional_id": "nightly", "txn_version": 1}
     log.write(log.frame(0, 5), "eu", **once)
     with pytest.raises(
         Exception, match=r"was committed for eu, so the rows for us would be skipped. hint: .*TxLog.transaction"

@@ -117,7 +117,8 @@ class Twin:
                 self.log.write(rows, topic, **options)
             finally:
                 rows.unpersist()
-            assert counts.seen is None or counts.seen._jo.future().isCompleted(), "the Observation waits for ever"
+            observation: Any = counts.seen
+            assert observation is None or observation._jo.future().isCompleted(), "the Observation waits for ever"
             return counts.found()
 
         with settings(self.spark, frame.settings):
@@ -173,11 +174,11 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
+        for name, old in before.items():
+            if old is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, value)
+                spark.conf.set(name, old)
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------
