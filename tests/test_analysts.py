@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import duckdb
 import numpy
@@ -167,12 +168,12 @@ def test_nan_of_a_frame_is_null_and_nan_of_a_dictionary_is_nan(tmp_path: Path) -
             producer.send("t", pandas.DataFrame({"n": [1]}))
         visitors = store.table("t")
         assert visitors.count("spent is null") == 2
-        assert duckdb.sql("SELECT sum(spent) FROM visitors").fetchall() == [(1.0,)]
-        assert duckdb.sql("SELECT sum(spent) FROM visitors").fetchall() == [(1.0,)]
+        assert cast(Any, duckdb.sql("SELECT sum(spent) FROM visitors")).fetchall() == [(1.0,)]
+        assert cast(Any, duckdb.sql("SELECT sum(spent) FROM visitors")).fetchall() == [(1.0,)]
         with store.producer() as producer:
             producer.send("t", {"spent": float("nan")})
         assert visitors.count("spent > 100") == 1
-        assert str(duckdb.sql("SELECT sum(spent) FROM visitors").fetchall()) == "[(nan,)]"
+        assert str(cast(Any, duckdb.sql("SELECT sum(spent) FROM visitors")).fetchall()) == "[(nan,)]"
         with pytest.raises(ValueError, match="not properly called"):
             pandas.DataFrame(visitors)
 

@@ -53,9 +53,9 @@ def test_cheap_rows_have_figures_and_ratios(reports: Path) -> None:
     found = [measured for measured, _ in report.of_specs(report.load(reports / "bench.json"), all_specs())]
     assert [measured.spec.row for measured in found] == ["P1", "P3", "P3", "P3", "P16"]
     for measured in found:
-        for contestant, rounds in measured.rounds.items():
-            assert len(rounds) == (1 if measured.spec.once else 3), contestant
-            assert all(value > 0 for turn in rounds for samples in turn.values() for value in samples)
+        for contestant, turns in measured.rounds.items():
+            assert len(turns) == (1 if measured.spec.once else 3), contestant
+            assert all(value > 0 for turn in turns for samples in turn.values() for value in samples)
     append, *_, rounds = found
     assert set(append.figures("txlog")) == {"ms", "requests"}
     goal = rounds.spec.goals[0]

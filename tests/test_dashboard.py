@@ -42,7 +42,7 @@ def read(query: str) -> tuple[set[str], set[str]]:
     for node in nodes:
         if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
             labels |= set(node.modifier.labels)
-    return {selector.name for selector in selectors}, labels
+    return {selector.name or "" for selector in selectors}, labels
 
 
 def metric_of(name: str) -> str:

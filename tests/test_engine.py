@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -61,4 +62,5 @@ def test_an_engine_copies_a_topic_and_may_be_run_again(tmp_path: Path) -> None:
         store.consumer("copies", auto_offset_reset="earliest") as consumer,
     ):
         copied = pa.concat_tables(pa.Table.from_batches([batch]) for batch in consumer.iterate())
-    assert sorted(copied["order_id"].to_pylist()) == sorted([*range(10_000), *range(10_000)])
+    found: list[Any] = copied["order_id"].to_pylist()
+    assert sorted(found) == sorted([*range(10_000), *range(10_000)])

@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import griffe
-import mkdocs.utils
 import pytest
 import typer
 from markdown_it import MarkdownIt
+from mkdocs.utils.yaml import yaml_load
 
 import pyspark_txlog
 import txlog
@@ -126,7 +127,7 @@ def test_alarms_and_dashboard_can_be_downloaded(site: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    nav = list(of_nav(mkdocs.utils.yaml_load(CONFIG.read_text(encoding="utf-8"))["nav"]))
+    nav = list(of_nav(yaml_load(CONFIG.read_text(encoding="utf-8"))["nav"]))
     assert sorted(nav) == sorted([*DOCS, *markdown.ROOT_PAGES.values(), *hooks.GENERATED])
 
 
@@ -206,7 +207,8 @@ def test_the_reference_has_every_command_and_option(site: Path) -> None:
 
 def test_the_reference_has_the_options_of_the_job_that_copies_from_kafka(site: Path) -> None:
     section = words(article(site, "reference/commands")).partition(" python -m pyspark_txlog.jobs.ingest_kafka ")[2]
-    options = [option for option in typer.main.get_command(ingest_kafka.app).params if not option.hidden]
+    command: Any = typer.main.get_command(ingest_kafka.app)
+    options = [option for option in command.params if not option.hidden]
     assert len(options) > 10
     for option in options:
         assert all(name in section for name in (*option.opts, *option.secondary_opts))
@@ -269,7 +271,7 @@ def test_the_reference_has_what_public_calls_take_and_return(site: Path) -> None
     assert {path for path in seen if path not in ids} == set()
 
 
-def names_in(one: griffe.Object) -> Iterator[str]:
+def names_in(one: Any) -> Iterator[str]:
     """Yield the paths of the names in an annotation, or in the signature of a function."""
     expressions = [one.annotation] if one.is_attribute else []
     if one.is_function:

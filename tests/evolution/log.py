@@ -126,7 +126,8 @@ def of_row(field: SchemaField, row: dict[int, Any], last_id: int) -> Any:
         return shown(field, row[field.id], last_id)
     if not has_default(field, last_id):
         return None
-    return Decimal(field.default) if field.type.startswith("decimal") else field.default
+    default: Any = field.default
+    return Decimal(default) if field.type.startswith("decimal") else default
 
 
 class Model:
@@ -161,22 +162,21 @@ def some_change(topic: TopicMetadata, dice: random.Random, step: int) -> Change:
     with_default = msgspec.structs.replace(add, default=value)
     wider = {"int8": "int32", "int16": "int64", "int32": "int64", "float32": "float64"}
     new_type = wider.get(field.type, "decimal(30,2)")
-    return dice.choice(
-        [
-            AddColumn(add),
-            AddColumn(with_default),
-            AddColumn(with_default, struct),
-            RenameColumn((field.name,), dice.choice(NAMES)),
-            RenameColumn((*struct, inner), dice.choice(["x", "y", "z"])),
-            DropColumn((field.name,)),
-            DropColumn((*struct, inner)),
-            MoveColumn((field.name,), dice.choice([None, topic.schema[-1].name])),
-            SetType((field.name,), new_type),
-            SetType((*struct, inner), "float64"),
-            SetType(("tags", "element"), dice.choice(["int16", "int64"])),
-            AllowNulls((field.name,)),
-        ]
-    )
+    changes: list[Change] = [
+        AddColumn(add),
+        AddColumn(with_default),
+        AddColumn(with_default, struct),
+        RenameColumn((field.name,), dice.choice(NAMES)),
+        RenameColumn((*struct, inner), dice.choice(["x", "y", "z"])),
+        DropColumn((field.name,)),
+        DropColumn((*struct, inner)),
+        MoveColumn((field.name,), dice.choice([None, topic.schema[-1].name])),
+        SetType((field.name,), new_type),
+        SetType((*struct, inner), "float64"),
+        SetType(("tags", "element"), dice.choice(["int16", "int64"])),
+        AllowNulls((field.name,)),
+    ]
+    return dice.choice(changes)
 
 
 def try_change(store: Store, dice: random.Random, step: int) -> None:

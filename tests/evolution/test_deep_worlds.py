@@ -48,24 +48,27 @@ def paths(fields: Sequence[SchemaField], above: Path = ()) -> Iterator[tuple[Pat
 def some_change(topic: TopicMetadata, dice: random.Random, step: int) -> Change:
     """Return a change at any depth, which may be refused."""
     path, field = dice.choice(list(paths(topic.schema)))
-    kind, default = dice.choice(
-        [("int8", step % 100), ("float32", 0.5), ("string", f"d{step}"), ("decimal(6,2)", "1.25")]
-    )
+    defaults: list[tuple[str, int | float | str]] = [
+        ("int8", step % 100),
+        ("float32", 0.5),
+        ("string", f"d{step}"),
+        ("decimal(6,2)", "1.25"),
+    ]
+    kind, default = dice.choice(defaults)
     added = SchemaField(id=1, name=dice.choice(NAMES), type=kind)
     with_default = SchemaField(id=1, name=dice.choice(NAMES), type=kind, default=default)
     structs = [(), *(path for path, each in paths(topic.schema) if each.type == "struct")]
-    return dice.choice(
-        [
-            AddColumn(added, dice.choice(structs)),
-            AddColumn(with_default, dice.choice(structs)),
-            RenameColumn(path, dice.choice(NAMES)),
-            RenameColumn(path, dice.choice(NAMES)),
-            DropColumn(path),
-            MoveColumn(path),
-            SetType(path, WIDER.get(field.type, field.type)),
-            AllowNulls(path),
-        ]
-    )
+    changes: list[Change] = [
+        AddColumn(added, dice.choice(structs)),
+        AddColumn(with_default, dice.choice(structs)),
+        RenameColumn(path, dice.choice(NAMES)),
+        RenameColumn(path, dice.choice(NAMES)),
+        DropColumn(path),
+        MoveColumn(path),
+        SetType(path, WIDER.get(field.type, field.type)),
+        AllowNulls(path),
+    ]
+    return dice.choice(changes)
 
 
 def change_somehow(store: Store, dice: random.Random, step: int) -> None:

@@ -13,9 +13,9 @@ from tests.client.world import World
 from tests.evolution import test_worlds as worlds
 from tests.evolution import test_writers as writers
 from txlog.client import reading, rows
-from txlog.core import evolution
 from txlog.core.evolution import WrittenSchema
 from txlog.core.records import SchemaField
+from txlog.core.schema import max_field_id
 from txlog.errors import TxlogError
 from txlog.protocol import seal
 from txlog.storage import arrow_evolution, parquet_writer
@@ -90,7 +90,7 @@ def use_children_by_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_dropped_ids_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("txlog.protocol.column_changes.last_field_id", lambda version: evolution.max_field_id(version.schema))
+    patch.setattr("txlog.protocol.column_changes.last_field_id", lambda version: max_field_id(version.schema))
 
 
 def write_by_the_newest_names(patch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_rows_that_are_older_than_a_struct_are_sealed_and_merged(
 def test_inline_rows_with_nulls_below_a_null_struct_are_sealed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # An earlier txlog wrote such rows for a column that was left out.
     monkeypatch.setattr(
-        "txlog.storage.conform.no_values", lambda rows, field: pa.nulls(rows, to_arrow([field])[0].type)
+        "txlog.storage.conform.no_values", lambda rows, field: pa.nulls(rows, to_arrow([field]).field(0).type)
     )
     store = made(world, pa.schema([ID, pa.field("c", SHAPES["struct"])]), key_columns=None, segment_batches=2)
     send(store, *[pa.table({"id": pa.array([1], pa.int32())})] * 5)

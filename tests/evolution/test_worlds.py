@@ -195,7 +195,7 @@ def test_staged_rows_of_several_tasks_get_the_default_of_a_column_that_was_added
     store = made(world, pa.schema((pa.field("id", pa.int64()), pa.field("name", pa.string()))))
     txn = StagedTransaction.begin(store.runtime, "nightly")
     old = topic_of(store)
-    parts = []
+    parts: list[Any] = []
     for number in (1, 2):
         files = StagedFiles(store.runtime, txn.txn, inline_bytes=10_000)
         files.add(old, conform([{"id": number, "name": "n"}], old.schema, topic="orders"), 0)

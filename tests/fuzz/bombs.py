@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,7 +91,7 @@ def rows_file(data: bytes) -> object:
     return [batch.num_rows for batch in read_ranges(store, "orders", file, [wanted], fields)]
 
 
-def stream(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
+def stream(batch: pa.RecordBatch, compression: Literal["zstd"] | None = None) -> bytes:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:

@@ -72,7 +72,8 @@ def targets() -> list[str]:
 
 def current_list() -> str:
     value = json.loads(objects()[newest("metadata", ".metadata.json")])
-    return "orders/metadata/" + value["snapshots"][-1]["manifest-list"].rpartition("/")[2]
+    manifests: str = value["snapshots"][-1]["manifest-list"]
+    return "orders/metadata/" + manifests.rpartition("/")[2]
 
 
 def try_it(path: str, data: bytes) -> None:

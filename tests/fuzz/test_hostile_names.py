@@ -139,7 +139,11 @@ def test_files_that_a_decision_names_are_not_published(file: str) -> None:
         else:
             pytest.fail("a file that cannot belong to the partition was published")
     assert (
-        not any(hostile.encode() in memory.get(path) for path in d.objects_of(memory) if path.startswith("orders/1/"))
+        not any(
+            hostile.encode() in (memory.get(path) or b"")
+            for path in d.objects_of(memory)
+            if path.startswith("orders/1/")
+        )
         or not hostile
     )
     assert d.kind_of(list_path) == "staged"

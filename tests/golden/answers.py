@@ -162,8 +162,9 @@ def published(store: Store, topic: str) -> dict[str, Any]:
     files = {}
     for path, file in sorted(tables.files.items()):
         data = store.runtime.store.get(f"{topic}/{path}")
+        assert data is not None
         gone = {number for run in file.removed for number in range(run.first_row, run.end_row)}
-        found = pq.read_table(pa.py_buffer(data))
+        found = pq.read_table(pa.BufferReader(data))
         ids = found.column("id").to_pylist()
         files[path] = [value for number, value in enumerate(ids) if number not in gone]
     return {

@@ -314,8 +314,8 @@ def _walk_struct(seen: Seen, type_info: mi.StructType, raw: Any) -> None:
             value = raw[each.encode_name]
         else:
             continue
-        default = each.default if each.default_factory is mi.NODEFAULT else each.default_factory()
-        assumed = None if default in (mi.NODEFAULT, msgspec.UNSET) else msgspec.to_builtins(default)
+        default = each.default if each.default_factory is msgspec.NODEFAULT else each.default_factory()
+        assumed = None if default in (msgspec.NODEFAULT, msgspec.UNSET) else msgspec.to_builtins(default)
         optional = not each.required and each.name not in stated
         if not optional or value != (list(assumed) if isinstance(assumed, tuple) else assumed):
             seen.fields.add((owner, each.encode_name))
@@ -422,7 +422,7 @@ def _look_at_parts(seen: Seen, parts: Iterable[records.StagedPart]) -> None:
 def _look_at_inline(seen: Seen, payload: bytes, what: str) -> None:
     is_frame = payload.startswith(_ZSTD)
     seen.traits.add(f"{what} as a {'zstd frame' if is_frame else 'stream'}")
-    stream = pa.CompressedInputStream(pa.py_buffer(payload), "zstd").read() if is_frame else payload
+    stream = pa.CompressedInputStream(pa.BufferReader(payload), "zstd").read() if is_frame else payload
     seen.traits |= {f"inline rows of {name}" for name in _types(pa.ipc.open_stream(stream).schema)}
 
 
@@ -451,7 +451,7 @@ def _look_at_files(seen: Seen, files: Iterable[records.DataFile]) -> None:
 
 
 def _look_at_parquet(seen: Seen, data: bytes) -> None:
-    schema = pq.read_schema(pa.py_buffer(data))
+    schema = pq.read_schema(pa.BufferReader(data))
     seen.traits |= {f"rows of {name} in a file" for name in _types(schema)}
     inner = [column.type.value_field for column in schema if pa.types.is_list(column.type)]
     if any(b"PARQUET:field_id" not in (each.metadata or {}) for each in inner):

@@ -39,7 +39,7 @@ TYPES = pa.schema(
         pa.field("price", pa.decimal128(9, 2)),
         pa.field("long", pa.decimal128(38, 9)),
         pa.field("tags", pa.list_(pa.field("element", pa.string()))),
-        pa.field("attrs", pa.map_(pa.string(), pa.field("value", pa.int32()))),
+        pa.field("attrs", pa.map_(pa.string(), pa.field("value", pa.int32()))),  # type: ignore[call-overload]
         pa.field("place", pa.struct([pa.field("city", pa.string()), pa.field("zip", pa.int32())])),
         pa.field("items", pa.list_(pa.struct([pa.field("sku", pa.string()), pa.field("qty", pa.int16())]))),
     )

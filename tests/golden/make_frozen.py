@@ -280,8 +280,8 @@ class Story:
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def groups(self) -> None:
-        settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
-        cooperative = {"partition_assignment_strategy": "cooperative-sticky,range"}
+        settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+        cooperative: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky,range"}
         first = self.keep(
             self.open().consumer(group_id="team", client_id="a", group_instance_id="one", **settings, **cooperative)
         )
@@ -309,7 +309,8 @@ class Story:
         for name in ("shrinking", "gone"):
             with self.open().consumer(group_id=name, **settings) as consumer:
                 consumer.assign([ORDERS_0, ORDERS_1])
-                consumer.commit({ORDERS_0: OffsetAndMetadata(offset=3, metadata="of a person"), ORDERS_1: 1})
+                person: Any = OffsetAndMetadata(offset=3, metadata="of a person")
+                consumer.commit({ORDERS_0: person, ORDERS_1: 1})
             self.tick()
         admin = self.store.admin()
         with self.open().consumer("orders", group_id="gone", **settings) as consumer:

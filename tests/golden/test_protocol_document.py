@@ -25,7 +25,7 @@ STRUCTS = {
     for name, kind in {**vars(records), "StagedList": records.StagedList}.items()
     if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) and not name.startswith("_")
 }
-STATED = {records.StoreConstants: records.StoreConstants.__struct_fields__}
+STATED: dict[type[msgspec.Struct], tuple[str, ...]] = {records.StoreConstants: records.StoreConstants.__struct_fields__}
 """Fields that an object must hold although Python has a default, beside those that the object's type names."""
 SHOWN_IN_WORDS = {
     "TransactionRow",
@@ -83,7 +83,9 @@ def test_every_field_of_every_object_stands_in_its_table_in_order(name: str) -> 
 
 def absent(kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> str | None:
     """Return what a table says of a field that is left out; None if it is the absence that means something."""
-    if field.required or field.encode_name in STATED.get(kind, getattr(kind, "STATED", ())):
+    own: tuple[str, ...] = getattr(kind, "STATED", ())
+    stated = STATED.get(kind, own)
+    if field.required or field.encode_name in stated:
         return "damage"
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return None if default is msgspec.UNSET else f"`{msgspec.json.encode(default).decode()}`"

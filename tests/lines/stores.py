@@ -268,6 +268,11 @@ def _exit(scene: Scene) -> Act:
     return lambda: leave(None, None, None)
 
 
+def _expire_later(scene: Scene) -> Any:
+    scene.clock.advance_ms(100_000)
+    return scene.admin.expire
+
+
 def _by_time(scene: Scene, act: Act) -> None:
     """Leave it to others: they end what is half done when its time is over."""
     scene.clock.advance_ms(100_000)
@@ -431,7 +436,7 @@ ADMINS = (
     on_admin("expire", dry_run=True, state="dry"),
     Call(
         "Admin.expire",
-        lambda scene: (scene.clock.advance_ms(100_000), scene.admin.expire)[1],
+        _expire_later,
         steps=True,
         ways=(_by_time,),
     ),

@@ -44,7 +44,7 @@ class Scene:
         for topic in "ab":
             store.create_topic(topic, SCHEMA, 2, {"inline.max.bytes": inline_bytes})
         staged = {"deferred": None, "eager": False, "staged": True}.get(kind)
-        settings = {} if staged is None else {"staged": staged}
+        settings: dict[str, Any] = {} if staged is None else {"staged": staged}
         self.kind = kind
         self.producer: Producer = store.producer(None if kind == "plain" else "id", **settings)
         if kind != "plain" and call not in BEFORE_INIT:
@@ -90,7 +90,7 @@ class Scene:
         return None if found is None else found.offset
 
     def committed(self) -> list[int]:
-        found: list[int] = []
+        found: list[Any] = []
         store = self.open(2)
         for topic in "ab":
             with store.consumer(topic, auto_offset_reset="earliest") as consumer:

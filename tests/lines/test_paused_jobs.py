@@ -87,7 +87,7 @@ def prepare() -> tuple[World, Steps, Store]:
     world, steps = World(*published()), Steps()
     store = txlog.open(
         "memory://",
-        object_store=SlowStore(world.memory, steps),  # type: ignore[arg-type]
+        object_store=SlowStore(world.memory, steps),
         clock=SlowClock(world.clock, steps),
         ids=SeededIds(77),
         config={"linger.ms": 0, "delete.grace.ms": HOUR_MS, "metadata.max.age.ms": 0, **PATIENT},

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,7 +45,7 @@ class Pipeline:
     """One process: a member of the group, and its producer."""
 
     def __init__(self, store: Store, name: str, kind: str) -> None:
-        settings = {"max_poll_records": 2, "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+        settings: dict[str, Any] = {"max_poll_records": 2, "enable_auto_commit": False, "auto_offset_reset": "earliest"}
         self.consumer: Consumer = store.consumer(group_id="g", client_id=name, **settings)
         self.consumer.subscribe("in", on_lost=lambda _: None)
         self.store, self.name, self.kind = store, name, kind
@@ -105,7 +106,7 @@ class Scene:
         self.opened += 1
         return txlog.open(
             "memory://",
-            object_store=SlowStore(self.memory, self.steps) if slow else self.memory,  # type: ignore[arg-type]
+            object_store=SlowStore(self.memory, self.steps) if slow else self.memory,
             clock=SlowClock(self.clock, self.steps) if slow else self.clock,
             ids=SeededIds(self.opened),
             config={"linger.ms": 0, "metadata.max.age.ms": 0, **PATIENT},

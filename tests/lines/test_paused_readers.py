@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ class Paused(Lives):
         self.floor: dict[TopicPartition, int] = {}
         super().__init__()
 
-    def reader(self, name: str, **settings: object) -> Reader:
+    def reader(self, name: str, **settings: Any) -> Reader:
         if name != "a":
             return super().reader(name, **settings)
         store = txlog.open(
@@ -64,7 +65,7 @@ class Paused(Lives):
             config={**SETTINGS, **self.limits},
             clock=SlowClock(self.clock, self.steps),
             ids=SeededIds(len(self.stores) + 1),
-            object_store=SlowStore(self.memory, self.steps),  # type: ignore[arg-type]
+            object_store=SlowStore(self.memory, self.steps),
         )
         self.stores.append(store)
         made = Reader(self, name, store.consumer(group_id=GROUP, client_id=name, **settings))

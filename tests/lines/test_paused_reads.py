@@ -63,7 +63,7 @@ class Scene:
         self.opened += 1
         return txlog.open(
             "memory://",
-            object_store=SlowStore(self.memory, self.steps) if slow else self.memory,  # type: ignore[arg-type]
+            object_store=SlowStore(self.memory, self.steps) if slow else self.memory,
             clock=SlowClock(self.clock, self.steps) if slow else self.clock,
             ids=SeededIds(1000 * self.opened + self.committed),
             config={

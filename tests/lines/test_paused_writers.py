@@ -67,7 +67,9 @@ class Scene:
             )
         store.create_topic("source", SCHEMA)
         self.before(store)
-        settings = {} if kind == "plain" else {"staged": {"deferred": None, "eager": False, "staged": True}[kind]}
+        settings: dict[str, Any] = (
+            {} if kind == "plain" else {"staged": {"deferred": None, "eager": False, "staged": True}[kind]}
+        )
         self.producer: Producer = self.open(slow=True).producer(None if kind == "plain" else "id", **settings)
         self.futures: list[Future[Any]] = []
         self.sent: list[int] = []
@@ -94,7 +96,7 @@ class Scene:
         self.opened += 1
         return txlog.open(
             "memory://",
-            object_store=SlowStore(self.memory, self.steps) if slow else self.memory,  # type: ignore[arg-type]
+            object_store=SlowStore(self.memory, self.steps) if slow else self.memory,
             clock=SlowClock(self.clock, self.steps) if slow else self.clock,
             ids=SeededIds(self.opened),
             config={"linger.ms": 0, "metadata.max.age.ms": 0, **PATIENT},
@@ -120,7 +122,7 @@ class Scene:
 
     def rows(self) -> list[int]:
         """Return the committed rows, but not those from the beginning."""
-        found: list[int] = []
+        found: list[Any] = []
         for topic in "ab":
             with self.open().consumer(topic, auto_offset_reset="earliest") as consumer:
                 for batch in consumer.iterate():

@@ -291,7 +291,7 @@ def _made(scene: stores.Scene) -> None:
         producer.send("audit", rows(60)).result()
 
 
-SHARED: dict[str, tuple[Callable[[stores.Scene], Any], Callable[[stores.Scene], Any]]] = {
+SHARED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "two scans of one table": (lambda scene: scene.made.scan().read_all(), lambda scene: scene.made.scan().read_all()),
     "topics beside topics": (lambda scene: scene.store.topics(), lambda scene: scene.store.topic("orders")),
     "close beside a producer": (lambda scene: scene.store.close(), _made),

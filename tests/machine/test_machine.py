@@ -638,5 +638,5 @@ TestMachine = Machine.TestCase
 
 
 @pytest.mark.exhaustive
-class TestManyStories(Machine.TestCase):  # type: ignore[misc,name-defined]
+class TestManyStories(Machine.TestCase):  # type: ignore[misc,valid-type]
     settings = settings(Machine.TestCase.settings, max_examples=100)

@@ -10,7 +10,7 @@ must return the same rows as before, or rows that `judge` allows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -189,7 +189,7 @@ def _one_strike(
     return True
 
 
-def _go_on(place, verb, tp, judge, before, held, tasks, plain, eager) -> None:  # type: ignore[no-untyped-def]
+def _go_on(place, verb, tp, judge, before, held, tasks, plain, eager) -> None:
     judge(before, read_all(place.open()))
     kept = {row[-2]: row for row in read_partition(place.open(), tp)}
     # A reader that planned before the verb sees the rows of its plan, or those that still exist if the verb may delete
@@ -217,12 +217,12 @@ def _is_unchanged(before: Rows, now: Rows) -> None:
     assert now == before
 
 
-def _plan(store: Store, tp: TopicPartition, start: int) -> list[reading.ReadTask]:
+def _plan(store: Store, tp: TopicPartition, start: int) -> Sequence[reading.ReadTask]:
     made = reading.plan(store.runtime, tp.topic, tp.partition, start, None)
     return reading.tasks(store.runtime, [made])
 
 
-def _rows_of(store: Store, tasks: list[reading.ReadTask]) -> Iterator[tuple[object, ...]]:
+def _rows_of(store: Store, tasks: Sequence[reading.ReadTask]) -> Iterator[tuple[object, ...]]:
     for task in tasks:
         for batch in reading.read_task(task, store.runtime.store):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -15,6 +15,7 @@ import pytest
 from tests.client.world import World
 from tests.maintenance.retain import retain
 from txlog.client import reading
+from txlog.client.offsets import offsets_for_times
 from txlog.client.store import Store
 from txlog.client.tables import positions
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
@@ -498,11 +499,10 @@ def test_tombstones_that_may_go_during_the_look_count(
 ) -> None:
     store.alter_topic("orders", config={"delete.retention.ms": 60_000})
     as_of = datetime.datetime.fromtimestamp(world.clock.now_ms() / 1000, datetime.UTC)
-    look = positions.offsets_for_times
 
     def slow_look(*args: Any) -> Any:
         world.clock.advance_ms(60_001)
-        return look(*args)
+        return offsets_for_times(*args)
 
     monkeypatch.setattr(positions, "offsets_for_times", slow_look)
     with pytest.raises(InvalidRequestError, match=r"after delete\.retention\.ms = 60000 ms"):

@@ -44,7 +44,7 @@ def test_what_is_not_younger_than_a_moment_is_a_whole_store(tmp_path: Path) -> N
     for moment in moments:
         copy = tmp_path / str(moment)
         _copy(tmp_path / "log", copy, moment)
-        assert check_store(LocalObjectStore(copy, fsync=False)).is_clean
+        assert check_store(LocalObjectStore(str(copy), fsync=False)).is_clean
         with txlog.open(copy, storage_options=FAST) as again, again.producer("loader") as producer:
             # Decided transactions are finished, open ones are aborted, and each partition has the same rows.
             with producer.transaction():
@@ -55,7 +55,7 @@ def test_what_is_not_younger_than_a_moment_is_a_whole_store(tmp_path: Path) -> N
                     for row in batch.to_pylist():
                         ids[row["_partition"]].append(row["id"])
         assert ids[0][:-1] == ids[1] == ids[2] == list(range(len(ids[1])))
-        assert check_store(LocalObjectStore(copy, fsync=False)).is_clean
+        assert check_store(LocalObjectStore(str(copy), fsync=False)).is_clean
     store.close()
 
 

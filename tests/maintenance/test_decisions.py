@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -245,7 +245,9 @@ def test_compare() -> None:
     for epoch in range(4):
         expected.add(0, 10 * epoch, value("PREPARE_ABORT" if epoch == 3 else "PREPARE_COMMIT", epoch))
     common: dict[str, Any] = {"records": 0, "producer_id": 7, "timestamp": 0, "transactional": True}
-    for epoch, kind, decided in ((0, "commit", 0), (1, "commit", 99), (3, "commit", 30), (8, "abort", 50)):
+    markers: tuple[tuple[int, Literal["commit", "abort"], int], ...]
+    markers = ((0, "commit", 0), (1, "commit", 99), (3, "commit", 30), (8, "abort", 50))
+    for epoch, kind, decided in markers:
         seen.add(
             records.CommitRecord(
                 **common, base_offset=epoch, segment_base=0, write_id="w", previous="", kind=kind, producer_epoch=epoch,

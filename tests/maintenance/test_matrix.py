@@ -236,7 +236,8 @@ def test_every_bit_of_every_small_object() -> None:
 def decode(path: str, data: bytes) -> object:
     kind = d.kind_of(path)
     if kind != "batch":
-        return envelope.decode(data, STRUCTS[kind], path)
+        struct: Any = STRUCTS[kind]
+        return envelope.decode(data, struct, path)
     topic, partition, name = path.split("/")
     return record_checks.stored_record(data, TopicPartition(topic, int(partition)), int(Path(name).stem))
 

@@ -98,7 +98,8 @@ def table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def ids(table: pa.Table) -> list[int]:
-    return table["id"].to_pylist() if table.num_rows else []
+    found: list[Any] = table["id"].to_pylist() if table.num_rows else []
+    return found
 
 
 def between(table: pa.Table, start: int, end: int) -> pa.Table:

@@ -43,7 +43,7 @@ STRICT = pa.schema(
             "at": pa.timestamp("us", "UTC"),
             "price": pa.decimal128(9, 2),
             "tags": pa.list_(pa.field("element", pa.int32(), nullable=False)),
-            "attrs": pa.map_(pa.string(), pa.field("value", pa.int32())),
+            "attrs": pa.map_(pa.string(), pa.field("value", pa.int32())),  # type: ignore[call-overload]
             "place": INNER,
         }.items()
     ]

@@ -33,7 +33,8 @@ def publish(store: Store, topic: str = TOPIC) -> Published:
 def rows_of_file(world: World, path: str, size: int) -> list[int]:
     """Return the column `id` of a file, as the rows lie in it."""
     opened = OpenedFile(world.memory, f"{TOPIC}/{path}", size, None)
-    return opened.parquet.read(columns=["id"]).column("id").to_pylist()
+    rows: list[int] = opened.parquet.read(columns=["id"]).column("id").to_pylist()
+    return rows
 
 
 class Follower:

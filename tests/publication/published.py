@@ -48,7 +48,7 @@ class PublishedTopic:
     ) -> None:
         self.url = folder.as_uri()
         self.path = folder / name
-        self.store: ObjectStore = store or LocalObjectStore(folder)
+        self.store: ObjectStore = store or LocalObjectStore(str(folder))
         self.driver = Driver(self.store, ManualClock(START_MS), SeededIds(), threads=0)
         self.retention_ms = retention_ms
         self.first = first

@@ -60,7 +60,7 @@ def rows_of(data: bytes) -> tuple[list[int], list[str]]:
                 kinds.append("runs")
                 (runs,) = struct.unpack_from("<H", data, at)
                 at += 2
-                found = []
+                found: list[int] = []
                 for _ in range(runs):
                     low, more = struct.unpack_from("<HH", data, at)
                     found += range(low, low + more + 1)

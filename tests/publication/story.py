@@ -11,7 +11,7 @@ import msgspec
 
 from tests.publication.published import PublishedTopic, column
 from tests.publication.story_rows import row
-from txlog.core.evolution import AddColumn, DropColumn, RenameColumn, SetType
+from txlog.core.evolution import AddColumn, Change, DropColumn, RenameColumn, SetType
 from txlog.core.records.publications import RowRun
 
 VERSIONS = 7
@@ -35,7 +35,7 @@ COLUMNS = [
     column("items", "list", column("element", "struct", column("sku", "string"), column("qty", "int16"))),
     column("old", "string"),
 ]
-CHANGES = [
+CHANGES: list[Change] = [
     RenameColumn(("num",), "number"),
     SetType(("small",), "int64"),
     SetType(("single",), "float64"),

@@ -62,7 +62,7 @@ def history(world: World, columns: tuple[str, ...] = ("id",)) -> list[tuple[str,
 def merge(world: World, policy: MergePolicy | None = None, layout: FileLayout | None = None) -> None:
     other = world.open()
     session = reading.read_session(other.runtime)
-    more = {} if layout is None else {"layout": layout}
+    more: dict[str, Any] = {} if layout is None else {"layout": layout}
     merge_partition(other.runtime, session, A, policy or MergePolicy(target_bytes=2**30), **more)
 
 
@@ -89,8 +89,8 @@ def test_a_sorted_run_has_its_rows_in_another_order_than_the_log(world: World) -
             producer.send("orders", long_rows(*ids)).result()
         world.clock.advance_ms(10)
         publish(world.open())
-        for ids in ((2, 1, 0), (50,)):
-            producer.send("orders", long_rows(*ids)).result()
+        for later in ((2, 1, 0), (50,)):
+            producer.send("orders", long_rows(*later)).result()
     merge(world, MergePolicy(), FileLayout(sort=("id",)))
     world.clock.advance_ms(10)
     publish(world.open())
@@ -125,6 +125,7 @@ def test_a_compaction_takes_no_key_from_the_tables(world: World) -> None:
     merge(world, MergePolicy(target_bytes=1))
     other = world.open()
     policy = compaction_policy(other.runtime, other.runtime.topic("orders", 0))
+    assert policy is not None
     compact_partition(other.runtime, reading.read_session(other.runtime), A, policy)
     made = publish(world.open())
     assert (made.publications, made.files_removed, made.rows_added) == (2, 1, 3)

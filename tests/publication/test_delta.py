@@ -303,6 +303,7 @@ def test_every_tenth_version_has_a_checkpoint(topic: PublishedTopic) -> None:
             }
         ]
         assert rows[0]["protocol"]["readerFeatures"] == ["deletionVectors"]
+    assert data is not None
     hint = json.loads(topic.store.get("orders/_delta_log/_last_checkpoint") or b"")
     assert hint == {"version": 20, "size": 23, "sizeInBytes": len(data), "numOfAddFiles": 21}
     listed = [

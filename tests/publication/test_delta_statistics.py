@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,7 +25,7 @@ def statistics(
     return delta_statistics(file, fields)
 
 
-def bounds(arrow: pa.DataType, values: list[object]) -> tuple[object, object]:
+def bounds(arrow: pa.DataType, values: list[Any]) -> tuple[object, object]:
     found = statistics(arrow, values)
     return found["minValues"].get("c"), found["maxValues"].get("c")  # type: ignore[attr-defined]
 

@@ -34,7 +34,8 @@ from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import publications, vacuum_published
-from txlog.protocol.publications import read_chain
+from txlog.protocol.publications import append_publication, read_chain
+from txlog.publication import formats
 from txlog.publication import publish as publishing
 from txlog.storage.parquet_file import OpenedFile
 
@@ -72,7 +73,7 @@ def test_no_error_of_one_topic_stops_the_others(
     store = world.open()
     for name in ("broken", "orders"):
         store.create_topic(name, ORDERS, config=CONFIG)
-    write = publishing.write_version
+    write = formats.write_version
 
     def fails(name: Any, before: Any, after: Tables, *args: Any, **more: Any) -> Any:
         if after.newest.topic == "broken":
@@ -102,12 +103,11 @@ def test_tables_that_cannot_go_on_do_not_stop_vacuum_elsewhere(world: World, mon
         with store.producer() as producer:
             producer.send(name, orders(1)).result()
         publish(world.open(), name)
-    append = vacuum_published.append_publication
 
     def refuses(ctx: Any, before: Any, publication: Any) -> Any:
         if publication.topic == "huge":
             raise RecordTooLargeError("it names too many files")
-        return append(ctx, before, publication)
+        return append_publication(ctx, before, publication)
 
     monkeypatch.setattr(vacuum_published, "append_publication", refuses)
     world.clock.advance_ms(100 * HOUR_MS)
@@ -177,7 +177,7 @@ def test_a_missing_library_is_named_before_anything_is_written(world: World, mon
 
 
 def _fails_at_iceberg(monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
-    write = publishing.write_version
+    write = formats.write_version
 
     def fails(name: Any, before: Any, after: Tables, *args: Any, **more: Any) -> Any:
         if name == "iceberg" and after.number == 1:

@@ -191,7 +191,7 @@ def test_a_faster_publisher_is_no_conflict(world: World) -> None:
     store = world.open()
     for name in ("delta", "iceberg"):
         columns = earlier_version("orders", 0)
-        store.runtime.run(formats.complete_version(name, known, columns, retention_ms=0))  # type: ignore[arg-type]
+        store.runtime.run(formats.complete_version(name, known, columns, retention_ms=0))
     assert world.memory.get(HINT) == b"13"
     assert (world.memory.get(LAST) or b"").startswith(b'{"version":10,')
 
@@ -269,7 +269,7 @@ def test_maps_have_the_same_fields_in_each_file_of_a_delta_table(change: str) ->
     import pyarrow as pa
 
     world = World()
-    values = pa.map_(pa.string(), pa.struct({"a": pa.string(), "b": pa.string()}))
+    values = pa.map_(pa.string(), pa.struct([("a", pa.string()), ("b", pa.string())]))
     config = {**CONFIG, "publish.formats": "delta"}
     world.open().create_topic("orders", schema=pa.schema({"id": pa.int64(), "m": values}), config=config)
     with world.open(inline_max_bytes=0).producer() as producer:

@@ -23,7 +23,8 @@ from txlog.errors import InvalidRequestError, TableConflictError, UnsupportedSto
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
-from txlog.protocol.publications import read_chain
+from txlog.protocol.publications import append_publication, read_chain
+from txlog.publication import formats as table_formats
 from txlog.publication import publish as publishing
 from txlog.publication.publish import Published
 from txlog.storage.parquet_file import OpenedFile
@@ -107,14 +108,13 @@ def test_two_publishers_at_once_make_one_table(monkeypatch: pytest.MonkeyPatch) 
     with store.producer() as producer:
         producer.send("orders", orders(1, 2, 3), partition=0).result()
         producer.send("orders", orders(4), partition=1).result()
-    append = publishing.append_publication
     raced: list[int] = []
 
     def faster(*args: Any) -> Any:
         if not raced:
             raced.append(1)
             assert publish(world.open()).publications == 1
-        return append(*args)
+        return append_publication(*args)
 
     monkeypatch.setattr(publishing, "append_publication", faster)
     world.clock.advance_ms(10)
@@ -133,7 +133,7 @@ def test_a_publisher_that_died_before_the_format_is_completed(monkeypatch: pytes
     store = world.open()
     store.create_topic("orders", ORDERS, config=CONFIG)
     publish(store)
-    write = publishing.write_version
+    write = table_formats.write_version
 
     def dies(*args: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
@@ -455,7 +455,7 @@ def test_two_publishers_begin_a_format_at_once(formats: str, monkeypatch: pytest
     if formats:
         publish(store)
         store.alter_topic("orders", config={"publish.formats": formats + "delta"})
-    first_version = publishing.first_version
+    first_version = table_formats.first_version
 
     def late(name: Any, topic: str) -> Any:
         monkeypatch.setattr(publishing, "first_version", first_version)

@@ -19,6 +19,7 @@ import pytest
 from tests.publication.table_readers import ElsewhereError
 from tests.publication.wild_lives import EVENTS, WildLife
 from txlog.core import publication as deciding
+from txlog.core.effects import Program
 from txlog.publication import delta, iceberg
 from txlog.publication import publish as publishing
 from txlog.publication.iceberg_names import DIGEST, IcebergTable
@@ -113,7 +114,7 @@ def _name_deletes_by_the_file(patch: Patch) -> None:
     A publisher with another URL then takes those of the first.
     """
 
-    def write_deletes(writer: Any, file: Any) -> Iterator[Any]:
+    def write_deletes(writer: Any, file: Any) -> Program[Any]:
         from txlog.storage.parquet_deletes import position_deletes
 
         data = position_deletes(writer._table.uri(file.path), file.removed)
@@ -151,7 +152,7 @@ def _take_the_version_of_a_lost_publication(patch: Patch) -> None:
 def _trust_each_hint(patch: Patch) -> None:
     """Take a version behind the newest publication for that of a faster publisher."""
 
-    def is_decided(*_: Any) -> Iterator[Any]:
+    def is_decided(*_: Any) -> Program[bool]:
         yield from ()
         return True
 

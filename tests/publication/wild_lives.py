@@ -134,7 +134,8 @@ class WildLife:
         """Other names of the store's folder -> the folder."""
         self._mounts = set(self.links)
         self.keyed = self.random.random() < 0.25
-        self.formats = self.random.choice([("delta",), ("iceberg",), ("delta", "iceberg"), ("delta", "iceberg")])
+        choices: list[tuple[FormatName, ...]] = [("delta",), ("iceberg",), ("delta", "iceberg"), ("delta", "iceberg")]
+        self.formats = self.random.choice(choices)
         self._ended: set[str] = set()
         self.next_id = 0
         self.rows: dict[int, dict[int, Any]] = {}
@@ -365,7 +366,7 @@ class WildLife:
         else:
             store.alter_topic(TOPIC, remove_config=["publish.formats"])
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: FormatName) -> None:
         for path in self.objects():
             if path.startswith(f"{TOPIC}/{FOLDERS[name]}/"):
                 self.world.memory.delete(path)
@@ -581,7 +582,7 @@ class WildLife:
         self.world.clock.advance_ms(2000)
         self._publish()
 
-    def _remove_unless_whole(self, name: str) -> None:
+    def _remove_unless_whole(self, name: FormatName) -> None:
         """Remove a table of which a version in the middle is lost: nothing can read it, and no publisher is asked
         to."""
         newest = self._newest()
@@ -609,8 +610,8 @@ class WildLife:
         if self.keyed:
             config |= {"key.columns": "key", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         used = self.random.sample(NAMES, 2)
-        columns = [pa.field("id", pa.int64(), nullable=False), pa.field("key", pa.int64())]
-        schema = pa.schema((*columns, *(pa.field(name, pa.string()) for name in used), pa.field("n", pa.int32())))
+        columns: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("key", pa.int64())]
+        schema = pa.schema([*columns, *(pa.field(name, pa.string()) for name in used), pa.field("n", pa.int32())])
         self.world.open().create_topic(TOPIC, schema=schema, partitions=3, config=config)
 
     def _again(self) -> None:

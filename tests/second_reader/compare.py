@@ -89,17 +89,17 @@ def _questions(store: Store, other: Any, dice: random.Random) -> Iterator[tuple[
     groups = store.runtime.run(_groups(session))
     yield "groups", sorted(each.group for each in groups), other.groups()
     for each in groups:
-        stable = {
+        committed = {
             (tp.topic, tp.partition): value.offset for tp, value in each.offsets.items() if tp not in each.pending
         }
-        yield f"group {each.group}", (stable, bool(each.pending)), _group(other, each.group)
+        yield f"group {each.group}", (committed, bool(each.pending)), _group(other, each.group)
     names = list(topics)
     for _ in range(min(len(names), 3)):
         chosen = dice.sample(names, dice.randint(1, len(names)))
-        ours = store.snapshot(*chosen)
+        cut_here = store.snapshot(*chosen)
         cut = other.snapshot(*chosen)
         theirs = {TopicPartition(topic, number): end for topic, by in cut.items() for number, end in by.items()}
-        yield f"snapshot of {chosen}", dict(ours.ends), theirs
+        yield f"snapshot of {chosen}", dict(cut_here.ends), theirs
 
 
 def _rows(
@@ -120,11 +120,12 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 def _times(store: Store, tp: TopicPartition, start: int, dice: random.Random) -> list[int]:
     plan = reading.plan(store.runtime, tp.topic, tp.partition, start, None, "read_uncommitted")
     (task,) = reading.tasks(store.runtime, [plan])
-    known = [
-        int(value.timestamp() * 1000)
+    found: list[Any] = [
+        value
         for batch in reading.read_task(task, store.runtime.store)
         for value in batch.column("_timestamp").to_pylist()
     ]
+    known = [int(value.timestamp() * 1000) for value in found]
     chosen = dice.sample(known, min(len(known), 4))
     return sorted({0, 2**41, *(time + extra for time in chosen for extra in (-1, 0, 1))})
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 Obj = dict[str, Any]
 Key = tuple[str, str, int]  # group, topic, partition
@@ -136,22 +136,22 @@ def java_hash(text: str, modulus: int) -> int:
         value = (31 * value + unit) & 0xFFFFFFFF
     return (0 if value == 2**31 else min(value, 2**32 - value)) % modulus
 # ---- topics and columns ----
-SCALARS = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
+SCALARS: dict[str, pa.DataType] = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
            "float32": pa.float32(), "float64": pa.float64(), "string": pa.string(), "binary": pa.binary(), "date": pa.date32(),
            "timestamp": STAMP, "timestamp_ntz": pa.timestamp("us")}
-NESTED = {"list": pa.types.is_list, "map": pa.types.is_map, "struct": pa.types.is_struct}
+NESTED: dict[str, Any] = {"list": pa.types.is_list, "map": pa.types.is_map, "struct": pa.types.is_struct}
 CHILDREN = {"list": ["element"], "map": ["key", "value"]}
 def digits(name: str) -> tuple[int, int] | None:
     """Return precision and scale of a decimal type (Types)."""
     found = re.fullmatch(r"decimal\(([1-9][0-9]?),(0|[1-9][0-9]?)\)", name)
     return (int(found[1]), int(found[2])) if found and int(found[2]) <= int(found[1]) <= 38 else None
-def arrow_type(column: Obj) -> pa.DataType:
+def arrow_type(column: Obj) -> Any:
     """Return the Arrow type of a schema's field (Types)."""
     kids, size = [pa.field(kid["name"], arrow_type(kid), kid["nullable"]) for kid in column["fields"]], digits(column["type"])
     if kids:
         return pa.struct(kids) if column["type"] == "struct" else pa.map_(*kids) if kids[1:] else pa.list_(*kids)
     return pa.decimal128(*size) if size else SCALARS[column["type"]]
-def default(column: Obj) -> pa.Scalar:
+def default(column: Obj) -> Any:
     """Return the default of an added column, or null (Changed columns)."""
     value, goal = column["default"], arrow_type(column)
     value = bytes.fromhex(value) if goal == pa.binary() and value is not None else value
@@ -184,7 +184,7 @@ def same(found: pa.Field, column: Obj, ids: bool, place: bool = False) -> bool:
         right = NESTED[column["type"]](kind) and len(kids) == len(fields)
         return right and all(same(k, f, ids, column["type"] in CHILDREN) for k, f in zip(kids, fields, strict=True))
     return bool(kind == arrow_type(column))
-def convert(array: pa.Array, old: Obj, want: Obj, floor: int, valid: pa.Array) -> pa.Array:
+def convert(array: Any, old: Obj, want: Obj, floor: int, valid: pa.Array) -> Any:
     """Return a column in the type of the reader's; `floor`: highest field id of the rows' version (R14, Changed columns)."""
     goal, fields, wants, gone = arrow_type(want), old["fields"], want["fields"], array.is_null()
     need(old["nullable"] or array.filter(valid).null_count == 0, "rows", f"column {old['name']} has nulls")
@@ -502,7 +502,7 @@ class Store:
             files = [f | {"schema_id": r["schema_id"]} for f in files]
             if r["records"]:
                 yield r | {"end": r["base_offset"] + r["records"], "files": files, "run": False, "first_row": 0}
-    def _rows(self, b: Obj, versions: list[Obj], topic: str, done: dict[str, pa.Table]) -> Iterator[pa.Table]:
+    def _rows(self, b: Obj, versions: list[Obj], topic: str, done: dict[str, Any]) -> Iterator[Any]:
         """Yield the rows of a batch, with their offsets and times (R13, R14, R21: Parquet file)."""
         names, left, row, at = [c["name"] for c in versions[-1]["schema"]], b["records"], b["first_row"], b["base_offset"]
         stamp = pa.scalar(b["timestamp"] * 1000, pa.int64()).cast(STAMP)
@@ -517,7 +517,7 @@ class Store:
                 except (ValueError, TypeError, OSError, KeyError, pa.ArrowException) as error:
                     raise Damaged(f"{path}: {error}") from error
             piece = done[path].slice(row, min(left, f["rows"] - row))
-            here = [pa.array(range(at, at + len(piece)), pa.int64()), pa.repeat(stamp, len(piece))]
+            here = [pa.array(range(at, at + len(piece)), pa.int64()), pa.repeat(stamp, len(piece))]  # type: ignore[call-overload]
             if not own:
                 piece = pa.Table.from_arrays(here + piece.columns, names=["_offset", "_timestamp", *names])
             right = b["run"] or piece["_timestamp"].combine_chunks().equals(here[1])
@@ -562,7 +562,7 @@ class Store:
             if b["end"] > low and b["base_offset"] < high and not (gone and b["transactional"] and not b["run"]):
                 pieces.extend(self._rows(b, versions, topic, done))
         rows = pa.concat_tables(pieces).combine_chunks()
-        return rows.filter(pc.and_(pc.greater_equal(rows["_offset"], low), pc.less(rows["_offset"], high)))
+        return rows.filter(pc.and_(pc.greater_equal(rows["_offset"], low), pc.less(rows["_offset"], high)))  # type: ignore[arg-type,call-overload]
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the offset from which the first row below the LSO, at or after the time, is read (Reading)."""
         view, versions, late = self._user(topic, partition), self._versions(topic), pa.scalar(timestamp_ms * 1000, pa.int64())
@@ -571,7 +571,7 @@ class Store:
             if found and b["run"] and b["producer_id"] < 0:  # it may stand for many batches, so its rows show their own times
                 rows = pa.concat_tables(self._rows(b, versions, topic, {}))
                 rows = rows.filter(pc.greater_equal(rows["_timestamp"].cast(pa.int64()), late))
-                found = [offset for offset in rows["_offset"].to_pylist() if offset >= view.log_start]
+                found = [row["_offset"] for row in rows.select(["_offset"]).to_pylist() if row["_offset"] >= view.log_start]
             if found:
                 return int(found[0]) if found[0] < view.lso else None
         return None

@@ -67,6 +67,7 @@ def test_a_read_uncommitted_read_that_differs_from_the_last_one_is_trouble():
     assert wrong_uncommitted(events, ()) == []
     at = next(at for at, event in enumerate(events) if is_uncommitted(event.what))
     poll = events[at].what
+    assert isinstance(poll, Poll)
     events[at] = msgspec.structs.replace(events[at], what=msgspec.structs.replace(poll, rows=poll.rows[1:]))
     (found,) = wrong_uncommitted(events, ())
     assert "uncommitted, and there is" in found

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,9 +90,14 @@ def test_a_failing_seed_says_how_to_run_it_again(capsys, monkeypatch):
 
 
 def test_one_world_by_its_seed(capsys, monkeypatch):
-    asked = []
+    asked: list[int] = []
     one = simulate(1, 300)
-    monkeypatch.setattr(command, "simulate", lambda seed, steps: asked.append(seed) or one)
+
+    def noted(seed: int, steps: int) -> Any:
+        asked.append(seed)
+        return one
+
+    monkeypatch.setattr(command, "simulate", noted)
     assert command.main(["--seed", "777", "--steps", "300"]) == 0
     assert asked == [777]
     for wrong in (["--see", "777"], ["--seed", "7", "--seeds", "2"], ["--seed", "7", "--start", "2"]):

@@ -131,7 +131,7 @@ class GCSFileSystem(FakeFileSystem):
     async def _request_once(self):
         pass
 
-    _request.__wrapped__ = _request_once
+    _request.__wrapped__ = _request_once  # type: ignore[attr-defined]
 
 
 class AzureBlobFileSystem(FakeFileSystem):
@@ -147,7 +147,7 @@ class AzureBlobFileSystem(FakeFileSystem):
         )
         self._timeout_kwargs = {name: value for name, value in settings.items() if name.endswith("_timeout")}
 
-    async def _pipe_file(self, path, value, **kwargs):
+    async def _pipe_file(self, path, value, **kwargs):  # type: ignore[override]
         raise NotImplementedError
 
 

@@ -39,7 +39,7 @@ def in_fork(check: Callable[[], bool]) -> bool:
         # here.
         gc.freeze()
         # A child that hangs shows where, and ends.
-        faulthandler.dump_traceback_later(CHILD_SECONDS, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(CHILD_SECONDS, exit=True, file=sys.__stderr__ or 2)
         status = 1
         try:
             status = 0 if check() else 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import pytest
 
 from tests.storage.arrow_rows import EVERY_TYPE, FIELDS, ROWS, UTC, rows_table
 from txlog.core import schema as core_schema
+from txlog.core.records import SchemaField
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
 from txlog.storage.arrow_schema import check_stored, field_id, stored_fields, to_arrow, to_fields
@@ -348,13 +350,13 @@ def test_nulls_below_a_null_struct_are_none(wrap, inner, slot):
         return {
             "struct": struct,
             "list": pa.list_(pa.field("element", struct)),
-            "map": pa.map_(pa.string(), pa.field("value", struct)),
+            "map": pa.map_(pa.string(), pa.field("value", struct)),  # type: ignore[call-overload]
             "struct in a struct": pa.struct([pa.field("i", struct)]),
             "required struct in a struct": pa.struct([pa.field("i", struct, nullable=False)]),
         }[wrap]
 
     some = {"k": EXAMPLES[inner]}
-    values = {
+    values: Any = {
         "struct": [None, some],
         "list": [[None, some], None, []],
         "map": [[("a", None), ("b", some)], None, []],
@@ -394,7 +396,7 @@ def test_values_that_are_none_of_their_type_are_refused(values, where):
     [
         (pa.struct([pa.field("x", pa.int64(), nullable=False)]), [None, {"x": 1}], [{"x": None}], "c.x"),
         (pa.list_(pa.field("element", pa.int64(), nullable=False)), [None, [], [1]], [[1, None]], "c.element"),
-        (pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)), [None, [("a", 1)]], [[("a", None)]], "c.value"),
+        (pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)), [None, [("a", 1)]], [[("a", None)]], "c.value"),  # type: ignore[call-overload]
         (
             pa.list_(pa.struct([pa.field("x", pa.list_(pa.field("element", pa.int8(), nullable=False)))])),
             [None, [], [None, {"x": None}, {"x": [1]}]],
@@ -406,7 +408,8 @@ def test_values_that_are_none_of_their_type_are_refused(values, where):
 def test_nulls_inside_nested_values(arrow, good, bad, path):
     fields = to_fields(pa.schema([("c", arrow)]))
     loose = _all_nullable(arrow)
-    for filler in ([], good):
+    fillers: list[Any] = [[], good]
+    for filler in fillers:
         fine = pa.array([*bad, *filler, *good], loose).slice(len(bad))
         assert conform(pa.table({"c": fine}), fields, topic="t").column("c").to_pylist() == [*filler, *good]
         fine = pa.array([*bad, good[-1]], loose).slice(len(bad))
@@ -513,7 +516,7 @@ def test_wrong_values_are_refused(arrow, value, words):
 
 
 def test_fractions_are_rounded_and_infinities_kept():
-    values = [0.1, 3.4028235e38, float("inf"), -float("inf"), np.float32(0.5), 2**24, np.int8(1)]
+    values: list[Any] = [0.1, 3.4028235e38, float("inf"), -float("inf"), np.float32(0.5), 2**24, np.int8(1)]
     found = (
         conform([{"c": value} for value in values], fields_of(c=pa.float32()), topic="orders").column("c").to_pylist()
     )
@@ -594,7 +597,7 @@ def test_columns_are_found_by_id():
     old = fields_of(a=pa.int64(), b=pa.int64())
     payload = encode_ipc(conform([{"a": 1, "b": 2}], old[::-1], topic="t"))
     assert decoded(payload, old).to_pylist() == [{"a": 1, "b": 2}]
-    swapped = tuple(core_schema.SchemaField(id=3 - field.id, name=field.name, type=field.type) for field in old)
+    swapped = tuple(SchemaField(id=3 - field.id, name=field.name, type=field.type) for field in old)
     with pytest.raises(CorruptRecordError, match=r"column 'b' \(id 2\): int64 is in it, .* has 'a': int64"):
         decoded(payload, swapped)
 

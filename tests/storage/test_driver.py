@@ -88,7 +88,7 @@ def test_each_effect(driver):
 
 
 def test_a_pause_with_full_jitter_is_any_time_up_to_its_length(driver):
-    slept = []
+    slept: list[int] = []
     driver.clock.sleep_ms = slept.append
 
     def program():
@@ -158,10 +158,10 @@ def test_a_crash_is_not():
             caught.append(error)
             raise
 
-    program = program()
+    running = program()  # it lives longer than the call, so nothing closes it
     driver = Driver(FailingStore(MemoryObjectStore(), Fault(action="crash")), ManualClock(), SeededIds())
     with pytest.raises(SimulatedCrash):
-        driver.run(program)
+        driver.run(running)
     assert caught == []
 
 

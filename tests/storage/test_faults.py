@@ -341,7 +341,7 @@ def test_errors_repeat_no_credential(place, folder, status, caplog):
     """This holds even if the answer of the server, or of a proxy, repeats what it received."""
     sent: list[str] = []
 
-    def echo(request: Request) -> Response:
+    def echo(request: Request) -> Any:
         headers = "; ".join(f"{name}: {value}" for name, value in request.headers.items())
         sent.append(f"{request.target} {headers}")
         return place.answer(status, "", f"bad request {sent[-1]}")

@@ -10,6 +10,7 @@ import pickle
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -52,8 +53,13 @@ def store_of(fs, **options):
     )
 
 
+def fs_of(store: Any) -> Any:
+    """Return the driver that a store has built."""
+    return store._connection.backend.fs
+
+
 class TestS3(StoreContract):
-    def make_store(self, tmp_path: Path) -> FsspecObjectStore:
+    def make_store(self, tmp_path: Path) -> Any:
         return store_of(S3FileSystem())
 
 
@@ -63,9 +69,9 @@ def drivers(monkeypatch):
     built = []
 
     def take(protocol):
-        driver = {"s3": S3FileSystem, "gs": GCSFileSystem, "abfs": AzureBlobFileSystem}[protocol]
+        driver: type[Any] = {"s3": S3FileSystem, "gs": GCSFileSystem, "abfs": AzureBlobFileSystem}[protocol]
 
-        class Recorded(driver):
+        class Recorded(driver):  # type: ignore[misc]
             def __init__(self, **settings):
                 super().__init__(**settings)
                 built.append((protocol, settings))
@@ -140,7 +146,7 @@ def test_of_gcsfs_it_is_the_class_that_always_sends_the_condition(monkeypatch):
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: extended)
     store = open_object_store("gs://bucket")
     store.put_if_absent("a", b"1")
-    assert type(store._connection.backend.fs) is GCSFileSystem
+    assert type(fs_of(store)) is GCSFileSystem
     stranger = type("ExtendedGcsFileSystem", (FakeFileSystem,), {"__module__": "gcsfs.extended_gcsfs"})
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: stranger)
     with pytest.raises(UnsupportedStoreError, match="ExtendedGcsFileSystem"):
@@ -219,8 +225,8 @@ def test_what_s3fs_is_told(drivers):
             "retries": {"max_attempts": 0},
         },
     }
-    assert store._connection.backend.fs.retries == 1
-    assert list(store._connection.backend.fs.objects) == ["bucket/some/log/a"]
+    assert fs_of(store).retries == 1
+    assert list(fs_of(store).objects) == ["bucket/some/log/a"]
     with pytest.raises(InvalidRequestError, match="config_kwargs"):
         open_object_store("s3://bucket", {"config_kwargs": "x"})
 
@@ -240,7 +246,8 @@ def test_gcsfs_neither_repeats_nor_sends_in_parts():
     fs = GCSFileSystem()
     store_of(fs).put_if_absent("a", b"1")
     assert fs.chunksize > MAX_OBJECT_BYTES
-    assert fs._request.__func__ is GCSFileSystem._request_once
+    request: Any = fs._request
+    assert request.__func__ is GCSFileSystem._request_once
 
 
 def test_what_adlfs_is_told(drivers):
@@ -253,7 +260,7 @@ def test_what_adlfs_is_told(drivers):
         ("abfs", {**common, "account_name": "acc"}),
         ("abfs", {**common, "account_name": "mine", "read_timeout": 99}),
     ]
-    fs, patient = first._connection.backend.fs, second._connection.backend.fs
+    fs, patient = fs_of(first), fs_of(second)
     assert fs.retry_policy.total_retries == patient.retry_policy.total_retries == 0
     assert (fs.connection_config.timeout, fs.connection_config.read_timeout) == (5, 10)
     assert (patient.connection_config.timeout, patient.connection_config.read_timeout) == (5, 99)
@@ -315,7 +322,7 @@ def test_what_one_request_cannot_carry_is_refused():
 
 
 def test_the_url_and_the_options_travel_and_the_connection_does_not(monkeypatch):
-    module = types.ModuleType("s3fs.core")
+    module: Any = types.ModuleType("s3fs.core")
     module.S3FileSystem = S3FileSystem
     monkeypatch.setitem(sys.modules, "s3fs", types.ModuleType("s3fs"))
     monkeypatch.setitem(sys.modules, "s3fs.core", module)
@@ -328,7 +335,7 @@ def test_the_url_and_the_options_travel_and_the_connection_does_not(monkeypatch)
 
 def test_a_forked_child_builds_its_own():
     built = []
-    objects = {}
+    objects: dict[str, bytes] = {}
 
     def make():
         built.append(os.getpid())
@@ -514,7 +521,7 @@ def test_no_credential_in_errors_or_repr(drivers):
         "AccountKey=kkk; x-amz-security-token: FwoGsession, authorization: Bearer ya29.mmm, SharedKey acc:nnnn, "
         "Credential=AKIAOTHER/2026/s3"
     )
-    store._connection.backend.fs.failures = [wrapped(400, message=text)]
+    fs_of(store).failures = [wrapped(400, message=text)]
     with pytest.raises(StorageError) as raised:
         store.get("a")
     for secret in ("AKIA", "hunter2", "tokentoken", "abcdef", "zzz", "kkk", "FwoG", "ya29", "nnnn"):

@@ -92,7 +92,9 @@ def test_no_key_at_all():
 
 def test_nulls_with_bytes_of_their_own():
     array = pa.Array.from_buffers(
-        pa.string(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"foobar")]
+        pa.string(),
+        2,
+        [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"foobar")],  # type: ignore[arg-type]
     )
     assert partition_table(pa.table({"k": array}), ["k"], 7).tolist() == expected([None, b"bar"])
     table = pa.table({"k": array, "n": pa.array([1, 2])})

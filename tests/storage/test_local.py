@@ -9,12 +9,13 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.storage.processes import start
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
-from txlog.storage import local
+from txlog.storage import descriptors, local
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
 from txlog.storage.object_store import PutOutcome, make_durable
 from txlog.testing.clock import ManualClock
@@ -32,7 +33,7 @@ class TestWithoutFsync(StoreContract):
 
 
 class TestWithoutNamelessFiles(StoreContract):
-    def make_store(self, tmp_path: Path) -> LocalObjectStore:
+    def make_store(self, tmp_path: Path) -> Any:
         return named(tmp_path / "root")
 
 
@@ -90,12 +91,14 @@ def test_one_of_eight_processes_wins_each_of_a_hundred_names(tmp_path, fsync):
     writers, names = "abcdefgh", 100
     children = [start(RACE, tmp_path / "root", writer, names, fsync) for writer in writers]
     for child in children:
+        assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
     for child in children:
+        assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
     answers = [child.communicate(timeout=60)[0].split("\n")[:-1] for child in children]
-    winners = {}
+    winners: dict[str, set[str]] = {}
     for writer, lines in zip(writers, answers, strict=True):
         assert len(lines) == names
         for line in lines:
@@ -157,6 +160,7 @@ def test_writers_killed_at_any_moment_leave_whole_objects(tmp_path):
     for round_number in range(6):
         children = [start(WRITE_FOR_EVER, tmp_path, f"{round_number}-{writer}") for writer in range(2)]
         for child in children:
+            assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
         time.sleep(moments.uniform(0.0, 0.1))
         for child in children:
@@ -167,6 +171,7 @@ def test_writers_killed_at_any_moment_leave_whole_objects(tmp_path):
     assert found
     for name in found:
         data = store.get(f"t/{name}")
+        assert data is not None
         assert len(data) == 40_000
         assert data == data[:8] * 5_000
     # An object that replaces another one has a temporary name for a short time.
@@ -335,7 +340,7 @@ def test_a_removal_of_the_folder_may_take_a_while(tmp_path, monkeypatch):
     clock = ManualClock()
     store = LocalObjectStore(str(tmp_path / "root"), clock=clock)
     store.put_if_absent("t/a", b"1")
-    began_ms, real = clock.monotonic_ms(), local.open_nameless
+    began_ms, real = clock.monotonic_ms(), descriptors.open_nameless
 
     def open_nameless(folder):
         if clock.monotonic_ms() < began_ms + 500:

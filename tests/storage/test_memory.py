@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,15 @@ def test_its_clock_is_the_one_given():
     store.put_if_absent("a", b"1")
     clock.advance_ms(5)
     store.put_if_absent("b", b"1")
-    assert store.modified_ms("b") - store.modified_ms("a") == 5
+    one, two = store.modified_ms("a"), store.modified_ms("b")
+    assert one is not None
+    assert two is not None
+    assert two - one == 5
 
 
 def test_it_keeps_its_own_copy_of_the_data():
-    store, data = MemoryObjectStore(), bytearray(b"abc")
+    store = MemoryObjectStore()
+    data: Any = bytearray(b"abc")
     store.put_if_absent("a", data)
     data[0] = 0
     assert store.get("a") == b"abc"

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -119,7 +120,8 @@ def test_transactions_a_consumer_and_a_sealed_segment(server, url):
 
 def ids_of(store: txlog.Store, topic: str) -> list[int]:
     with store.consumer(topic, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
-        return [row for batch in consumer.iterate(0) for row in batch.column("id").to_pylist()]
+        found: list[Any] = [row for batch in consumer.iterate(0) for row in batch.column("id").to_pylist()]
+        return found
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------

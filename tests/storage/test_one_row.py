@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,18 +42,18 @@ def test_every_type():
 def test_rows_between_tables_stay_in_order():
     form = RowForm(FIELDS, "orders")
     one, two, three = [conform([row], FIELDS, topic="orders") for row in ROWS]
-    parts = [form.take(ROWS[0]), form.take(ROWS[1]), three, form.take(ROWS[0]), one, two]
+    parts: list[Any] = [form.take(ROWS[0]), form.take(ROWS[1]), three, form.take(ROWS[0]), one, two]
     assert joined_table(parts).combine_chunks().equals(rows_table([*ROWS, ROWS[0], ROWS[0], ROWS[1]]))
 
 
 NUMBERS = st.one_of(
     st.integers(), st.floats(), st.booleans(), st.sampled_from([np.int8(3), np.float32(0.1), 2**53 + 1])
 )
-VALUES = {
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.one_of(st.booleans(), st.integers()),
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()), NUMBERS),
     pa.string(): st.one_of(st.text(st.characters(exclude_categories=())), st.binary()),
-    pa.binary(): st.one_of(st.binary(), st.text(), st.binary().map(bytearray), st.binary().map(memoryview)),
+    pa.binary(): st.one_of(st.binary(), st.text(), st.binary().map(bytearray), st.binary().map(memoryview)),  # type: ignore[arg-type]
     pa.date32(): st.one_of(st.dates(), st.datetimes()),
     pa.timestamp("us", "UTC"): st.datetimes(
         datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30), timezones=st.sampled_from([None, UTC, datetime.timezone(datetime.timedelta(hours=-9))])

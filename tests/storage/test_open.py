@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from tests.lines.at_line import at_line, lines_of
+from txlog.core.ages import MAX_CLOCK_STEP_MS
 from txlog.errors import ClockSkewError, InvalidRequestError, StorageError, UnknownOptionError, UnsupportedStoreError
 from txlog.storage import open as opening
 from txlog.storage.local import LocalObjectStore
@@ -66,7 +68,9 @@ def test_a_path_object_is_no_url():
     [(False, False), ("false", False), ("FALSE", False), ("0", False), (True, True), ("true", True)],
 )
 def test_the_fsync_option(tmp_path, given, expected):
-    assert open_object_store(str(tmp_path), {"fsync": given})._fsync is expected
+    store = open_object_store(str(tmp_path), {"fsync": given})
+    assert isinstance(store, LocalObjectStore)
+    assert store._fsync is expected
 
 
 def test_bad_options(tmp_path):
@@ -206,7 +210,7 @@ def test_a_pause_anywhere_in_the_probe_is_not_the_clock_s_fault(monkeypatch):
     assert len(lines) > 40
     for line in lines:
         clock = ManualClock()
-        with at_line(line, lambda clock=clock: clock.advance_ms(20 * 60_000)):
+        with at_line(line, functools.partial(clock.advance_ms, 20 * 60_000)):
             probing(clock)
 
 
@@ -255,7 +259,7 @@ def test_a_clock_that_was_set_is_compared_again():
     counted = CountingStore(store)
     probe(counted, ours, SeededIds())
     requests = counted.requests().total
-    ours.step_wall_ms(opening.MAX_CLOCK_STEP_MS)
+    ours.step_wall_ms(MAX_CLOCK_STEP_MS)
     probe(counted, ours, SeededIds())
     assert counted.requests().total == requests
     ours.step_wall_ms(86_400_000)

@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -98,17 +99,16 @@ def test_the_ids_of_all_fields_are_in_the_file():
         )
 
 
+def arrays_of(table: pa.Table) -> list[Any]:
+    return [c.chunk(0) if c.num_chunks else pa.array([], c.type) for c in table.columns]
+
+
 @pytest.mark.parametrize("sizes", [[1000], [1] * 30, [399, 2, 399, 200], [0, 500, 0, 500], [400, 400, 200]])
 def test_row_groups_do_not_depend_on_the_batches(sizes):
     table = numbers(sum(sizes))
     starts = np.cumsum([0, *sizes])
     batches = [numbers(size, int(first)).combine_chunks() for first, size in zip(starts, sizes, strict=False)]
-    parts = [
-        pa.RecordBatch.from_arrays(
-            [c.chunk(0) if c.num_chunks else pa.array([], c.type) for c in b.columns], schema=b.schema
-        )
-        for b in batches
-    ]
+    parts = [pa.RecordBatch.from_arrays(arrays_of(b), schema=b.schema) for b in batches]
     store = MemoryObjectStore()
     file = write_rows_file(store, "orders", PATH, parts, NUMBERS, row_group_rows=400)
     whole, rest = divmod(table.num_rows, 400)
@@ -232,7 +232,7 @@ def test_strings_that_are_no_utf8_give_no_wrong_bounds(odd):
         path = f"0/rows/7-0-{len(rows)}.parquet"
         overwrite(store, f"orders/{path}", sink.getvalue())
         bounds = describe_file(store, "orders", path, NUMBERS).statistics.get("2")
-        found = rows.view(pa.binary()).to_pylist()
+        found: list[Any] = rows.view(pa.binary()).to_pylist()
         assert bounds is None or bounds[0].encode() <= min(found) <= max(found) <= bounds[1].encode()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,7 @@ def test_damage_on_the_way():
     whole = store.get("t/a")
     assert whole == inner.get("t/a")
     assert damaged is not None
+    assert whole is not None
     assert sum(one != other for one, other in zip(damaged, whole, strict=True)) == 1
 
 
@@ -252,7 +254,8 @@ def test_a_thread_whose_process_died_meanwhile_sees_no_answer():
             go_on.wait(20)
             return inner.get(path)
 
-    store, seen = FailingStore(Waiting("w")), []
+    store = FailingStore(Waiting("w"))
+    seen: list[Any] = []
 
     def read():
         try:
