@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,7 +34,7 @@ def send(world: World, *ids: int, partition: int = 0) -> None:
         producer.send("orders", orders(*ids), partition=partition)
 
 
-def ids_of(rows) -> list[int]:
+def ids_of(rows: Any) -> list[int]:
     return [row["id"] for row in rows]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, World, many, orders, tp
+from txlog.client.producer import Producer
 from txlog.client.producer.deferred_rows import MAX_DEFERRED_BYTES
 from txlog.client.store import Store
 from txlog.core import envelope
@@ -30,7 +31,7 @@ from txlog.testing.failing_store import Fault
 A = tp("orders", 0)
 
 
-def begun(store: Store, name: str = "loader", **settings: Any):
+def begun(store: Store, name: str = "loader", **settings: Any) -> Producer:
     """Return a producer in an open transaction."""
     producer = store.producer(name, **settings)
     producer.init_transactions()

@@ -38,7 +38,7 @@ from txlog.testing.failing_store import Fault, SimulatedCrash
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-def test_result_tells_where_the_rows_lie(world: World, store: Store):
+def test_result_tells_where_the_rows_lie(world: World, store: Store) -> None:
     with store.producer() as producer:
         first = producer.send("orders", orders(1, 2, 3), partition=2).result()
         second = producer.send("orders", orders(4), partition=2).result()
@@ -75,7 +75,7 @@ def test_anything_with_an_arrow_stream_can_be_sent(world, store):
     assert world.read() == [9]
 
 
-def test_single_rows_become_one_table(world: World, store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_single_rows_become_one_table(world: World, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[int] = []
     woken: list[int] = []
 
@@ -100,14 +100,14 @@ def test_single_rows_become_one_table(world: World, store: Store, monkeypatch: p
     assert world.read() == list(range(500))
 
 
-def test_the_keys_of_single_rows(world: World, store: Store):
+def test_the_keys_of_single_rows(world: World, store: Store) -> None:
     with store.producer() as producer:
         alone = [producer.send("orders", {"id": number}, key="id").result().partition for number in range(20)]
         together = producer.send("orders", [{"id": number} for number in range(20)], key="id").result()
     assert {part.partition: part.records for part in together.parts} == Counter(alone)
 
 
-def test_single_rows_of_a_compacted_topic_need_a_key(store: Store):
+def test_single_rows_of_a_compacted_topic_need_a_key(store: Store) -> None:
     store.create_topic("latest", ORDERS, config={"cleanup.policy": "compact", "key.columns": "name"})
     with store.producer() as producer:
         assert producer.send("latest", {"id": 1, "name": "a"}).result().records == 1
@@ -115,7 +115,7 @@ def test_single_rows_of_a_compacted_topic_need_a_key(store: Store):
             producer.send("latest", {"id": 1})
 
 
-def test_a_delivery_callback_gets_the_result_or_the_error(world: World, store: Store):
+def test_a_delivery_callback_gets_the_result_or_the_error(world: World, store: Store) -> None:
     told: list[tuple[BaseException | None, RecordMetadata | None]] = []
     with store.producer() as producer:
         future = producer.send("orders", orders(1, 2), partition=1, on_delivery=lambda *each: told.append(each))

@@ -13,6 +13,7 @@ import pytest
 from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, many, orders, tp
 from txlog.client import reading, rows
+from txlog.client.store import Store
 from txlog.core import envelope
 from txlog.core.fetch_plan import FilePiece
 from txlog.core.records import Clean, CleanedRun, IndexedFile, IndexEntry, SegmentIndex
@@ -178,7 +179,7 @@ def test_planning_goes_without_pyarrow():
 # -- while maintenance runs -----------------------------------------------------------------------------------------
 
 
-def clean_up(memory: MemoryObjectStore, store) -> None:
+def clean_up(memory: MemoryObjectStore, store: Store) -> None:
     """Replace the sealed segment by a cleaned run of the same rows and delete the old files, as vacuum does later."""
     names = memory.list("mixed/0/")
     (old,) = (name for name in names if name.endswith("-0.index"))

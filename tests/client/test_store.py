@@ -128,7 +128,7 @@ def test_directory_that_is_no_store(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["notes.txt"]
 
 
-def put_descriptor(world: World, **changes) -> None:
+def put_descriptor(world: World, **changes: Any) -> None:
     descriptor = StoreDescriptor(store_id="5" * 32, created_at=1, constants=StoreConstants())
     overwrite(world.memory, "txlog.json", envelope.encode(msgspec.structs.replace(descriptor, **changes)))
 

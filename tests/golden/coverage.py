@@ -458,7 +458,7 @@ def _look_at_parquet(seen: Seen, data: bytes) -> None:
         seen.traits.add("a file without ids of nested columns")
 
 
-def _types(columns: Iterable[pa.Field]) -> Iterator[str]:
+def _types(columns: Iterable[pa.Field[Any]]) -> Iterator[str]:
     """Yield the types of PROTOCOL.md that these columns and those in them have."""
     for column in columns:
         if column.name in ("_offset", "_timestamp"):

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -189,7 +189,17 @@ def _one_strike(
     return True
 
 
-def _go_on(place, verb, tp, judge, before, held, tasks, plain, eager) -> None:
+def _go_on(
+    place: Place,
+    verb: Any,
+    tp: TopicPartition,
+    judge: Any,
+    before: Rows,
+    held: Store,
+    tasks: Any,
+    plain: Any,
+    eager: Any,
+) -> None:
     judge(before, read_all(place.open()))
     kept = {row[-2]: row for row in read_partition(place.open(), tp)}
     # A reader that planned before the verb sees the rows of its plan, or those that still exist if the verb may delete

@@ -24,7 +24,7 @@ SMALL_BYTES = 700
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.storm)])
 @pytest.mark.parametrize("store", ["golden", "twins"])
 def test_damage_is_an_error_and_fsck_finds_it(
-    store: str, step: int, record_property, capsys: pytest.CaptureFixture[str]
+    store: str, step: int, record_property: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Try every third damage; `make test-storm` tries all of them."""
     figures = matrix.Figures()

@@ -89,7 +89,7 @@ def test_a_ribbon_says_the_same_of_each_offset_as_the_log_dump(
         check_pieces(chain, look)
 
 
-def module_view(store: Store, tp: TopicPartition):
+def module_view(store: Store, tp: TopicPartition) -> Any:
     from txlog.protocol.load import load
 
     return load(store.runtime.context(), tp)

@@ -166,16 +166,16 @@ def check_schema(columns: list[Obj], where: str) -> list[Obj]:
         need(right and (column["default"] is None or column["nullable"]), where, f"column {name[:50]!r} is not possible")
         out += [column, *check_schema(kids, where)]
     return out
-def field_id(column: pa.Field) -> int | None:
+def field_id(column: pa.Field[Any]) -> int | None:
     """Return a column's id (Parquet files)."""
     raw = int((column.metadata or {}).get(b"PARQUET:field_id", b"-1"))
     return raw if raw >= 0 else None
-def kids_of(kind: pa.DataType) -> list[pa.Field]:
+def kids_of(kind: pa.DataType) -> list[pa.Field[Any]]:
     """Return the fields of a nested type."""
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
-def same(found: pa.Field, column: Obj, ids: bool, place: bool = False) -> bool:
+def same(found: pa.Field[Any], column: Obj, ids: bool, place: bool = False) -> bool:
     """Tell whether a file's column is the topic's, by id, name and type, or by its place (R14, R21: Rows against the topic)."""
     kind, kids, fields, own = found.type, kids_of(found.type), column["fields"], field_id(found)
     if (ids and own != column["id"] and not (place and own is None)) or (found.name != column["name"] and not place):
@@ -184,7 +184,7 @@ def same(found: pa.Field, column: Obj, ids: bool, place: bool = False) -> bool:
         right = NESTED[column["type"]](kind) and len(kids) == len(fields)
         return right and all(same(k, f, ids, column["type"] in CHILDREN) for k, f in zip(kids, fields, strict=True))
     return bool(kind == arrow_type(column))
-def convert(array: Any, old: Obj, want: Obj, floor: int, valid: pa.Array) -> Any:
+def convert(array: Any, old: Obj, want: Obj, floor: int, valid: Any) -> Any:
     """Return a column in the type of the reader's; `floor`: highest field id of the rows' version (R14, Changed columns)."""
     goal, fields, wants, gone = arrow_type(want), old["fields"], want["fields"], array.is_null()
     need(old["nullable"] or array.filter(valid).null_count == 0, "rows", f"column {old['name']} has nulls")
@@ -196,11 +196,11 @@ def convert(array: Any, old: Obj, want: Obj, floor: int, valid: pa.Array) -> Any
     inner = [array.keys, array.items] if want["type"] == "map" else [array.values]
     inner = [convert(a, f, w, floor, pa.repeat(True, len(a))) for a, f, w in zip(inner, fields, wants, strict=True)]
     return getattr(pa, f"{want['type'].title()}Array").from_arrays(pc.add(array.offsets, 0), *inner, type=goal, mask=gone)
-def columns(have: dict[int, tuple[pa.Array, Obj]], wants: list[Obj], floor: int, valid: pa.Array) -> list[pa.Array]:
+def columns(have: dict[int, tuple[Any, Obj]], wants: list[Obj], floor: int, valid: Any) -> list[Any]:
     """Return the reader's columns, or fields of a struct, from those of the rows (R14, Changed columns)."""
     need(all(w["id"] in have or w["id"] > floor for w in wants), "rows", "their version lacks a column that is not new")
     return [convert(*have[w["id"]], w, floor, valid) if w["id"] in have else pa.repeat(default(w), len(valid)) for w in wants]
-def resolve(table: pa.Table, versions: list[Obj], number: int, where: str) -> list[pa.Array]:
+def resolve(table: pa.Table, versions: list[Obj], number: int, where: str) -> list[Any]:
     """Return the rows of a version of the topic in its current columns (R14, R21: Rows against the topic)."""
     need(number < len(versions) and versions[number]["topic_id"] == versions[-1]["topic_id"], where, f"no version {number}")
     table.validate(full=True)  # strings are UTF-8, and decimals have their digits

@@ -23,7 +23,7 @@ from txlog.storage.conform import conform
 from txlog.storage.inline_rows import MAX_STREAM_BYTES, MAX_STREAM_ROWS, compressed, encode_ipc, read_ipc, select_fields
 
 
-def fields_of(**types: pa.DataType) -> tuple:
+def fields_of(**types: pa.DataType) -> tuple[SchemaField, ...]:
     return to_fields(pa.schema(list(types.items())))
 
 

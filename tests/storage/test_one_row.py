@@ -63,7 +63,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 
 
-def some_values(arrow: pa.DataType):
+def some_values(arrow: pa.DataType) -> Any:
     """The values of one column, in several rows."""
     return st.tuples(st.just(arrow), st.lists(st.none() | VALUES[arrow], min_size=1, max_size=3))
 
@@ -147,7 +147,7 @@ def test_a_dictionary_is_no_list_of_another_type():
 
 
 def test_what_is_one_row():
-    class Frame(dict):
+    class Frame(dict[str, Any]):
         def __arrow_c_stream__(self, requested_schema=None):
             raise AssertionError("not asked for")
 
