@@ -20,8 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import __main__ as program
-from benchmarks import report
+from benchmarks import __main__ as program, report
 from benchmarks.harness import Contestant, Goal, Measured, NotAvailable, Place, Samples, Spec, measure
 from benchmarks.resources import Resources
 from benchmarks.specs import all_specs, memory

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txlog.text import bytes_text, count_text, duration_text, parse_time, range_text, shorten, time_text
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
+from pyspark.sql import Window, functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

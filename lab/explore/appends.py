@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import bound, deletes
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_LISTING, Mutant, program_of

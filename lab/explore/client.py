@@ -38,8 +38,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import expiry, topic_changes, transactions
-from txlog.protocol import topics as topic_programs
+from txlog.protocol import expiry, topic_changes, topics as topic_programs, transactions
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import compact, everything, merge, vacuum, wait
 from lab.explore.explorer import Budget
 from lab.explore.keys import Compacted

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import bound, deletes
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_APPLY, Mutant, may_expire_with_versions, no_guard

@@ -7,20 +7,17 @@ from typing import Any
 
 import msgspec
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls, member_calls
+from lab.explore import client as calls, keeper_calls, member_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, Mutant, nothing
 from lab.explore.scene import TIMEOUT_MS, A, B, Scenario, Scene, Size, context
-from txlog.core import groups as core_groups
-from txlog.core import members, snapshot_state, state
+from txlog.core import groups as core_groups, members, snapshot_state, state
 from txlog.core.append_rules import RollPolicy
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition
 from txlog.core.records import Heartbeat
 from txlog.errors import CommitFailedError
-from txlog.protocol import groups
-from txlog.protocol import members as member_programs
+from txlog.protocol import groups, members as member_programs
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
 

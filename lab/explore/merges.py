@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import deletes, forget_cleans, merge
 from lab.explore.explorer import Budget, ClockErrors
 from lab.explore.mutant import (

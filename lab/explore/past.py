@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import compact, merge
 from lab.explore.client import Call, Client, Word
 from lab.explore.explorer import Budget

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, Mutant
 from lab.explore.scene import CONSTANTS, GRACE_MS, HOUR_MS, A, B, Scenario, Scene, Size

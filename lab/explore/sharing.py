@@ -24,8 +24,7 @@ from txlog.core.members import beat_of, find_member, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, OffsetValue
 from txlog.errors import CommitFailedError, OutcomeUnknownError, RetriableError
-from txlog.protocol import groups
-from txlog.protocol import members as programs
+from txlog.protocol import groups, members as programs
 
 SKEW_MS = 14 * 60_000
 """Within the error that a clock may have."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls, member_calls
+from lab.explore import client as calls, keeper_calls, member_calls
 from lab.explore.cleaner import merge, vacuum
 from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget

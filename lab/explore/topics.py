@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, ORIGINAL_APPLY, Mutant
 from lab.explore.scene import A, C, Scenario, Scene, Size, context
 from txlog.core import append_rules, state
-from txlog.protocol import topics
-from txlog.protocol import transactions as coordinator
+from txlog.protocol import topics, transactions as coordinator
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.explorer import Budget
 from lab.explore.mutant import CORE, HERE, Mutant, no_guard, nothing
 from lab.explore.scene import FORGETFUL, FORGOTTEN_MS, TIMEOUT_MS, A, B, Scenario, Scene, Size, context
@@ -16,8 +15,7 @@ from txlog.core import append_rules, state, transactions
 from txlog.core.append_rules import Proceed, Refuse
 from txlog.core.records import NO_OFFSET, TransactionEntry
 from txlog.core.transactions import Done, Skipped, Transit, TxnVersion, judge_end, judge_init
-from txlog.protocol import load, slot, table
-from txlog.protocol import transactions as coordinator
+from txlog.protocol import load, slot, table, transactions as coordinator
 from txlog.protocol.context import with_view
 
 # -- scenarios --------------------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.explore import client as calls
-from lab.explore import keeper_calls
+from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import everything, merge, retain, vacuum, wait
 from lab.explore.explorer import STORE, Budget, ClockErrors
 from lab.explore.mutant import CLEANER, CORE, HERE, Mutant, no_guard, own_clock
@@ -16,8 +15,7 @@ from txlog.core.effects import Delete, PutIfAbsent
 from txlog.core.names import TopicPartition, boundary_name
 from txlog.core.records import Boundary, StoreConstants
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
-from txlog.protocol import vacuum as vacuum_programs
-from txlog.protocol import vacuum_dead
+from txlog.protocol import vacuum as vacuum_programs, vacuum_dead
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
 

@@ -33,8 +33,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, StagedRows, TransactionMetadata
 from txlog.core.transactions import Skipped
 from txlog.errors import OutcomeUnknownError, RetriableError, TxlogError, UnknownTopicOrPartitionError
-from txlog.protocol import groups, transactions
-from txlog.protocol import topics as topic_programs
+from txlog.protocol import groups, topics as topic_programs, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, with_view
 from txlog.protocol.seal import seal_quietly

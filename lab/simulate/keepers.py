@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lab.compacting import KeyedRow, reach
-from lab.compacting import choose as choose_rows
+from lab.compacting import KeyedRow, choose as choose_rows, reach
 from lab.histories.events import Note, Row
 from lab.simulate.cluster import encode_rows
 from lab.simulate.life import BANKS, DRAFTS, EVENTS, PARTITIONS, PIPELINES, USERS, Life

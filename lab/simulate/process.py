@@ -27,8 +27,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import column_changes, topic_changes
-from txlog.protocol import topics as topic_programs
+from txlog.protocol import column_changes, topic_changes, topics as topic_programs
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, refresh

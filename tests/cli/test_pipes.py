@@ -14,8 +14,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.cli.support import Cli
 from tests.cli.test_interrupts import ids, program, unread, until

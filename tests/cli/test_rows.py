@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txlog.cli.columns import parse_columns
 from txlog.cli.rows import decode_rows, encode_row

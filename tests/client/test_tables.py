@@ -22,8 +22,7 @@ import pytest
 from hypothesis import given
 
 import txlog
-from tests.client.test_where import FIELDS, LITERALS, ROWS, conditions, file_of, piece_of
-from tests.client.test_where import SCHEMA as TYPED
+from tests.client.test_where import FIELDS, LITERALS, ROWS, SCHEMA as TYPED, conditions, file_of, piece_of
 from tests.client.world import ORDERS, World, rows_of, tp
 from tests.effort import cases, examples
 from txlog.client import reading

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from txlog.config.table import ASSIGNOR_NAMES

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txlog.core import names
 from txlog.core.chain import PartitionListing, check_clean, parse_listing, sealed_end, walk

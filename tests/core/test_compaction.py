@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txlog.core.compaction import (
     UNKNOWN,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txlog.core import envelope
 from txlog.core.records import Boundary, CommitRecord

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.core.chains import TP, Chain, Row, chains, data_file, inline_file_of, payload_of
 from txlog.core.fates import AbortedRanges

@@ -6,8 +6,7 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txlog.core import envelope
 from txlog.core.evolution import contradictions

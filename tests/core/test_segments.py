@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.core.chains import TP, Chain, chains, data_file, inline_file_of
 from txlog.core.names import SegmentName, TopicPartition

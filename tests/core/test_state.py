@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.core.partition_log import OFFSETS_TP, TP, Log, offset_entry
 from tests.effort import examples

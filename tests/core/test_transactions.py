@@ -11,8 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lab.invariants import VALID_PREVIOUS_STATES
 from tests.core.partition_log import rows_file

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import World
-from tests.evolution import test_worlds as worlds
-from tests.evolution import test_writers as writers
+from tests.evolution import test_worlds as worlds, test_writers as writers
 from txlog.client import reading, rows
 from txlog.core.evolution import WrittenSchema
 from txlog.core.records import SchemaField

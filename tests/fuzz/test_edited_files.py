@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.effort import cases
 from tests.fuzz.edited_files import FILES, GOLDEN, SHORT_BOUND, Opener

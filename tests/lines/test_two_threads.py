@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.lines import stores
-from tests.lines import test_interrupted_writers as writers
+from tests.lines import stores, test_interrupted_writers as writers
 from tests.lines.at_line import Line, at_line, lines_of, not_counted
 from tests.lines.readers import CALLS, POLLS, Case, Lives
 from tests.lines.stores import rows

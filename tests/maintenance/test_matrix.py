@@ -12,8 +12,7 @@ import pytest
 from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
 from tests.fuzz.hostile import changed, closed, opened
-from tests.maintenance import damage as d
-from tests.maintenance import fields, matrix
+from tests.maintenance import damage as d, fields, matrix
 from txlog.core import envelope, record_checks, records
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptRecordError, InvalidConfigurationError, TxlogError, UnsupportedStoreError

@@ -15,8 +15,7 @@ from lab.older_writers import next_control_of_v1
 from lab.testing.damage import overwrite
 from tests.client.world import World
 from tests.maintenance.damage import objects_of
-from tests.publication.test_cuts import rows_of as published_rows
-from tests.publication.test_cuts import tables_of
+from tests.publication.test_cuts import rows_of as published_rows, tables_of
 from tests.second_reader.compare import differences
 from txlog.client.store import Store
 from txlog.core.features import PUBLICATION, STORE_FEATURES

@@ -22,8 +22,7 @@ from tests.metrics.world import commit, exporter_of, filled
 from txlog import metrics
 from txlog.client.reading import plan
 from txlog.core.effects import PutOutcome
-from txlog.engine import StagedTransaction, read_task
-from txlog.engine import tasks as read_tasks
+from txlog.engine import StagedTransaction, read_task, tasks as read_tasks
 from txlog.engine.arrow import StagedFiles
 from txlog.errors import MissingObjectError, OutcomeUnknownError, ProducerFencedError, StorageError
 from txlog.metrics import Registry

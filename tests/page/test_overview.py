@@ -21,8 +21,7 @@ from txlog.drawing.spans import Spans
 from txlog.drawing.svg import draw
 from txlog.drawing.values import Page
 from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
-from txlog.inspection import overview
-from txlog.inspection import partition_look as module
+from txlog.inspection import overview, partition_look as module
 from txlog.inspection.chain import PartitionChain, dump_partition
 from txlog.inspection.overview import MAX_DRAWN_TOPICS, topic_sections
 from txlog.inspection.partition_look import PartitionLook, look_at_partitions, ribbon_of

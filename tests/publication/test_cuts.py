@@ -22,8 +22,7 @@ from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
-from txlog.publication import iceberg
-from txlog.publication import publish as publishing
+from txlog.publication import iceberg, publish as publishing
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_file import OpenedFile
 from txlog.testing.clock import ManualClock

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.publication.delta_topic import TOPIC_ID, runs
 from tests.publication.roaring_reader import from_object, from_z85, rows_of

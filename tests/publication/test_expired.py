@@ -20,8 +20,7 @@ from txlog.core.row_runs import count_rows
 from txlog.errors import TableConflictError
 from txlog.maintenance.vacuum import VacuumReport, vacuum
 from txlog.protocol import publications
-from txlog.publication import delta, expired
-from txlog.publication import publish as publishing
+from txlog.publication import delta, expired, publish as publishing
 from txlog.publication.delta import vector_objects
 from txlog.storage.parquet_file import OpenedFile
 

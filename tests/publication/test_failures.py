@@ -35,8 +35,7 @@ from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import publications, vacuum_published
 from txlog.protocol.publications import append_publication, read_chain
-from txlog.publication import formats
-from txlog.publication import publish as publishing
+from txlog.publication import formats, publish as publishing
 from txlog.storage.parquet_file import OpenedFile
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0"}

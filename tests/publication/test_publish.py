@@ -24,8 +24,7 @@ from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import append_publication, read_chain
-from txlog.publication import formats as table_formats
-from txlog.publication import publish as publishing
+from txlog.publication import formats as table_formats, publish as publishing
 from txlog.publication.publish import Published
 from txlog.storage.parquet_file import OpenedFile
 from txlog.testing.clock import ManualClock

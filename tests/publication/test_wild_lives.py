@@ -20,8 +20,7 @@ from tests.publication.table_readers import ElsewhereError
 from tests.publication.wild_lives import EVENTS, WildLife
 from txlog.core import publication as deciding
 from txlog.core.effects import Program
-from txlog.publication import delta, iceberg
-from txlog.publication import publish as publishing
+from txlog.publication import delta, iceberg, publish as publishing
 from txlog.publication.iceberg_names import DIGEST, IcebergTable
 
 LIVES = 200

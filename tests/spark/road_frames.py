@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 
 from tests.spark.scalars import SCALARS
 

@@ -20,8 +20,7 @@ from pyspark_txlog.native.format import load
 from pyspark_txlog.schemas import to_spark
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import parse_read_options, settled
-from tests.evolution.cases import CASES, ROW, expected, second_row
-from tests.evolution.cases import SCHEMA as CASE_SCHEMA
+from tests.evolution.cases import CASES, ROW, SCHEMA as CASE_SCHEMA, expected, second_row
 from tests.evolution.log import (
     CONFIG,
     LARGE,
@@ -33,8 +32,7 @@ from tests.evolution.log import (
     try_change,
 )
 from tests.golden.make_evolved import FORMAT_FOLDER
-from tests.golden.test_evolved import LATEST
-from tests.golden.test_evolved import ORDERS as GOLDEN
+from tests.golden.test_evolved import LATEST, ORDERS as GOLDEN
 from tests.spark.conftest import Log, append, to_df
 from txlog.client import reading
 from txlog.client.store import Store

@@ -1,7 +1,6 @@
 """Does a batch keep its limits for any backlog? No Spark needed."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pyspark_txlog.source.stream_source import at_most, available, is_due
 from txlog.core.names import TopicPartition

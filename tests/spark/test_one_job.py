@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 
 from lab.invariants import check_store
 from pyspark_txlog import TxLog, install

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset, is_stream_offset
 from txlog.core.names import MAX_OFFSET, TopicPartition

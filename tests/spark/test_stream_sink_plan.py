@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import txlog
 from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, Query, committed_batch, complete

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from lab.invariants import check_store
 from pyspark_txlog import TxLog

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.storage.arrow_rows import FIELDS, rows_table
 from txlog.core.evolution import (

@@ -22,8 +22,7 @@ from txlog.clock import SystemClock, SystemIds
 from txlog.core.envelope import MAX_OBJECT_BYTES
 from txlog.core.names import TopicPartition
 from txlog.errors import NotAStoreError, OutcomeUnknownError, UnsupportedStoreError
-from txlog.storage import fsspec_store
-from txlog.storage import open as opening
+from txlog.storage import fsspec_store, open as opening
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store, probe
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.storage.arrow_rows import FIELDS, ROWS, rows_table
 from txlog.core.partitioning import partition_for

@@ -17,8 +17,7 @@ import pytest
 from rich.console import Console
 
 import txlog
-from lab.chaos import __main__ as command
-from lab.chaos import plan
+from lab.chaos import __main__ as command, plan
 from lab.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
 from lab.chaos.proof import Proof, _maintained, prove, recover
 from lab.chaos.roles import clocks_wrong_by

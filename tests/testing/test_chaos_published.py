@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.chaos import __main__ as command
-from lab.chaos import plan, poller
+from lab.chaos import __main__ as command, plan, poller
 from lab.chaos.plan import MADE, ORDERS, PUBLISHED, Place
 from lab.chaos.published import READS, Published, judge, polling
 from lab.histories.events import Event, Row, Send

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab.explore import __main__ as command
-from lab.explore import frames, runner
+from lab.explore import __main__ as command, frames, runner
 from lab.explore.catalogue import EXPLORED, MUTANTS, SCENARIOS
 from lab.explore.explorer import Budget, Exploration, Explorer
 from lab.explore.machine import Machine, WaitUntil

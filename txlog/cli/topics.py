@@ -15,8 +15,7 @@ from txlog.cli.publish import describe_published, published
 from txlog.config import keys_of
 from txlog.core.evolution import describe_changes, find_path
 from txlog.core.names import TopicPartition
-from txlog.core.schema import KEY_TYPES, evolve
-from txlog.core.schema import describe as describe_type
+from txlog.core.schema import KEY_TYPES, describe as describe_type, evolve
 from txlog.errors import CorruptLogError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.text import bytes_text, count_text, time_text
 

@@ -28,8 +28,7 @@ from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
 from txlog.core.effects import Program
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS
-from txlog.core.schema import describe as describe_type
+from txlog.core.schema import KAFKA_FIELDS, describe as describe_type
 from txlog.errors import CorruptLogError, IllegalStateError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start

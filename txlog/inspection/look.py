@@ -58,8 +58,7 @@ from txlog.core.records import (
 )
 from txlog.core.segments import aborted_txn_of
 from txlog.errors import CorruptLogError, MissingObjectError, StoreAccessError, TxlogError, UnsupportedStoreError
-from txlog.protocol import history, table
-from txlog.protocol import topics as topic_protocol
+from txlog.protocol import history, table, topics as topic_protocol
 from txlog.protocol.context import Context, PartitionView, Views, with_views
 from txlog.protocol.groups import GroupDescription, groups_of
 from txlog.protocol.load import load, refresh

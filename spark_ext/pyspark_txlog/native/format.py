@@ -46,8 +46,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import option_table as table
-from pyspark_txlog import schemas
+from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.messages import NotNativeError, short_java_errors
 from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.native.scan import frame_of

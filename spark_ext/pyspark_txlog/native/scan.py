@@ -34,8 +34,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from pyspark_txlog import option_table as table
-from pyspark_txlog import schemas
+from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.arrow import spark_batches
 from pyspark_txlog.native.columns import converted_columns, physical_schema, strict_schema
 from pyspark_txlog.native.locations import escape_glob, spark_folder

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import option_table as table
-from pyspark_txlog import schemas
+from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.native.scan import frame_of
 from txlog import engine
 from txlog.engine import Runtime, TopicPartition

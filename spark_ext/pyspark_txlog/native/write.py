@@ -29,9 +29,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
-from pyspark.sql import types as spark
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812  Spark's own habit
+    types as spark,
+)
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas

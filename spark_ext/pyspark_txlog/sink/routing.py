@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import types as spark
 
-from pyspark_txlog import option_table as table
-from pyspark_txlog import schemas
+from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.options import Options
 from txlog.engine import Runtime, StagedPart, TransactionMetadata
 from txlog.engine.arrow import (

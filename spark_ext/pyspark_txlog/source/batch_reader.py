@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import option_table as table
-from pyspark_txlog import schemas
+from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.options import ReadOptions, settled

@@ -39,9 +39,7 @@ from txlog.errors import (
     TransactionalIdNotFoundError,
     TxlogError,
 )
-from txlog.protocol import expiry, group_admin, table
-from txlog.protocol import groups as group_protocol
-from txlog.protocol import transactions as protocol
+from txlog.protocol import expiry, group_admin, groups as group_protocol, table, transactions as protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.expiry import ExpireResult

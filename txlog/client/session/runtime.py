@@ -32,8 +32,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.logs import log
-from txlog.protocol import stores
-from txlog.protocol import topics as topic_protocol
+from txlog.protocol import stores, topics as topic_protocol
 from txlog.protocol.context import Context, EndedByOther, KnownStore
 from txlog.storage.driver import Driver
 from txlog.storage.forks import lock_for_forks

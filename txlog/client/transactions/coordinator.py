@@ -35,8 +35,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.logs import Fields, log
-from txlog.protocol import expiry, table, topics
-from txlog.protocol import transactions as protocol
+from txlog.protocol import expiry, table, topics, transactions as protocol
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.transactions import EndResult
