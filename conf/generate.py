@@ -118,7 +118,7 @@ def lowest_versions() -> str:
     python = project["requires-python"].removeprefix(">=")
     lines = []
     for requirement in sorted(sum(chosen, project["dependencies"])):
-        name, version = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement).groups()
+        name, version = re.findall(r"^([\w-]+)>=([\d.]+)$", requirement)[0]
         lines.append(f'{name}=={version} ; python_version == "{python}"\n')
     return "# Written by conf/generate.py, for make test-minimum.\n" + "".join(lines)
 

@@ -105,11 +105,8 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "testing": (
         "For tests",
-        "`txlog.testing` has a store that counts requests, and the contract that every store must pass.",
-        (
-            "txlog.testing.counting_store",
-            "txlog.testing.store_contract.StoreContract",
-        ),
+        "`txlog.testing` has a store that counts requests.",
+        ("txlog.testing.counting_store",),
     ),
 }
 """File name -> title, introduction, and what the page describes."""

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import txlog
+from lab.testing.store_contract import StoreContract
 from tests.client.world import World, many, orders, rows_of
 from tests.metrics.world import commit, exporter_of, filled
 from txlog import metrics
@@ -33,7 +34,6 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.metered import MeteredStore, metered, topic_of
 from txlog.storage.object_store import ObjectStore, make_durable
 from txlog.testing.failing_store import FailingStore, Fault
-from txlog.testing.store_contract import StoreContract
 
 
 def value(registry: Registry, name: str, *labels: str) -> float:

@@ -18,6 +18,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from lab.testing.store_contract import StoreContract
 from tests.storage.fake_drivers import (
     AzureBlobFileSystem,
     FakeFileSystem,
@@ -44,7 +45,6 @@ from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore, check_class
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store
 from txlog.testing.clock import ManualClock, SeededIds
-from txlog.testing.store_contract import StoreContract
 
 
 def store_of(fs, **options):

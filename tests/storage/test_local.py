@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from lab.testing.store_contract import StoreContract
 from tests.storage.processes import start
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage import descriptors, local
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
 from txlog.storage.object_store import PutOutcome, make_durable
 from txlog.testing.clock import ManualClock
-from txlog.testing.store_contract import StoreContract
 
 
 class TestLocalObjectStore(StoreContract):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from lab.testing.store_contract import StoreContract
 from tests.storage.processes import in_fork
 from txlog.errors import UnsupportedStoreError
 from txlog.storage.memory import MemoryObjectStore, shared_memory_store
 from txlog.testing.clock import ManualClock
-from txlog.testing.store_contract import StoreContract
 
 
 class TestMemoryObjectStore(StoreContract):

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from lab.testing.process_contract import ProcessContract
+from lab.testing.store_contract import StoreContract
 from tests.servers.start import Server, start
 from txlog.clock import SystemIds
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import open_object_store
-from txlog.testing.store_contract import StoreContract
 
 _NUMBERS = itertools.count()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.testing.latency_store import LatencyStore
+from lab.testing.store_contract import StoreContract
 from tests.storage.processes import start
 from txlog.errors import InvalidRequestError, NotAStoreError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.local import LocalObjectStore
@@ -18,7 +19,6 @@ from txlog.storage.object_store import ObjectStore, PutOutcome
 from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore, Requests
 from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
-from txlog.testing.store_contract import StoreContract
 
 
 class TestCountingStore(StoreContract):

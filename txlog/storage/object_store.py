@@ -1,7 +1,7 @@
 """What must a place that keeps bytes provide?
 
 It provides six verbs and two questions (PROTOCOL.md, "The store"). Everything else is an algorithm above them. An
-adapter that cannot keep one of these promises must refuse to be built. `txlog.testing.store_contract` tests every
+adapter that cannot keep one of these promises must refuse to be built. `lab.testing.store_contract` tests every
 adapter.
 
 Paths are relative to the store's root, separated by `/`, never empty, and case matters.
