@@ -18,7 +18,7 @@ from txlog import errors
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "msgspec", "typer", "rich")
 # Lines of code in the wheel, and in one module: `python scripts/code_lines.py`. 42,000 is the goal. Whoever raises the sum
 # says in the commit by how much, and what for.
-SHIPPED_LINES = 42_194
+SHIPPED_LINES = 42_000
 MODULE_LINES = 400
 
 
