@@ -94,7 +94,7 @@ class Output:
         listed = list(rows)
         if not listed:
             self.line(empty)
-        elif _is_terminal():
+        elif sys.stdout.isatty():
             _print_table(columns, listed)
         else:
             _plain_table(columns, listed)
@@ -200,10 +200,6 @@ def _text(cell: Cell) -> str:
     return NOTHING if cell is None or cell == "" else str(cell)
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
-
-
 def _plain_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     texts = [[column.upper() for column in columns], *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
@@ -245,7 +241,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 def _write_styled(*parts: tuple[str, str]) -> None:
     """Write texts as one line, and in their styles at a terminal."""
-    if not _is_terminal():
+    if not sys.stdout.isatty():
         write("".join(text for text, _ in parts) + "\n")
         return
     from rich.console import Console

@@ -187,12 +187,6 @@ def _merge(a_round: Round, step: Step) -> None:
 
 def _compact(a_round: Round, step: Step) -> None:
     """Keep the latest row of each key in compacted topics. Then apply their retention.bytes to the compacted size."""
-    _compact_keys(a_round, step)
-    if "retention" not in a_round.policy.skip:
-        _retention(a_round, step, after_compaction=True)
-
-
-def _compact_keys(a_round: Round, step: Step) -> None:
     due: dict[TopicPartition, CompactionPolicy] = {}
     for topic in a_round.topics(step):
         with step.attempt():
@@ -208,6 +202,8 @@ def _compact_keys(a_round: Round, step: Step) -> None:
     a_round.session.forget(list(due))
     compacting = compact_partitions(a_round.session, due, a_round.until_stopped(due), a_round.maintainer.workers)
     _follow(a_round, step, "compact", compacting, partial(a_round.looked, "compact"))
+    if "retention" not in a_round.policy.skip:
+        _retention(a_round, step, after_compaction=True)
 
 
 def _follow(
