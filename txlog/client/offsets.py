@@ -174,22 +174,33 @@ def resolve(
     def in_log(tp: TopicPartition, offset: int) -> int:
         # A reader that has read every row is below the log start of a topic that was created again.
         removed = removed_offsets(session, views[tp], offset, isolation)
-        reached = offset if removed.offsets else max(offset, removed.log_start)
-        return check_range(views[tp], reached, spec.option, clamp=clamp)
+        return offset if removed.offsets else max(offset, removed.log_start)
 
-    found: dict[TopicPartition, int] = {}
     if spec.kind in ("timestamp", "timestamps"):
         times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
         hits = offsets_for_times(session, times, isolation)
-        found = {tp: hit.offset for tp, hit in hits.items() if hit is not None}
-    elif spec.kind == "committed":
+        return {
+            tp: hit.offset if (hit := hits[tp]) else _missing(views[tp], isolation, spec, missing, group)
+            for tp in wanted
+        }
+    if spec.kind == "committed":
         committed = committed_offsets(session, check_group(group), wanted)
-        found = {tp: in_log(tp, value.offset) for tp, value in committed.items() if value is not None}
-    else:
-        for tp in wanted:
-            word = _WORDS.get(spec.offsets[tp]) if spec.kind == "offsets" else spec.kind
-            found[tp] = in_log(tp, spec.offsets[tp]) if word is None else edge(views[tp], word, isolation)
-    return {tp: found[tp] if tp in found else _missing(views[tp], isolation, spec, missing, group) for tp in wanted}
+        given = {tp: value.offset for tp, value in committed.items() if value is not None}
+        return {
+            tp: check_range(views[tp], in_log(tp, given[tp]), spec.option, clamp=clamp)
+            if tp in given
+            else _missing(views[tp], isolation, spec, missing, group)
+            for tp in wanted
+        }
+    found = {}
+    for tp in wanted:
+        word = _WORDS.get(spec.offsets[tp]) if spec.kind == "offsets" else spec.kind
+        found[tp] = (
+            check_range(views[tp], in_log(tp, spec.offsets[tp]), spec.option, clamp=clamp)
+            if word is None
+            else edge(views[tp], word, isolation)
+        )
+    return found
 
 
 def edge(view: PartitionView, word: str, isolation: IsolationLevel) -> int:
