@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 from tests.cli.support import Cli
 from tests.cli.test_interrupts import ids, program, unread, until
-from txlog.cli import pipes
+from txlog.cli import csv_rows, pipes
 from txlog.cli.inputs import Inputs
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.pipes import Pipe, RowPipe
@@ -85,6 +85,33 @@ def test_a_quote_in_the_middle_of_a_cell_opens_nothing() -> None:
     with piped(b'1,5"\n2,"b"\n3') as descriptor:
         pipe = RowPipe(descriptor, Interrupts())
         assert (pipe.read(100), pipe.read(100)) == (b'1,5"\n2,"b"\n', b"3")
+
+
+def test_a_long_cell_is_not_searched_again_after_each_part_of_it() -> None:
+    """64 KiB reads of one cell of 2 MiB would otherwise search 33 MiB."""
+    data = b'1,"' + b"x" * 2**21 + b'"\r\n2,y\r\n'
+    searched: list[int] = []
+    search = csv_rows.end_of_rows
+
+    def counted(begun: bytes) -> tuple[int, bool]:
+        searched.append(len(begun))
+        return search(begun)
+
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writer, "wb") as out:
+            out.write(data)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    pipe = RowPipe(reader, Interrupts())
+    with patch.object(csv_rows, "end_of_rows", counted):
+        read = b"".join(iter(lambda: pipe.read(2**24), b""))
+    writing.join()
+    os.close(reader)
+    assert read == data
+    assert sum(searched) < 3 * len(data)
 
 
 def test_a_signal_that_comes_with_the_end() -> None:

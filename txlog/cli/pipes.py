@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import select
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from txlog.cli.interrupts import Interrupted, Interrupts
 T = TypeVar("T")
 
 _READ_BYTES = 1 << 16
+_LINE_END = re.compile(rb"[\r\n]")
 _POLL_S = 0.1
 """How often a pipe without bytes looks for a signal."""
 
@@ -99,8 +101,7 @@ class RowPipe(Pipe):
             while not (cut := end_of_rows(self._begun[:size])[0]):
                 if len(self._begun) >= size:
                     cut, self._is_torn = size, True
-                elif data := self._some(_READ_BYTES):
-                    self._begun += data
+                elif self._read_line(size):
                     continue
                 else:
                     cut = len(self._begun)
@@ -114,6 +115,19 @@ class RowPipe(Pipe):
         taken, self._begun = self._begun[:cut], self._begun[cut:]
         self._has_rows = True
         return taken
+
+    def _read_line(self, size: int) -> bool:
+        """Read until a line may have ended, or about `size` bytes are there, and return whether any were read.
+
+        So a long cell is not searched again after each part of it.
+        """
+        before = len(self._begun)
+        while len(self._begun) < size and (data := self._some(_READ_BYTES)):
+            self._begun += data
+            # A carriage return ends a line if another byte than a line feed follows.
+            if _LINE_END.search(self._begun, max(len(self._begun) - len(data) - 1, 0)):
+                break
+        return len(self._begun) > before
 
 
 def beside(values: Iterator[T], pipe: Pipe) -> Iterator[T]:
