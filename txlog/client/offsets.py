@@ -36,7 +36,8 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import fetch_offsets
 from txlog.protocol.load import get_view
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
-from txlog.text import microseconds
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 EARLIEST = -2
 LATEST = -1
@@ -281,7 +282,8 @@ def milliseconds(time: int | datetime.datetime, what: str) -> int:
     Raises InvalidRequestError, beginning with `what`.
     """
     if isinstance(time, datetime.datetime) and time.tzinfo is not None:
-        return max(-(-microseconds(time) // 1000), 0)
+        # Not by microseconds: a subclass may have nanoseconds.
+        return max(-(-(time - _EPOCH) // datetime.timedelta(milliseconds=1)), 0)
     if isinstance(time, bool) or not isinstance(time, int) or time < 0:
         raise InvalidRequestError(
             f"{what}: {time!r} is not a time: expected a datetime with a time zone, or milliseconds since 1970"
