@@ -47,8 +47,9 @@ def _select(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def _sized(batches: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    # One array cannot hold more than 2 GiB of strings; MAX_BYTES is far below that.
-    whole = batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    step = min(MAX_ROWS, max(whole.num_rows * MAX_BYTES // max(size, 1), 1))
-    for start in range(0, whole.num_rows, step):
-        yield whole.slice(start, step)
+    rows = sum(batch.num_rows for batch in batches)
+    step = min(MAX_ROWS, max(rows * MAX_BYTES // max(size, 1), 1))
+    # More than one remains if a column of texts has more than 2 GiB.
+    for whole in batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches():
+        for start in range(0, whole.num_rows, step):
+            yield whole.slice(start, step)
