@@ -102,6 +102,10 @@ class TxlogWriter(DataSourceArrowWriter):
     @classmethod
     def begin_in(cls, runtime: Runtime, options: Options, schema: StructType) -> tuple[Self, StagedTransaction]:
         """Do the work of `begin` in an open store, and return the transaction too."""
+        # Imported here, in `write` and in `begin_staged`, because a commit does not need pyarrow.
+        from pyspark_txlog.sink.routing import check_routing
+
+        check_routing(options, schema)
         version = version_of(options)
         options = settled_write(options, runtime.settings)
         # Reading the id's record costs requests, so do it only if there is a version to check.
@@ -123,7 +127,6 @@ class TxlogWriter(DataSourceArrowWriter):
             if context is not None and context.getLocalProperty(QUERY_ID_PROPERTY) is not None:
                 deque(iterator, maxlen=0)
             return TaskFiles(parts=())
-        # Imported here and in `begin_staged`, because a commit does not need pyarrow.
         from pyspark_txlog.sink.routing import write_parts
 
         task = context.partitionId() if context is not None else 0
@@ -223,7 +226,6 @@ def begin_staged(
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError, and what `StagedTransaction.begin`
     raises, which has the last three parameters.
     """
-    # Imported here because a commit does not need pyarrow.
     from pyspark_txlog.sink.routing import merged_route
 
     route = merged_route(runtime, options, schema)

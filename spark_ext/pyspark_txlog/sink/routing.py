@@ -39,17 +39,11 @@ TOPIC, PARTITION = "topic", "partition"
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
-def merged_route(runtime: Runtime, options: Options, schema: spark.StructType) -> TopicRoute | None:
-    """Return the route into the topic that the option `topic` names, after `mergeSchema=true` has added the frame's
-    columns that it lacks.
-
-    None without that option. Nothing is added if another column does not fit. Raises InvalidRequestError if neither
-    option nor column names a topic, and for `mergeSchema` without a topic. Raises SchemaMismatchError,
-    UnknownTopicOrPartitionError.
-    """
-    name = options[table.TOPIC]
-    if name is not None:
-        return route_to(runtime, name, schema, options[table.KEY], merge=options[table.MERGE_SCHEMA])
+def check_routing(options: Options, schema: spark.StructType) -> None:
+    """Raise InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of the
+    wrong type."""
+    if table.TOPIC in options:
+        return
     if TOPIC not in schema.names:
         raise InvalidRequestError(
             "to which topic? Name it in the option 'topic', or for each row in a column 'topic' of type string"
@@ -58,6 +52,18 @@ def merged_route(runtime: Runtime, options: Options, schema: spark.StructType) -
         raise SchemaMismatchError(
             f"column 'topic': expected string, found {schema[TOPIC].dataType.simpleString()}; it names each row's topic"
         )
+
+
+def merged_route(runtime: Runtime, options: Options, schema: spark.StructType) -> TopicRoute | None:
+    """Return the route into the topic that the option `topic` names, after `mergeSchema=true` has added the frame's
+    columns that it lacks.
+
+    None without that option. Nothing is added if another column does not fit. Raises InvalidRequestError for
+    `mergeSchema` without a topic, SchemaMismatchError, UnknownTopicOrPartitionError.
+    """
+    name = options[table.TOPIC]
+    if name is not None:
+        return route_to(runtime, name, schema, options[table.KEY], merge=options[table.MERGE_SCHEMA])
     if options[table.MERGE_SCHEMA]:
         raise InvalidRequestError(
             "option 'mergeSchema': the rows name their topics, and it needs one topic for all rows. "

@@ -117,6 +117,9 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         is another one, or older, than this process saw in the query's last micro-batch. Raises what
         `StagedTransaction.begin` raises.
         """
+        # Imported here because a commit does not need pyarrow.
+        from pyspark_txlog.sink.routing import check_routing
+
         if overwrite:
             raise InvalidRequestError(
                 'outputMode("complete") rewrites the whole result in each micro-batch, but a log is append-only. '
@@ -124,6 +127,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 "then needs a watermark), or foreachBatch with df.write, which appends each result"
             )
         parsed = parse_stream_write_options(options)
+        check_routing(parsed, schema)
         query_id = checkpoint_of(parsed).query_id() if parsed[table.COMMIT_SOURCE_OFFSETS] else None
         with cached_session(parsed, query_id) as session:
             return cls._begin_in(session, parsed, schema, query_id)[0]
