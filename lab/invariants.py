@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lab.store_contents import Contents, Partition
+from lab.transaction_states import VALID_PREVIOUS_STATES
 from txlog.clock import SystemClock, SystemIds
 from txlog.core import envelope, names
 from txlog.core.names import SegmentName, TopicPartition
@@ -34,13 +35,12 @@ from txlog.core.records import (
     TopicMetadata,
     TransactionEntry,
     TransactionMetadata,
-    TransactionState,
     TxnIndex,
 )
 from txlog.core.segments import build_index
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
-from txlog.core.transactions import IDLE, PREPARED
+from txlog.core.transactions import PREPARED
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context
 from txlog.protocol.load import load
@@ -49,17 +49,6 @@ from txlog.storage.object_store import ObjectStore
 
 THREADS = 16
 """GETs in flight: on an object store each takes milliseconds."""
-VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
-    "EMPTY": IDLE,
-    # From PREPARE_*: by its owner, after every marker (`as_its_owner_knows`).
-    "ONGOING": IDLE | PREPARED | {"ONGOING"},
-    # From all others than ONGOING: staged transactions, and the abort after an attempted commit (W30).
-    "PREPARE_COMMIT": IDLE | PREPARED | {"ONGOING"},
-    "PREPARE_ABORT": IDLE | PREPARED | {"ONGOING"},
-    "COMPLETE_COMMIT": frozenset({"PREPARE_COMMIT"}),
-    "COMPLETE_ABORT": frozenset({"PREPARE_ABORT"}),
-}
-"""Target state -> states it may follow (W25, invariant 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

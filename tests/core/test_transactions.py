@@ -1,7 +1,7 @@
 """The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to
 W32).
 
-Every pair of states is also checked against the states of `lab.invariants`.
+Every pair of states is also checked against `lab.transaction_states`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from lab.invariants import VALID_PREVIOUS_STATES
+from lab.transaction_states import VALID_PREVIOUS_STATES
 from tests.core.partition_log import rows_file
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
