@@ -15,8 +15,8 @@ from txlog.testing.counting_store import CountingStore
 class World:
     """One store."""
 
-    def __init__(self, settings: Mapping[str, object] | None = None) -> None:
-        self.clock = ManualClock()
+    def __init__(self, settings: Mapping[str, object] | None = None, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.memory = MemoryObjectStore(clock=self.clock)
         self.counting = CountingStore(self.memory)
         self._settings = {"linger.ms": 0, **(settings or {})}

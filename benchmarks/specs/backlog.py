@@ -1,8 +1,9 @@
 """Row growth: does a process that comes back need more, the more others have written meanwhile?
 
 Other processes write rows, transactions and offsets, while the process of each operation is idle. Then it makes its
-call. Each of its requests takes `REQUEST_MS` of the store's clock, so requests and time are counts which repeat
-exactly. Each call is made twice: while the others rest, and while they write on at a steady pace.
+call. Each of its requests takes `REQUEST_MS` of the store's clock, and requests of several threads overlap. A `Baton`
+decides which thread runs, so requests and time are counts which repeat exactly. Each call is made twice: while the
+others rest, and while they write on at a steady pace.
 
 A call has a bound that does not depend on what the others wrote. It is the sum over the partitions that the call looks
 at: the slots that it follows by name, and the tail that it opens then. Maintenance and reads may also look at each new
@@ -11,7 +12,6 @@ segment.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
 from benchmarks.worlds import World
+from lab.baton import Baton, BatonClock, Hook, hooked
 from lab.testing.latency_store import LatencyStore
 from txlog.client.store import Store
 from txlog.core.append_rules import RollPolicy
@@ -44,6 +45,10 @@ ROWS = pa.table({"key": ["k"], "value": [1]}, SCHEMA)
 LONGEST_MS = 60_000
 """How long a call may take while others write on: the default of `max.block.ms`."""
 _DAY_MS = 86_400_000
+HOOKED = ("txlog.client", "txlog.storage")
+"""Packages whose threads take turns."""
+_MAX_STEPS = 10**7
+"""The longest run takes about 2 million."""
 _QUIET: dict[str, Any] = {
     "heartbeat_interval_ms": _DAY_MS,
     "session_timeout_ms": 10 * _DAY_MS,
@@ -55,8 +60,12 @@ _QUIET: dict[str, Any] = {
 class Beside(World):
     """A store in which others write, beside processes that look at it from time to time."""
 
-    def __init__(self, segment_batches: int = RollPolicy().batches) -> None:
-        super().__init__({"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1})
+    def __init__(self, hook: Hook, segment_batches: int = RollPolicy().batches) -> None:
+        clock = BatonClock()
+        # A producer has a thread of its own. On a clock that each request moves, the thread would use up the time of
+        # the calls, and on the machine's clock it would wake up at any place of a run.
+        self.baton = hook.baton = Baton(clock=clock, max_steps=_MAX_STEPS)
+        super().__init__({"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}, clock)
         self._opened: list[Store] = []
         store = self.open()
         config = {
@@ -71,7 +80,7 @@ class Beside(World):
         self._transactions.init_transactions()
         self._group = store.consumer(group_id="others", enable_auto_commit=False)
         self._group.assign([FIRST])
-        self._lock = threading.Lock()
+        self._lock = hook.Lock()
         self._due_ms: int | None = None
         self.written = 0
         self.others_write(2)
@@ -83,14 +92,18 @@ class Beside(World):
 
     def close(self) -> None:
         """End all processes."""
-        for store in self._opened:
-            store.close()
+
+        def close() -> None:
+            for store in self._opened:
+                store.close()
+
+        self.baton.run(close)
 
     def others_write(self, times: int) -> None:
         """Write that many times one record to the topic, one transaction of it, and one offset; one each PACE_MS."""
         for _ in range(times):
             self._write()
-            self.clock.advance_ms(PACE_MS)
+            self.clock.sleep_ms(PACE_MS)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -102,8 +115,8 @@ class Beside(World):
             self._due_ms = None
 
     def sleep_ms(self, ms: int) -> None:
-        """Pass the time of one request."""
-        self.clock.advance_ms(ms)
+        """Pass the time of one request. Requests of several threads pass at once."""
+        self.clock.sleep_ms(ms)
         while self._due_ms is not None and self.clock.monotonic_ms() >= self._due_ms:
             self._due_ms += PACE_MS
             self._write()
@@ -350,8 +363,7 @@ def measure(written: int, names: tuple[str, ...] = tuple(OPERATIONS)) -> dict[st
 
     The second time is that of one more call, while the others write on.
     """
-    beside = Beside()
-    with closing(beside):
+    with hooked(*HOOKED) as hook, closing(Beside(hook)) as beside:
         processes = {name: Process(beside, OPERATIONS[name].begin) for name in names}
         beside.others_write(written)
         rested = {name: process.cost() for name, process in processes.items()}

@@ -13,8 +13,10 @@ import pytest
 
 from benchmarks.specs.backlog import (
     FIRST,
+    HOOKED,
     LONGEST_MS,
     OPERATIONS,
+    PACE_MS,
     REQUEST_MS,
     ROWS,
     TOPIC,
@@ -23,7 +25,9 @@ from benchmarks.specs.backlog import (
     Process,
     measure,
 )
+from lab.baton import BatonThread, hooked
 from lab.testing.latency_store import LatencyStore
+from txlog.client.producer import background_tasks
 from txlog.client.store import Store
 from txlog.errors import OutcomeUnknownError, TxlogError, TxlogTimeoutError
 from txlog.protocol.context import INTERNAL_ROLL
@@ -100,10 +104,11 @@ def calls_until_done(process: Process, most: int) -> int:
 @pytest.fixture
 def beside() -> Iterator[Beside]:
     """Return a store whose tails are short, so that one call can open them."""
-    beside = Beside(segment_batches=INTERNAL_ROLL.batches)
-    yield beside
-    with contextlib.suppress(TxlogError):  # of a call that failed, told once more
-        beside.close()
+    with hooked(*HOOKED) as hook:
+        beside = Beside(hook, segment_batches=INTERNAL_ROLL.batches)
+        yield beside
+        with contextlib.suppress(TxlogError):  # of a call that failed, told once more
+            beside.close()
 
 
 @pytest.mark.parametrize("begin", CALLS)
@@ -135,24 +140,52 @@ def test_a_call_that_fails_keeps_what_it_has_read(beside: Beside, begin: Begin) 
     assert calls_until_done(process, 20) > 0
 
 
-@pytest.mark.parametrize("begin", [_flush, _commit])
+def test_requests_of_two_threads_take_the_time_of_one(beside: Beside) -> None:
+    """Otherwise a producer's thread would use up the time of the calls beside it."""
+    store = LatencyStore(beside.memory, REQUEST_MS, beside)
+    threads = [BatonThread(beside.baton, target=store.get, args=("none",)) for _ in range(2)]
+    began = beside.monotonic_ms()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert beside.monotonic_ms() - began == REQUEST_MS
+
+
+@pytest.mark.parametrize(("begin", "at_once"), [(_flush, 1), (_commit, 1), (_commit, 2)])
 def test_a_call_ends_although_others_write_more_in_the_time_of_a_list_than_it_reads_by_name(
-    beside: Beside, begin: Begin
+    beside: Beside, begin: Begin, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of 500,000 names: its LIST takes 10 s, and others write 100 times meanwhile."""
+    """A folder of 500,000 names: its LIST takes 10 s, and others write 100 times meanwhile.
+
+    With two requests at once, the producer's thread completes its last transaction while it commits the next one.
+    """
+    times = 2 * MAX_SLOTS_BY_NAME
+    if at_once == 2:
+        monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", (times + 1) * PACE_MS)
     process = Process(beside, begin)
-    process.counting.inner = LongList(beside.memory, REQUEST_MS, beside)
-    beside.others_write(2 * MAX_SLOTS_BY_NAME)
+    process.counting.inner = store = LongList(beside.memory, REQUEST_MS, beside)
+    beside.others_write(times)
     with beside.busy():
         # A transaction looks at several partitions one after the other.
         assert calls_until_done(process, 3) <= (begin is _commit)
+    assert store.most == at_once
 
 
 class LongList(LatencyStore):
     """A store with many names in each partition."""
+
+    running = most = 0
+    """How many requests run now, and how many ran at once at most."""
 
     def list(self, prefix: str, start_after: str = "") -> Names:
         found = self.inner.list(prefix, start_after)
         for _ in range(500 if found else 1):
             self._wait()
         return found
+
+    def _wait(self) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        super()._wait()
+        self.running -= 1
