@@ -1,6 +1,6 @@
 """A program whose Python threads have no Java threads of their own: streams commit, and no version loses its query.
 
-`PYSPARK_PIN_THREAD=false python unpinned_driver.py <url> <folder>` prints a line of JSON for each step.
+`PYSPARK_PIN_THREAD=false python unpinned_driver.py <url> <folder> <road>...` prints a line of JSON for each step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark_txlog import TxLog, install, session, uninstall
 
 
-def main(url: str, folder: str) -> None:
+def main(url: str, folder: str, *roads: str) -> None:
     spark = session("txlog unpinned", master="local[2]", config={"spark.ui.enabled": False})
     spark.sparkContext.setLogLevel("OFF")
     spark.range(5).selectExpr("id AS order_id").write.json(f"{folder}/in")
@@ -48,8 +48,8 @@ def main(url: str, folder: str) -> None:
             error = str(found)
         print(json.dumps({"step": name, "rows": rows() - before, "error": error}), flush=True)
 
-    for road, switch in (("python", uninstall), ("native", install)):
-        switch()
+    for road in roads:
+        (install if road == "native" else uninstall)()
         tell(road, lambda road=road: stream(road))  # type: ignore[misc]
         tell(f"{road}, no offsets", lambda road=road: stream(f"{road}-2", commitSourceOffsets="false"))  # type: ignore[misc]
     tell("foreachBatch", lambda: in_foreach_batch("each"))
