@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False)])
 
 
-@pytest.mark.parametrize("moment", driver.MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(each, marks=[] if each == "decided" else [pytest.mark.exhaustive]) for each in driver.MOMENTS],
+)
 def test_a_killed_driver(tmp_path: Path, moment: str) -> None:
     url = str(tmp_path / "log")
     with txlog.open(url) as store:
