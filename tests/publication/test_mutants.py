@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 LIVES = 12
 FIRST = {
     "vacuum keeps no published file": 0,
-    "a transaction that goes on behind the cut is shown in part": 3,
+    "a transaction that goes on behind the cut is shown in part": 9,
     "rows of aborted transactions are published": 4,
     "rows that come into the cut later are forgotten": 6,
     "a file that replaces others shows its new rows at once": 9,
