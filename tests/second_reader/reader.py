@@ -166,16 +166,16 @@ def check_schema(columns: list[Obj], where: str) -> list[Obj]:
         need(right and (column["default"] is None or column["nullable"]), where, f"column {name[:50]!r} is not possible")
         out += [column, *check_schema(kids, where)]
     return out
-def field_id(column: pa.Field[Any]) -> int | None:
+def field_id(column: Any) -> int | None:
     """Return a column's id (Parquet files)."""
     raw = int((column.metadata or {}).get(b"PARQUET:field_id", b"-1"))
     return raw if raw >= 0 else None
-def kids_of(kind: pa.DataType) -> list[pa.Field[Any]]:
+def kids_of(kind: pa.DataType) -> list[Any]:
     """Return the fields of a nested type."""
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
-def same(found: pa.Field[Any], column: Obj, ids: bool, place: bool = False) -> bool:
+def same(found: Any, column: Obj, ids: bool, place: bool = False) -> bool:
     """Tell whether a file's column is the topic's, by id, name and type, or by its place (R14, R21: Rows against the topic)."""
     kind, kids, fields, own = found.type, kids_of(found.type), column["fields"], field_id(found)
     if (ids and own != column["id"] and not (place and own is None)) or (found.name != column["name"] and not place):
