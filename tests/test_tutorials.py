@@ -97,11 +97,12 @@ def test_a_killed_pipeline_loses_nothing_and_a_first_job_shares_its_session(
             assert (found.txn_version, found.last_outcome) == (version, "commit")
 
 
-def test_two_members_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_two_members_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     load, worker, start, looks, reset = blocks("docs/groups.md")
     (tmp_path / "worker.py").write_text(worker.code)
     monkeypatch.chdir(tmp_path)
-    for _ in range(2):
+    for _ in range(times):
         here(load)
         lines = run(tmp_path, "bash", "-euc", start.code.replace("python", sys.executable)).splitlines()
         assert {line.split()[0] for line in lines if " reads clicks-" in line} == {"a", "b"}
