@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from tests.client.world import orders, tp
@@ -85,6 +86,11 @@ def test_times_and_partitions():
             parse(text, "o")
 
 
+def test_a_time_is_rounded_up():
+    assert offsets.milliseconds(pd.Timestamp(1_000_000, unit="ns", tz="UTC"), "o") == 1
+    assert offsets.milliseconds(pd.Timestamp(1_000_001, unit="ns", tz="UTC"), "o") == 2
+
+
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
@@ -163,4 +169,7 @@ def test_committed(world, session, store):
     store.consumer(group_id="g").commit({A: 1})
     with pytest.raises(OffsetOutOfRangeError, match="asks for offset 1"):
         resolved(session, spec, group="g", missing="earliest")
+    # One partition after another: the first one without an answer is named.
+    with pytest.raises(NoOffsetForPartitionError, match="orders-1"):
+        offsets.resolve(session, [B, A], spec, group="g")
     assert resolved(session, spec, group="g", missing="earliest", clamp=True) == {A: 2, B: 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -165,6 +166,20 @@ def test_batches_suit_spark() -> None:
     made = list(spark_batches(iter(large), schema))
     assert [batch.num_rows for batch in made] == [MAX_ROWS, MAX_ROWS, 600_000 - 2 * MAX_ROWS]
     assert made[0].schema == pa.schema([pa.field("n", pa.int64(), False)])
+
+
+def test_texts_above_two_gib_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Table:
+        """Arrow leaves several chunks of a column whose texts have more than 2 GiB."""
+
+        @staticmethod
+        def from_batches(batches: list[pa.RecordBatch]) -> SimpleNamespace:
+            return SimpleNamespace(combine_chunks=lambda: SimpleNamespace(to_batches=lambda: batches))
+
+    monkeypatch.setattr(pa, "Table", Table)
+    schema = StructType([StructField("n", LongType())])
+    made = spark_batches(iter([pa.record_batch({"n": [1, 2]}), pa.record_batch({"n": [3]})]), schema)
+    assert [batch.column(0).to_pylist() for batch in made] == [[1, 2], [3]]
 
 
 def test_wide_rows_make_smaller_batches() -> None:

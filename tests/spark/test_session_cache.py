@@ -238,6 +238,14 @@ def test_a_topic_that_is_created_again_between_the_tasks_and_the_commit_fails_th
     assert ids(query.url) == [2, 3]
 
 
+def test_a_query_without_a_topic_reads_no_checkpoint_and_no_store(query: Query, counted: list[CountingStore]) -> None:
+    (query.checkpoint / "metadata").write_text("{}")
+    del query.options["topic"]
+    with pytest.raises(InvalidRequestError, match="to which topic"):
+        query.begin()
+    assert not counted
+
+
 def test_so_many_are_kept_and_the_oldest_goes(query: Query, counted: list[CountingStore]) -> None:
     for number in range(session_cache.MAX_SESSIONS + 2):
         query.options["transactional.id"] = f"cleaner-{number}"
