@@ -2,7 +2,7 @@
 
 The rules are Kafka's transaction.version 2 (KIP-890), with int64 epochs that are never exhausted. Every function takes
 the id's last record and returns an intended transition, or the reason why there is none. The caller writes it by
-compare-and-set. See PROTOCOL.md, "Transactions".
+compare-and-set. No transition changes a decision (invariant 4). See PROTOCOL.md, "Transactions".
 """
 
 from __future__ import annotations
