@@ -29,7 +29,8 @@ APART = ("storm", "exhaustive", "kafka", "cluster", "engines", "page")
 """Markers of tests that only run if `-m` names them. Each set has its own make target."""
 FIRST = (
     "spark", "streams", "drivers",
-    "test_explore_protocol.py", "test_faults.py", "test_object_stores.py", "test_crash.py", "test_kill.py", "test_machine.py",
+    "test_explore_protocol.py", "test_faults.py", "test_object_stores.py", "test_crash.py", "test_kill.py",
+    "test_machine.py",
 )  # fmt: skip
 """Groups of tests that take a minute or more. They start first, because the last one would otherwise run alone at the
 end."""

@@ -65,7 +65,10 @@ def test_costs_are_those_of_the_requests(names: tuple[str, ...]) -> None:
 
 def test_a_calm_producer_pays_what_the_page_says() -> None:
     """Not in a table: whether the producer or its thread completes a transaction depends on real time."""
-    sentence = r"at most (\d+) PUTs and (\d+) GETs for a transaction in one partition, (\d+) PUTs and (\d+) GETs for one in four"
+    sentence = (
+        r"at most (\d+) PUTs and (\d+) GETs for a transaction in one partition, "
+        r"(\d+) PUTs and (\d+) GETs for one in four"
+    )
     (said,) = re.findall(sentence, PAGES["docs/costs.md"])
     for partitions, puts, gets in ((1, said[0], said[1]), (4, said[2], said[3])):
         bill = World(partitions).write(COMMITS, wait_ms=10_000)
@@ -231,11 +234,17 @@ def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
     assert 1.5 < value("P11", "txlog, native", "s", count) / value("P11", "Iceberg", "s", count) < 2.5
     assert "in half of txlog's time" in PAGES["docs/comparison.md"]
     at_60_ms = round(value("P16", "txlog, staged", "ms"), -1)
-    latency = r"one look and two writes, one after the other\. That is about (\d+) ms on a local disk, and about (\d+) ms at 60 ms a request"
+    latency = (
+        r"one look and two writes, one after the other\. That is about (\d+) ms on a local disk, "
+        r"and about (\d+) ms at 60 ms a request"
+    )
     for page in ("docs/no-broker.md", "docs/scale.md"):
         assert quoted(page, latency) == [round(value("P3", "txlog, fsync", "ms", "of 100 rows")), at_60_ms]
     slowest = value("P16", "txlog, staged", "ms", which="p99")
-    estimate = r"takes about (\d+) ms \(row P16; its p99 is (\d+) ms\)\. .* adds 60 ms, and its pause up to 500 ms\. So a row is seen after ([\d.]+) to ([\d.]+) s"
+    estimate = (
+        r"takes about (\d+) ms \(row P16; its p99 is (\d+) ms\)\. .* adds 60 ms, and its pause up to 500 ms\. "
+        r"So a row is seen after ([\d.]+) to ([\d.]+) s"
+    )
     expected = [at_60_ms, slowest, (at_60_ms + 60) / 1000, (at_60_ms + 560) / 1000]
     assert quoted("docs/comparison.md", estimate) == expected
     assert f"a lone writer takes about {at_60_ms:g} ms" in PAGES["docs/scale.md"]

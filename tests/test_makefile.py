@@ -63,7 +63,7 @@ TARGETS = {
     "test-cluster": args("--collect-only", less=".ci/run runs the first part"),
     "test-spark-4.2": args("-k test_defaults_are_those_of_the_kafka_source", less=".ci/run has that Spark"),
     "smoke-spark-4.2": args("--collect-only", less=".ci/run runs it"),
-    "test-spark-python": args("-n 0 -k test_several_topics_of_one_schema", less="`make test-spark-python` takes many minutes"),
+    "test-spark-python": args("-n 0 -k test_several_topics_of_one_schema", less="all of it takes many minutes"),
     "test-engines": args("tests/engines/test_topics.py -k delta", less=MAVEN + " for Delta on Spark"),
     "test-page": args("--collect-only", less="it needs chromium and chromedriver"),
     "pictures": Smallest(less="it needs chromium and chromedriver", instead=(("-c", "import tests.page.pictures"),)),

@@ -266,8 +266,8 @@ def test_expire_one_id(cli: Cli, store: Store) -> None:
         "busy": "'busy' is kept: its transaction is ONGOING; end it first (txlog transactions abort busy).\n",
         "plain": "'plain' is kept: it is not idle for long enough (transactional.id.expiration.ms, and at least "
         "delete.grace.ms); --force forgets it all the same.\n",
-        "versioned": "'versioned' is kept: it holds txn.version 7, without which a late replay of an older transaction would "
-        "be let in; --force forgets it all the same.\n",
+        "versioned": "'versioned' is kept: it holds txn.version 7, without which a late replay of an older transaction "
+        "would be let in; --force forgets it all the same.\n",
     }
     for name, sentence in said.items():
         assert cli("transactions", "expire", "--execute", "--transactional-id", name).out == sentence

@@ -158,7 +158,8 @@ def test_a_transaction_is_aborted_in_order(cli: Cli, store: Store) -> None:
     assert (process.returncode, out) == (143, "")
     assert msgspec.json.decode(err) == {
         "error": "Interrupted",
-        "message": "Ended by SIGTERM: 2 rows dropped. The transaction of 'loader' was aborted: nothing of it is visible.",
+        "message": "Ended by SIGTERM: 2 rows dropped. The transaction of 'loader' was aborted: nothing of it is "
+        "visible.",
         "hint": None,
         "status": 143,
         "notes": [],

@@ -158,7 +158,8 @@ def test_a_damaged_file_is_named_and_has_status_4(cli: Cli, shop: Store) -> None
 @pytest.mark.parametrize(
     "name",
     [
-        "my-topic", "a.b.c", "Orders-2", "x.csv", "x.parquet", "main", "select", "information_schema", "pg_tables", "memory",
+        "my-topic", "a.b.c", "Orders-2", "x.csv", "x.parquet", "main", "select", "information_schema", "pg_tables",
+        "memory",
         "duckdb_tables", "sqlite_master", "temp", "-", "1", "_", "x" * 249, "orders.main",
     ],
 )  # fmt: skip
@@ -251,12 +252,17 @@ def test_a_long_query_and_one_that_is_nested_too_deeply(cli: Cli, shop: Store) -
 @pytest.mark.parametrize(
     ("query", "kind"),
     [
-        ("COPY orders TO 'stolen.csv'", "COPY"), ("COPY (SELECT 1) TO 'stolen.csv'", "COPY"), ("ATTACH 'stolen.db'", "ATTACH"),
+        ("COPY orders TO 'stolen.csv'", "COPY"), ("COPY (SELECT 1) TO 'stolen.csv'", "COPY"),
+        ("ATTACH 'stolen.db'", "ATTACH"),
         ("INSTALL httpfs", "LOAD"), ("LOAD httpfs", "LOAD"), ("CREATE TABLE t AS FROM orders", "CREATE"),
-        ("PRAGMA database_size", "PRAGMA"), ("SET enable_external_access = true", "SET"), ("CALL pragma_version()", "CALL"),
-        ("INSERT INTO orders VALUES (1)", "INSERT"), ("DELETE FROM orders", "DELETE"), ("EXPORT DATABASE 'stolen'", "EXPORT"),
-        ("IMPORT DATABASE 'stolen'", "PRAGMA"), ("SELECT 1; SELECT 2", "SELECT, SELECT"), ("LOAD x; FROM orders", "LOAD, SELECT"),
-        ("EXPLAIN ANALYZE FROM orders", "EXPLAIN"), ("CREATE SECRET s (TYPE s3)", "CREATE"), ("", "nothing"), ("/* x */", "nothing"),
+        ("PRAGMA database_size", "PRAGMA"), ("SET enable_external_access = true", "SET"),
+        ("CALL pragma_version()", "CALL"),
+        ("INSERT INTO orders VALUES (1)", "INSERT"), ("DELETE FROM orders", "DELETE"),
+        ("EXPORT DATABASE 'stolen'", "EXPORT"),
+        ("IMPORT DATABASE 'stolen'", "PRAGMA"), ("SELECT 1; SELECT 2", "SELECT, SELECT"),
+        ("LOAD x; FROM orders", "LOAD, SELECT"),
+        ("EXPLAIN ANALYZE FROM orders", "EXPLAIN"), ("CREATE SECRET s (TYPE s3)", "CREATE"), ("", "nothing"),
+        ("/* x */", "nothing"),
         ("PIVOT orders ON country", "MULTI"),
     ],
 )  # fmt: skip
@@ -271,8 +277,10 @@ def test_only_a_query_is_run(
 @pytest.mark.parametrize(
     "source",
     [
-        "read_csv('secret.csv')", "read_text('secret.csv')", "read_blob('secret.csv')", "glob('*')", "read_parquet('secret.csv')",
-        "read_json('secret.csv')", "read_csv('http://127.0.0.1:9/x')", "read_csv('/dev/stdin')", "query('FROM \"secret.csv\"')",
+        "read_csv('secret.csv')", "read_text('secret.csv')", "read_blob('secret.csv')", "glob('*')",
+        "read_parquet('secret.csv')",
+        "read_json('secret.csv')", "read_csv('http://127.0.0.1:9/x')", "read_csv('/dev/stdin')",
+        "query('FROM \"secret.csv\"')",
         "query_table(['secret.csv'])", "sniff_csv('secret.csv')", "query_table('session')", "query('FROM schema')",
     ],
 )  # fmt: skip

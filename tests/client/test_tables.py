@@ -173,8 +173,10 @@ def test_every_type(world: World) -> None:
         ]
     )
     row = {
-        "tiny": 1, "big": 2**62, "single": 0.5, "double": math.pi, "text": "é", "flag": True, "day": datetime.date(2013, 1, 31),
-        "instant": datetime.datetime(2013, 1, 31, 5, tzinfo=datetime.UTC), "wall": datetime.datetime(1500, 1, 1), "raw": b"\0",
+        "tiny": 1, "big": 2**62, "single": 0.5, "double": math.pi, "text": "é", "flag": True,
+        "day": datetime.date(2013, 1, 31),
+        "instant": datetime.datetime(2013, 1, 31, 5, tzinfo=datetime.UTC), "wall": datetime.datetime(1500, 1, 1),
+        "raw": b"\0",
         "dot.ted": 3, "small": -5, "list": [1, None], "map": [("k", 1)], "struct": {"a": 1, "b": None},
     }  # fmt: skip
     store = world.open()

@@ -710,7 +710,10 @@ def test_init_that_ran_out_of_time_may_be_repeated(world, store):
     outage, other = world.outage(max_block_ms=300)
     producer = other.producer("loader")
     outage.pattern = "put_if_absent __transaction_state/"
-    late = r"'loader'.*init_transactions did not finish within 300 ms \(max.block.ms\).* hint: repeat the same call: it joins"
+    late = (
+        r"'loader'.*init_transactions did not finish within 300 ms \(max.block.ms\).* "
+        r"hint: repeat the same call: it joins"
+    )
     with pytest.raises(TxlogTimeoutError, match=late):
         producer.init_transactions()
     outage.pattern = None

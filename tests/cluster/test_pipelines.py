@@ -25,7 +25,8 @@ PIPELINE = """
 
     @dp.append_flow(target="copies", name="copy")
     def copy():
-        return spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", "earliest").load(URL)
+        rows = spark.readStream.format("txlog").option("subscribe", "orders")
+        return rows.option("startingOffsets", "earliest").load(URL)
 
     @dp.materialized_view(name="by_country")
     def by_country():

@@ -410,7 +410,8 @@ def test_types_are_made_before_threads_can_race_for_them() -> None:
             transactional_id="x", producer_id=1, producer_epoch=0, state="EMPTY", timeout_ms=1, write_id="a"
         )
         snapshot = Snapshot(
-            partition="orders-0", offset=0, log_start_offset=0, last_timestamp=0, last_digest="", transactions=(TransactionRow(offset=0, value=txn),)
+            partition="orders-0", offset=0, log_start_offset=0, last_timestamp=0, last_digest="",
+            transactions=(TransactionRow(offset=0, value=txn),),
         )
         data = envelope.encode(snapshot)
 

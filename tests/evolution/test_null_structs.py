@@ -26,13 +26,13 @@ SHAPES = {
 }
 FIELD = SchemaField(id=1, name="x", type="int8", nullable=False)
 STRUCT = SchemaField(id=1, name="c", type="struct", fields=(FIELD,))
+ELEMENT = SchemaField(id=1, name="element", type="struct", fields=(FIELD,))
+INNER = SchemaField(id=1, name="q", type="struct", nullable=False, fields=(FIELD,))
 ADDED = {
     "struct": STRUCT,
-    "list": SchemaField(id=1, name="c", type="list", fields=(SchemaField(id=1, name="element", type="struct", fields=(FIELD,)),)),
-    "struct of structs": SchemaField(
-        id=1, name="c", type="struct", fields=(SchemaField(id=1, name="q", type="struct", nullable=False, fields=(FIELD,)),)
-    ),
-}  # fmt: skip
+    "list": SchemaField(id=1, name="c", type="list", fields=(ELEMENT,)),
+    "struct of structs": SchemaField(id=1, name="c", type="struct", fields=(INNER,)),
+}
 
 
 def segments(world: World) -> int:
@@ -54,7 +54,8 @@ def column(store: Store, name: str) -> list[Any]:
 @pytest.mark.parametrize("form", ["left out", "null type", "txlog's type", "null"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_with_a_null_struct_are_sealed_and_merged(world: World, shape: str, form: str, inline: int) -> None:
-    store = made(world, pa.schema([ID, pa.field("c", SHAPES[shape])]), key_columns=None, segment_batches=2, inline_max_bytes=inline)  # fmt: skip
+    schema = pa.schema([ID, pa.field("c", SHAPES[shape])])
+    store = made(world, schema, key_columns=None, segment_batches=2, inline_max_bytes=inline)
     own = to_arrow(store.runtime.topic(TP.topic).schema).field("c")
     ids = pa.array([1, 2], pa.int32())
     columns: dict[str, Any] = {

@@ -21,7 +21,10 @@ from txlog.errors import SchemaMismatchError, TransactionAbortableError, Unknown
 AB = pa.schema(
     (("id", pa.int32()), ("a", pa.string()), ("b", pa.string()), ("s", pa.struct((("x", pa.int8()), ("y", pa.int8())))))
 )
-CHANGED = r"topic 'orders': since version \d+ the name '{}' means another column.*when this producer began.*make a new producer"
+CHANGED = (
+    r"topic 'orders': since version \d+ the name '{}' means another column.*when this producer began.*"
+    r"make a new producer"
+)
 
 
 @pytest.fixture
@@ -307,7 +310,8 @@ def test_rows_that_were_read_before_a_change_of_names_are_not_sent_back(
         world.open().producer() as producer,
         pytest.raises(
             SchemaMismatchError,
-            match=rf"topic 'orders': column 'a' of the rows has the field id 2 \({found}.*read as version \d.*hint: rename",
+            match=rf"topic 'orders': column 'a' of the rows has the field id 2 \({found}.*read as version \d.*hint: "
+            "rename",
         ),
     ):
         producer.send("orders", read)

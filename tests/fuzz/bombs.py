@@ -60,7 +60,8 @@ def bomb(open_: Callable[[bytes], object]) -> Callable[[Callable[[], bytes]], No
 def record(rows: int, payload: bytes) -> bytes:
     """Return a commit record with that many inline rows."""
     fields = {
-        "version": 1, "base_offset": 0, "records": rows, "kind": "data", "transactional": False, "timestamp": 0, "segment_base": 0,
+        "version": 1, "base_offset": 0, "records": rows, "kind": "data", "transactional": False, "timestamp": 0,
+        "segment_base": 0,
         "payload_bytes": len(payload), "write_id": "0" * 32, "previous": "0" * 64,
     }  # fmt: skip
     return closed(fields, payload)

@@ -9,8 +9,10 @@ from typing import Any
 import google_crc32c
 
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1, 2**31, 2**48, 2**48 + 1, 2**53 + 1, 2**60, 2**62, 2**63 - 1, -(2**63), 2**63, 10**40, -1.5, 1e308,
-    "", "x", "0" * 64, "f" * 32, "../../etc/passwd", "\0", "\ud83d", "ﬀ" * 40, "a" * 40_000, [], [[]], [0], {}, {"": {}},
+    None, True, 0, -1, 1, 2**31, 2**48, 2**48 + 1, 2**53 + 1, 2**60, 2**62, 2**63 - 1, -(2**63), 2**63, 10**40, -1.5,
+    1e308,
+    "", "x", "0" * 64, "f" * 32, "../../etc/passwd", "\0", "\ud83d", "ﬀ" * 40, "a" * 40_000, [], [[]], [0], {},
+    {"": {}},
     [2**60] * 3, "orders", "__transaction_state", "int64", "list", "decimal(38,39)",
 )  # fmt: skip
 """Values that a hostile writer may put into a field."""

@@ -122,7 +122,8 @@ def test_indexes(data: bytes, aborted: bytes) -> None:
         listed = () if found is None else found[0].aborted
         refused_or(
             segments.check_txn_index,
-            records.TxnIndex(partition=index.partition, aborted=listed), name, path, expected=index.aborted_txns, entries=index.entries,
+            records.TxnIndex(partition=index.partition, aborted=listed), name, path, expected=index.aborted_txns,
+            entries=index.entries,
         )  # fmt: skip
         for start in range(0, name.end_offset, 3):
             refused_or(
@@ -191,7 +192,8 @@ def test_names(name: str) -> None:
     with contextlib.suppress(TxlogError):
         names.check_topic_name(name)
     for parse in (
-        names.parse_topic_metadata_name, names.parse_partition_folder, names.parse_partition_object, names.parse_rows_path,
+        names.parse_topic_metadata_name, names.parse_partition_folder, names.parse_partition_object,
+        names.parse_rows_path,
         names.parse_staged_list_name,
     ):  # fmt: skip
         parse(name)

@@ -27,7 +27,8 @@ CONFIG |= {"segment.batches": "1", "inline.max.bytes": "0"}
 BYTES = (
     b"", b"\0" * 64, b"{", b"[" * 100_000, b'{"a":' * 100_000, b"null", b"[]", b"{}", b"5", b"9" * 5000, b"\xff\xfe",
     b'{"version":1e999,"size":1}', b'{"version":1e300}', b'{"version":-5}', b'{"version":true}', b'{"version":NaN}',
-    b'{"version":' + b"9" * 5000 + b"}", b'{"version":9223372036854775807}', b'{"version":"7"}', b"PAR1" * 5, b"Obj\x01" * 9,
+    b'{"version":' + b"9" * 5000 + b"}", b'{"version":9223372036854775807}', b'{"version":"7"}', b"PAR1" * 5,
+    b"Obj\x01" * 9,
 )  # fmt: skip
 
 
@@ -65,7 +66,8 @@ def newest(folder: str, end: str) -> str:
 def targets() -> list[str]:
     return [
         newest("_delta_log", "0.json"), newest("_delta_log", ".json"), newest("_delta_log", "_last_checkpoint"),
-        newest("_delta_log", "checkpoint.parquet"), newest("metadata", ".metadata.json"), newest("metadata", "hint.text"),
+        newest("_delta_log", "checkpoint.parquet"), newest("metadata", ".metadata.json"),
+        newest("metadata", "hint.text"),
         current_list(),
     ]  # fmt: skip
 

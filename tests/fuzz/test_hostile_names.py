@@ -18,18 +18,24 @@ from txlog.storage.local import LocalObjectStore
 from txlog.testing.clock import ManualClock
 
 TOPICS = (
-    "../orders", "..", ".", "/etc", "a/b", "a/../b", "orders/", "%2e%2e", "..%2forders", "a%00b", "a\0b", "a\\b", "..\\b",
-    "C:\\x", "a\nb", "a b", "a:b", "orders\u200b", "\u202eorders", "ｏrders", "оrders", "․․", "․․/orders", "orders\u0301", "ﬀ",
+    "../orders", "..", ".", "/etc", "a/b", "a/../b", "orders/", "%2e%2e", "..%2forders", "a%00b", "a\0b", "a\\b",
+    "..\\b",
+    "C:\\x", "a\nb", "a b", "a:b", "orders\u200b", "\u202eorders", "ｏrders", "оrders", "․․", "․․/orders",
+    "orders\u0301", "ﬀ",
     "", "x" * 250, "__orders", "__transaction_state", "txlog.json", "a\ud83d",
 )  # fmt: skip
 """They contain a Cyrillic o, a full-width one, dot leaders, and invisible marks."""
 
 FILES = (
-    "../../etc/passwd", "/etc/passwd", "0/rows/../../../x.parquet", "0/rows/7-0-0123456789abcdef.parquet/..", "0/rows/%2e%2e.parquet",
-    "0/rows/7-0-0123456789abcdef.parquet\0", "0\\rows\\7-0-0123456789abcdef.parquet", "0/rows/7-0-0123456789abcdeｆ.parquet",
-    "٠/rows/7-0-0123456789abcdef.parquet", "1/rows/7-0-0123456789abcdef.parquet", "00/rows/7-0-0123456789abcdef.parquet",
+    "../../etc/passwd", "/etc/passwd", "0/rows/../../../x.parquet", "0/rows/7-0-0123456789abcdef.parquet/..",
+    "0/rows/%2e%2e.parquet",
+    "0/rows/7-0-0123456789abcdef.parquet\0", "0\\rows\\7-0-0123456789abcdef.parquet",
+    "0/rows/7-0-0123456789abcdeｆ.parquet",
+    "٠/rows/7-0-0123456789abcdef.parquet", "1/rows/7-0-0123456789abcdef.parquet",
+    "00/rows/7-0-0123456789abcdef.parquet",
     "staged/7-0-0123456789abcdef/_partition=0/../../x.parquet", "staged/7-0-0123456789abcdef/_partition=0/․․.parquet",
-    "staged/7-0-0123456789abcdef/_partition=1/part-0.parquet", "s3://other/0/rows/7-0-0123456789abcdef.parquet", "0/rows/", "",
+    "staged/7-0-0123456789abcdef/_partition=1/part-0.parquet", "s3://other/0/rows/7-0-0123456789abcdef.parquet",
+    "0/rows/", "",
 )  # fmt: skip
 
 

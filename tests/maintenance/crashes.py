@@ -82,7 +82,8 @@ class Place:
         """Open the store in another process, which makes its requests one by one."""
         number = next(self._processes)
         store = txlog.open(
-            "memory://", config=SETTINGS, clock=self.clock, ids=SeededIds(number), object_store=object_store or self.memory
+            "memory://", config=SETTINGS, clock=self.clock, ids=SeededIds(number),
+            object_store=object_store or self.memory,
         )  # fmt: skip
         store.runtime.driver = Driver(store.runtime.store, store.runtime.clock, store.runtime.ids, threads=0)
         self._opened.append(store)

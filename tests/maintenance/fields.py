@@ -41,8 +41,10 @@ HOWS = ("wrong type", "missing", "out of range", "another value")
 
 UNCONTRADICTED = {
     "told to people, or when something was done": (
-        "Boundary.created_at", "Clean.created_at", "GroupValue.client_id", "GroupValue.updated_at", "OffsetValue.metadata",
-        "OffsetValue.timestamp", "StoreDescriptor.created_at", "TopicMetadata.created_at", "TransactionMetadata.started_at",
+        "Boundary.created_at", "Clean.created_at", "GroupValue.client_id", "GroupValue.updated_at",
+        "OffsetValue.metadata",
+        "OffsetValue.timestamp", "StoreDescriptor.created_at", "TopicMetadata.created_at",
+        "TransactionMetadata.started_at",
         "TransactionMetadata.updated_at",
     ),
     "drawn, and compared by whoever drew it": (
@@ -50,7 +52,8 @@ UNCONTRADICTED = {
         "TransactionMetadata.write_id",
     ),
     "settings of the store or the topic, said nowhere else": (
-        "StoreConstants.consumer_offsets_partitions", "StoreConstants.delete_grace_ms", "StoreConstants.producer_id_expiration_ms",
+        "StoreConstants.consumer_offsets_partitions", "StoreConstants.delete_grace_ms",
+        "StoreConstants.producer_id_expiration_ms",
         "StoreConstants.transactional_id_expiration_ms", "StoreDescriptor.features", "TopicMetadata.config",
     ),
     "more partitions than folders, the order of columns that only one version has, nulls where none "
@@ -58,26 +61,31 @@ UNCONTRADICTED = {
         "TopicMetadata.deleted", "TopicMetadata.partitions", "TopicMetadata.schema", "SchemaField.nullable",
     ),
     "the last record of a partition: no later one has its digest; a record without rows has no schema": (
-        "CommitRecord.base_sequence", "CommitRecord.coordinator_epoch", "CommitRecord.producer_epoch", "CommitRecord.producer_id",
+        "CommitRecord.base_sequence", "CommitRecord.coordinator_epoch", "CommitRecord.producer_epoch",
+        "CommitRecord.producer_id",
         "CommitRecord.schema_id", "CommitRecord.segment_base", "CommitRecord.timestamp",
     ),
     "the value of a table's key, in the last record of its partition": (
         "GroupEntry.group", "GroupValue.generation", "GroupValue.member_id", "GroupValue.topics", "OffsetEntry.group",
-        "OffsetEntry.partition", "OffsetEntry.topic", "OffsetValue.conditional", "OffsetValue.offset", "TransactionEntry.key",
+        "OffsetEntry.partition", "OffsetEntry.topic", "OffsetValue.conditional", "OffsetValue.offset",
+        "TransactionEntry.key",
         "TransactionMetadata.partitions", "TransactionMetadata.producer_id", "TransactionMetadata.staged_object",
         "TransactionMetadata.state", "TransactionMetadata.timeout_ms", "TransactionMetadata.txn_scope",
         "TransactionMetadata.txn_version",
     ),
     "the fold of records that were deleted below the boundary": (
-        "BatchMetadata.base_offset", "BatchMetadata.base_sequence", "BatchMetadata.last_sequence", "BatchMetadata.timestamp",
+        "BatchMetadata.base_offset", "BatchMetadata.base_sequence", "BatchMetadata.last_sequence",
+        "BatchMetadata.timestamp",
         "ProducerStateEntry.batches", "ProducerStateEntry.coordinator_epoch", "ProducerStateEntry.last_offset",
         "ProducerStateEntry.last_sequence", "ProducerStateEntry.producer_epoch", "ProducerStateEntry.producer_id",
-        "ProducerStateEntry.timestamp", "Snapshot.deleted_version", "Snapshot.last_timestamp", "Snapshot.log_start_offset",
+        "ProducerStateEntry.timestamp", "Snapshot.deleted_version", "Snapshot.last_timestamp",
+        "Snapshot.log_start_offset",
         "Snapshot.producers",
     ),
     "an index of such records, or of a cleaned run, whose file tells the offsets of its rows and nothing else": (
         "AbortedTxn.first_offset", "AbortedTxn.last_offset", "AbortedTxn.last_stable_offset", "AbortedTxn.producer_id",
-        "IndexEntry.base_offset", "IndexEntry.base_sequence", "IndexEntry.file", "IndexEntry.first_row", "IndexEntry.kind",
+        "IndexEntry.base_offset", "IndexEntry.base_sequence", "IndexEntry.file", "IndexEntry.first_row",
+        "IndexEntry.kind",
         "IndexEntry.producer_epoch", "IndexEntry.producer_id", "IndexEntry.timestamp", "IndexEntry.transactional",
         "IndexedFile.schema_id", "IndexedFile.statistics", "SegmentIndex.last_stable_offset",
     ),
@@ -94,7 +102,8 @@ ONLY_PLACE_OF_ROWS = {"CommitRecord.timestamp", "TopicMetadata.deleted"}
 """Fields that decide how rows are read and that no object contradicts, for a record that is the last one of its
 partition."""
 FSCK_ALONE = {
-    "CommitRecord.producer_id", "CommitRecord.transactional", "IndexEntry.timestamp", "Snapshot.log_start_offset", "TopicMetadata.partitions",
+    "CommitRecord.producer_id", "CommitRecord.transactional", "IndexEntry.timestamp", "Snapshot.log_start_offset",
+    "TopicMetadata.partitions",
 }  # fmt: skip
 """Fields that decide how rows are read, and that only unread objects contradict. A check of the store notices them."""
 

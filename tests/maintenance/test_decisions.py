@@ -268,7 +268,8 @@ def test_a_snapshot_without_an_id_ends_its_decision() -> None:
     followed = Decisions(0)
     row = records.TransactionRow(offset=3, value=value("PREPARE_COMMIT", 1, partitions=(("orders", 0),)))
     snapshot = records.Snapshot(
-        partition="__transaction_state-0", offset=5, log_start_offset=0, last_timestamp=0, last_digest="", transactions=(row,)
+        partition="__transaction_state-0", offset=5, log_start_offset=0, last_timestamp=0, last_digest="",
+        transactions=(row,),
     )  # fmt: skip
     followed.take_snapshot(snapshot)
     assert dict(followed.expected()) == {}

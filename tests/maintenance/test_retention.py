@@ -140,7 +140,9 @@ def test_readers_that_fall_behind_are_told_what_to_set(world: World) -> None:
     consumer = store.consumer("orders", auto_offset_reset="none", max_poll_records=2)
     consumer.seek(TP, 0)
     retain(store, TP)
-    message = r"orders-0: offset 0 is out of range, the log holds 18 to 21\. It lies below the log start: retention \(retention\.ms and .*retention\.hold\.groups"
+    message = r"orders-0: offset 0 is out of range, the log holds 18 to 21\. It lies below the log start: " + (
+        r"retention \(retention\.ms and .*retention\.hold\.groups"
+    )
     with pytest.raises(OffsetOutOfRangeError, match=message):
         consumer.poll(0)
     with pytest.raises(OffsetOutOfRangeError, match=message):

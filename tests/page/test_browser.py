@@ -29,7 +29,8 @@ TEXTS = """
 return [...document.querySelectorAll('svg text, h1, h2, h3, p, dt, dd, td, th, li, summary')]
   .filter(each => each.textContent.trim() && each.checkVisibility())
   .map(each => [each.textContent, getComputedStyle(each)[each.closest('svg') ? 'fill' : 'color'],
-                each.getBoundingClientRect().width, each.getBoundingClientRect().height, parseFloat(getComputedStyle(each).fontSize)]);
+                each.getBoundingClientRect().width, each.getBoundingClientRect().height,
+                parseFloat(getComputedStyle(each).fontSize)]);
 """
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 COVERED = """
@@ -47,7 +48,8 @@ return [...document.querySelectorAll('svg')].flatMap(svg => {
   const frame = svg.getBoundingClientRect();
   return [...svg.querySelectorAll('text')].filter(each => {
     const box = each.getBoundingClientRect();
-    return box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+    return box.left < frame.left - 1 || box.right > frame.right + 1
+        || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
   }).map(each => each.textContent);
 });
 """

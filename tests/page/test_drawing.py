@@ -204,8 +204,11 @@ def test_times_of_any_length_are_drawn(last_ms: int) -> None:
 
 
 def test_an_empty_page_is_a_page() -> None:
+    empty = Ribbon(
+        topic="empty", partition=0, log_start_offset=0, last_stable_offset=0, log_end_offset=0, fates=[], places=[]
+    )
     sections = [
-        topic_section("empty", [Ribbon(topic="empty", partition=0, log_start_offset=0, last_stable_offset=0, log_end_offset=0, fates=[], places=[])]),
+        topic_section("empty", [empty]),
         transactions_section([]),
         groups_section([]),
         files_section([]),

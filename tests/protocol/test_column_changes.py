@@ -80,8 +80,11 @@ def names(version: TopicMetadata) -> list[tuple[str, int]]:
 def test_a_change_is_the_next_version_and_follows_the_one_before() -> None:
     orders = Orders()
     changed = orders.change(
-        DropColumn(("name",)), RenameColumn(("zone",), "name"), SetType(("price",), "float64"), AddColumn(col("new", default=1))
-    )  # fmt: skip
+        DropColumn(("name",)),
+        RenameColumn(("zone",), "name"),
+        SetType(("price",), "float64"),
+        AddColumn(col("new", default=1)),
+    )
     assert changed == orders.newest()
     assert (changed.number, changed.schema_id, changed.last_field_id, changed.write_id) == (1, 1, 5, WRITE_ID)
     assert names(changed) == [("id", 1), ("price", 3), ("name", 4), ("new", 5)]

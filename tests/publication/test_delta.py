@@ -244,7 +244,8 @@ def test_every_type() -> None:
     (metadata,) = only(log(topic, 0), "metaData")
     found = {each["name"]: each for each in json.loads(metadata["schemaString"])["fields"]}
     assert {name: each["type"] for name, each in found.items() if isinstance(each["type"], str)} == {
-        "flag": "boolean", "i8": "byte", "i16": "short", "i32": "integer", "i64": "long", "f32": "float", "f64": "double",
+        "flag": "boolean", "i8": "byte", "i16": "short", "i32": "integer", "i64": "long", "f32": "float",
+        "f64": "double",
         "price": "decimal(12,2)", "big": "decimal(38,0)", "text": "string", "raw": "binary", "day": "date",
         "at": "timestamp", "local": "timestamp_ntz",
     }  # fmt: skip

@@ -133,14 +133,19 @@ def _list(container: Bucket, name: str, query: dict[str, str], most: int) -> Res
     body = (
         '<?xml version="1.0" encoding="utf-8"?><EnumerationResults '
         f'ServiceEndpoint="http://localhost/" ContainerName="{name}">'
-        f"<Prefix>{escape(query.get('prefix', ''))}</Prefix><Blobs>{''.join(text for _, text in sorted(entries))}</Blobs>"
+        f"<Prefix>{escape(query.get('prefix', ''))}</Prefix>"
+        f"<Blobs>{''.join(text for _, text in sorted(entries))}</Blobs>"
         f"<NextMarker>{escape(page.next_name or '')}</NextMarker></EnumerationResults>"
     )
     return Response(headers={**_headers(), "Content-Type": "application/xml"}, body=body.encode())
 
 
 def _entry(name: str, found: Object) -> str:
-    return f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{found.http_date}</Last-Modified><Etag>{found.etag}</Etag><Content-Length>{len(found.data)}</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
+    return (
+        f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{found.http_date}</Last-Modified>"
+        f"<Etag>{found.etag}</Etag><Content-Length>{len(found.data)}</Content-Length>"
+        "<BlobType>BlockBlob</BlobType></Properties></Blob>"
+    )
 
 
 def _options() -> argparse.Namespace:

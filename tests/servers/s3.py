@@ -98,7 +98,8 @@ def error(status: int, code: str, message: str = "", more: str = "") -> Response
     """Return an error in S3's form."""
     body = (
         '<?xml version="1.0" '
-        f'encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message or code)}</Message>{more}<RequestId>0</RequestId></Error>'
+        f'encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message or code)}</Message>{more}'
+        "<RequestId>0</RequestId></Error>"
     )
     return Response(status=status, headers={"Content-Type": "application/xml"}, body=body.encode())
 

@@ -86,7 +86,8 @@ def _gcs_options(url: str) -> Mapping[str, object]:
 
 def _azure_options(url: str) -> Mapping[str, object]:
     return {
-        "connection_string": f"DefaultEndpointsProtocol=http;AccountName={azure.ACCOUNT};AccountKey={azure.ACCOUNT_KEY};BlobEndpoint={url}/{azure.ACCOUNT};"
+        "connection_string": f"DefaultEndpointsProtocol=http;AccountName={azure.ACCOUNT};"
+        f"AccountKey={azure.ACCOUNT_KEY};BlobEndpoint={url}/{azure.ACCOUNT};"
     }
 
 

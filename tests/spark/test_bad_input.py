@@ -119,7 +119,8 @@ def test_save_modes(orders: Log, mode: str, message: str) -> None:
         ({"subscribe": "orders", "columns": "amuont"}, "no column 'amuont'. Did you mean 'amount'"),
         (
             {"subscribe": "orders", "startingOffsets": '{"orders":{"0":999,"1":-2}}'},
-            r"OffsetOutOfRangeError: orders-0: startingOffsets asks for offset 999, but the log holds 0 to 5.*failOnDataLoss",
+            r"OffsetOutOfRangeError: orders-0: startingOffsets asks for offset 999, but the log holds 0 to 5.*"
+            "failOnDataLoss",
         ),
         (
             {"subscribe": "orders", "endingOffsets": '{"orders":{"0":1}}'},

@@ -1,4 +1,4 @@
-"""Does the table of options agree with the parsers, and does each option of Spark's Kafka source and sink have a row?"""
+"""Does the table of options agree with the parsers? Does each option of Spark's Kafka source and sink have a row?"""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_what_planning_costs(store: Store) -> None:
     ],
 )
 def test_what_a_task_of_a_metadata_table_costs(store: Store, table: str, lists: int, gets: int) -> None:
-    """A look-up of each topic, then a LIST and the tail's GETs for each partition; or one LIST, as nothing is in use."""
+    """A look-up of each topic, then a LIST and the tail's GETs for each partition; or one LIST: nothing is in use."""
     counting = CountingStore(open_object_store(store.runtime.url))
     runtime = Runtime.open(store.runtime.url, object_store=counting)
     rows_of = {**_OF_THE_STORE, **_OF_PARTITIONS}[table]

@@ -36,15 +36,19 @@ FIELDS = to_fields(EVERY_TYPE)
 ROWS: list[dict[str, object]] = [
     {
         "flag": True, "i8": -128, "i16": 32767, "i32": -(2**31), "i64": 2**63 - 1, "f32": 1.5, "f64": -2.25,
-        "price": Decimal("1234567890.12"), "big": Decimal(10**37), "text": "zwölf €", "raw": b"\x00\xff", "day": datetime.date(1969, 12, 31),
-        "at": datetime.datetime(2024, 2, 29, 12, 30, 1, 123456, UTC), "local": datetime.datetime(1, 1, 1), "tags": ["a", None, ""],
-        "point": {"x": None, "y": 2.0}, "props": [("a", 1), ("b", None)], "deep": [{"k": "x", "v": [("y", [1, None])]}, None],
+        "price": Decimal("1234567890.12"), "big": Decimal(10**37), "text": "zwölf €", "raw": b"\x00\xff",
+        "day": datetime.date(1969, 12, 31),
+        "at": datetime.datetime(2024, 2, 29, 12, 30, 1, 123456, UTC), "local": datetime.datetime(1, 1, 1),
+        "tags": ["a", None, ""],
+        "point": {"x": None, "y": 2.0}, "props": [("a", 1), ("b", None)],
+        "deep": [{"k": "x", "v": [("y", [1, None])]}, None],
     },
     dict.fromkeys(EVERY_TYPE.names) | {"i64": -(2**63)},
     {
         "flag": False, "i8": 127, "i16": -1, "i32": 0, "i64": 0, "f32": 0.0, "f64": 1e300,
         "price": Decimal("-0.01"), "big": Decimal(-1), "text": "", "raw": b"", "day": datetime.date(9999, 12, 31),
-        "at": datetime.datetime(1970, 1, 1, tzinfo=UTC), "local": datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), "tags": [],
+        "at": datetime.datetime(1970, 1, 1, tzinfo=UTC), "local": datetime.datetime(9999, 12, 31, 23, 59, 59, 999999),
+        "tags": [],
         "point": {"x": 0.5, "y": -1.0}, "props": [], "deep": [],
     },
 ]  # fmt: skip

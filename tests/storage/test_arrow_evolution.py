@@ -147,7 +147,8 @@ def test_types_become_wider_at_every_depth() -> None:
 @pytest.mark.parametrize(
     ("type_name", "default", "value"),
     [
-        ("bool", True, True), ("int8", -3, -3), ("int64", 2**62, 2**62), ("float32", 0.5, 0.5), ("float64", 0.1, 0.1), ("string", "ä", "ä"),
+        ("bool", True, True), ("int8", -3, -3), ("int64", 2**62, 2**62), ("float32", 0.5, 0.5), ("float64", 0.1, 0.1),
+        ("string", "ä", "ä"),
         ("binary", "00ff", b"\x00\xff"), ("date", 1, datetime.date(1970, 1, 2)), ("timestamp", 0, TIME),
         ("timestamp_ntz", 0, TIME.replace(tzinfo=None)), ("decimal(38,3)", "-7.5", Decimal("-7.500")),
     ],

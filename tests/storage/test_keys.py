@@ -69,7 +69,11 @@ def part(value):
 
 @given(
     st.lists(
-        st.tuples(st.none() | st.text(max_size=5), st.none() | st.integers(-(2**63), 2**63 - 1), st.none() | st.binary(max_size=9)),
+        st.tuples(
+            st.none() | st.text(max_size=5),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.none() | st.binary(max_size=9),
+        ),
         min_size=1,
         max_size=30,
     ),

@@ -55,7 +55,8 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.binary(): st.one_of(st.binary(), st.text(), st.binary().map(bytearray), st.binary().map(memoryview)),  # type: ignore[arg-type]
     pa.date32(): st.one_of(st.dates(), st.datetimes()),
     pa.timestamp("us", "UTC"): st.datetimes(
-        datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30), timezones=st.sampled_from([None, UTC, datetime.timezone(datetime.timedelta(hours=-9))])
+        datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30),
+        timezones=st.sampled_from([None, UTC, datetime.timezone(datetime.timedelta(hours=-9))]),
     ),
     pa.decimal128(5, 2): st.one_of(st.decimals(allow_nan=False, allow_infinity=False), st.integers(), st.floats()),
     pa.list_(pa.int64()): st.lists(st.one_of(st.none(), st.integers(-9, 2**63))),

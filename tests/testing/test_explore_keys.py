@@ -64,11 +64,13 @@ def test_what_runs_claim() -> None:
     assert wrong_runs([index(2)], ALL, (), STAY) is None
     assert "several rows of ['k']" in (wrong_runs([index(3)], ALL, (), STAY) or "")
     batch = CommitRecord(
-        base_offset=2, records=1, kind="data", producer_id=7, producer_epoch=1, transactional=True, timestamp=0, segment_base=0,
+        base_offset=2, records=1, kind="data", producer_id=7, producer_epoch=1, transactional=True, timestamp=0,
+        segment_base=0,
         write_id="", previous="",
     )  # fmt: skip
     told = IndexEntry(
-        base_offset=2, records=0, kind="data", producer_id=7, producer_epoch=1, base_sequence=0, transactional=True, timestamp=0, file=None, first_row=0,
+        base_offset=2, records=0, kind="data", producer_id=7, producer_epoch=1, base_sequence=0, transactional=True,
+        timestamp=0, file=None, first_row=0,
     )  # fmt: skip
     assert "does not tell whose" in (wrong_runs([index(2)], {}, [batch], STAY) or "")
     assert wrong_runs([index(2, told)], {}, [batch], STAY) is None

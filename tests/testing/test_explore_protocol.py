@@ -83,8 +83,10 @@ EXHAUSTIVE = {name for subject in LATER for name in subject.SCENARIOS if name no
 
 # Each takes at least 3 s. These tests hunt their mutants; `make simulate` explores the scenarios whole.
 LONG = (
-    "staged", "expiry", "vacuum reader", "offsets", "snapshot", "slow marker", "stale writer", "first init", "seal txn", "operator", "mixed",
-    "abort", "two aborts", "merge vacuum", "time-out", "internal", "merge looks, forgotten", "publish txn", "publish sleeps", "publish retention",
+    "staged", "expiry", "vacuum reader", "offsets", "snapshot", "slow marker", "stale writer", "first init", "seal txn",
+    "operator", "mixed",
+    "abort", "two aborts", "merge vacuum", "time-out", "internal", "merge looks, forgotten", "publish txn",
+    "publish sleeps", "publish retention",
 )  # fmt: skip
 
 
