@@ -63,31 +63,24 @@ def clean(
     if isinstance(object_store, DyingStore):
         object_store.kill = killer(spark)
     with TxLog(spark, url, storage_options, object_store=object_store) as log:
-        clean_until(told, log, storage_options, checkpoint, say)
+
+        def write(rows: DataFrame, number: int) -> None:
+            say("batch", number=number, repeated=write_both(log, rows, number))
+
+        feed = spark.readStream.format("txlog").options(**storage_settings(storage_options))
+        feed = feed.option("subscribe", "feed").option("startingOffsets", "earliest").option("group.id", GROUP)
+        rows = feed.option("columns", "*,_partition,_offset").load(url)
+        query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+        seen = None
+        while not told.wait(LOOK_S):
+            if (failed := query.exception()) is not None:
+                raise failed
+            progress: Any = query.lastProgress
+            if progress is not None and progress["batchId"] != seen:
+                seen = progress["batchId"]
+                say("progress", ends=json.loads(progress["sources"][0]["endOffset"])["feed"])
+        query.stop()
     spark.stop()
-
-
-def clean_until(
-    told: threading.Event, log: TxLog, storage_options: Mapping[str, object], checkpoint: str, say: Callable[..., None]
-) -> None:
-    """Run the query in the session of `log` until it is told to end. Raises the error that ends it."""
-
-    def write(rows: DataFrame, number: int) -> None:
-        say("batch", number=number, repeated=write_both(log, rows, number))
-
-    feed = log.spark.readStream.format("txlog").options(**storage_settings(storage_options))
-    feed = feed.option("subscribe", "feed").option("startingOffsets", "earliest").option("group.id", GROUP)
-    rows = feed.option("columns", "*,_partition,_offset").load(log.url)
-    query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
-    seen = None
-    while not told.wait(LOOK_S):
-        if (failed := query.exception()) is not None:
-            raise failed
-        progress: Any = query.lastProgress
-        if progress is not None and progress["batchId"] != seen:
-            seen = progress["batchId"]
-            say("progress", ends=json.loads(progress["sources"][0]["endOffset"])["feed"])
-    query.stop()
 
 
 def write_both(log: TxLog, rows: DataFrame, number: int) -> bool:

@@ -12,20 +12,17 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -35,7 +32,6 @@ from lab.demo.place import Place
 from lab.demo.processes import Crew
 from lab.demo.proof import Proof, count_out_of_order, prove
 from lab.demo.show import NOISE, Show, SparkMessages
-from pyspark_txlog import TxLog
 from tests.cli import support as cli
 from tests.spark.conftest import Log
 from txlog.client.admin.descriptions import OffsetInfo
@@ -45,7 +41,6 @@ from txlog.errors import TxlogError
 LOADED_MONTHS = (1, 2)
 FIGURES = [name for name in Proof.__slots__ if name != "topic"]
 CHUNKS_OF_THE_STOPPED, CHUNKS_OF_THE_KILLED = 1, 2
-FSYNC = {"fsync": "false"}
 Row = tuple[Any, ...]
 
 
@@ -77,7 +72,7 @@ def log(tmp_path: Path, show: Show) -> Iterator[Store]:
 
 @pytest.fixture
 def crew(log: Store) -> Iterator[Crew]:
-    with Crew(log.url, FSYNC) as made:
+    with Crew(log.url, {"fsync": "false"}) as made:
         yield made
 
 
@@ -220,73 +215,16 @@ def few_flights(monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     return found
 
 
-class Driver:
-    """The query's driver as a thread over the session of the tests. A fault ends it after the commit of its first
-    micro-batch, before Spark records that."""
-
-    id = os.getpid()
-
-    def __init__(self, spark: SparkSession, url: str, checkpoint: str, dies: bool) -> None:
-        self._log = TxLog(spark, url, FSYNC)
-        self._checkpoint, self._dies = checkpoint, dies
-        self._told = threading.Event()
-        self._said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self._error = ""
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            with self._log as log:
-                cleaning.clean_until(self._told, log, FSYNC, self._checkpoint, self._say)
-        except StreamingQueryException as error:
-            self._error = str(error)
-        finally:
-            self._said.put(None)
-
-    def _say(self, event: str, **details: object) -> None:
-        if self._dies:
-            raise RuntimeError("the driver dies here")
-        self._said.put({"event": event, **details})
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        yield from iter(self._said.get, None)
-
-    def terminate(self) -> None:
-        self._told.set()
-
-    def wait_killed(self) -> None:
-        self._thread.join()
-        assert "the driver dies here" in self._error
-
-    def wait_done(self) -> None:
-        self._thread.join()
-        assert not self._error
-
-
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("drivers", ["threads", pytest.param("processes", marks=pytest.mark.exhaustive)])
 def test_a_stream_goes_on_wherever_its_driver_is_killed(
-    spark: SparkSession,
-    log: Store,
-    crew: Crew,
-    show: Show,
-    screen: io.StringIO,
-    few_flights: pa.Table,
-    drivers: str,
+    spark: SparkSession, log: Store, crew: Crew, show: Show, screen: io.StringIO, few_flights: pa.Table
 ) -> None:
     # One kill less than in the demo, which checks itself; it happens in the first micro-batch.
     committed = stream.DEATHS[-1]
     deaths = [replace(committed, fault=committed.fault.replace(" 4 ", " 1 "))]
-    if drivers == "threads":
-
-        def start(role: str, *faults: str, checkpoint: str) -> Driver:
-            return Driver(spark, log.url, checkpoint, dies=bool(faults))
-
-        crew = cast(Crew, SimpleNamespace(start=start))
     stream.stream_the_feed(show, log, crew, LOADED_MONTHS, deaths)
-    where = Place(url=log.url, storage_options=FSYNC)
+    where = Place(url=log.url, storage_options={"fsync": "false"})
     sources = {"flown": data.flown(few_flights), "cancelled": data.cancelled(few_flights)}
     assert [source.num_rows > 0 for source in sources.values()] == [True, True]
     for topic, source in sources.items():
