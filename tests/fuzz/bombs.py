@@ -29,7 +29,7 @@ from txlog.storage.parquet_reader import read_ranges
 
 SPARE_BYTES = 256 * 2**20
 """Memory that a bomb may take beyond the memory in use before it is opened."""
-BOMB_BYTES = SPARE_BYTES * 3 // 2
+BOMB_BYTES = 3 * SPARE_BYTES
 TP = TopicPartition("orders", 0)
 PATH = "orders/0/00000000000000000000.batch"
 NUMBERS = (SchemaField(id=1, name="id", type="int64"),)
