@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,16 @@ def test_a_group_in_use_is_left_alone(cli: Cli, store: Store, group: str, comman
     assert cli("consumer-groups", "list").lines[1].split()[:3] == ["audit", "STABLE", "desk"]
     assert committed(store, group) == {("orders", 0): 4}
     consumer.close()
+
+
+def test_a_group_whose_members_are_dead_is_shown_as_empty(cli: Cli, store: Store, group: str) -> None:
+    settings: dict[str, Any] = {"session_timeout_ms": 1000, "heartbeat_interval_ms": 900}
+    store.consumer("orders", group_id=group, client_id="desk", group_instance_id="one", **settings).close()
+    time.sleep(1.1)
+    assert cli("consumer-groups", "list").lines[1].split()[:3] == ["audit", "EMPTY", "-"]
+    shown = cli("consumer-groups", "describe", group, "-o", "json").json
+    assert (shown["state"], shown["members"]) == ("EMPTY", [])
+    assert "It would be refused" not in cli("consumer-groups", "delete", group).out
 
 
 def test_the_lag_is_unknown_while_a_member_has_no_offset(cli: Cli, store: Store) -> None:

@@ -616,7 +616,7 @@ def test_more_members_than_partitions(world):
 def test_members_are_described(world):
     a, b = Member(world, "a"), Member(world, "b", group_instance_id="two")
     admin = world.open().admin()
-    assert admin.describe_group("g").state == "REBALANCING"
+    assert admin.describe_group("g").state == "PREPARING_REBALANCE"
     settle(a, b)
     send(world, 1)
     a.consumer.commit({FOUR[0]: 0})
@@ -635,6 +635,43 @@ def test_members_are_described(world):
     world.clock.advance_ms(LOOK_MS)
     a.consumer.poll(0)
     assert a.told[-2:] == [("lost", [0, 1]), ("assign", [0, 1, 2, 3])]
+
+
+def test_a_look_does_not_show_members_whose_session_is_over(world):
+    """It judges by its own clock, and writes nothing."""
+    dead, b = Member(world, "a", group_instance_id="one"), Member(world, "b")
+    settle(dead, b)
+    for member in (dead, b):
+        member.membership._stop.set()  # its thread goes by real time
+    world.clock.advance_ms(15_000)
+    dead.membership.tick()
+    for _ in range(3):
+        b.membership.tick()
+        world.clock.advance_ms(15_000)
+    admin = world.open().admin()
+
+    def shown() -> tuple[str, list[str]]:
+        with world.counting.counting() as cost:
+            found = admin.describe_group("g")
+            assert admin.list_groups()[0].members == found.members
+        assert {"put_if_absent", "write_file", "delete"}.isdisjoint(verb for verb, _ in cost.calls())
+        return found.state, [each.client_id for each in found.members]
+
+    assert shown() == ("STABLE", ["a", "b"])
+    world.clock.advance_ms(1)
+    assert shown() == ("PREPARING_REBALANCE", ["b"])
+    for _ in range(4):
+        b.consumer.poll(0)
+        b.membership.tick()
+        world.clock.advance_ms(15_000)
+    assert b.consumer.poll(0) is None
+    assert b.held == [0, 1, 2, 3], "it has watched the other one for a session by now, and removed it"
+    assert shown() == ("STABLE", ["b"])
+    world.clock.advance_ms(SESSION_MS + 1)
+    assert shown() == ("EMPTY", [])
+    found = admin.describe_group("g")
+    assert (found.member_id, found.assignor, found.topics) == ("", "", ())
+    assert admin.reset_offsets("g", {FOUR[0]: 0}, dry_run=True), "what is shown as empty needs no force"
 
 
 def test_no_assignor_in_common(world):

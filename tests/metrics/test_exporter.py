@@ -215,6 +215,13 @@ def test_the_lag_of_a_group_in_offsets_and_seconds(world: World, registry: Regis
         consumer.poll(0)
         look(world, exporter)
         assert value(registry, "group_members", "fast") == 1
+    killed = store.consumer("t0", group_id="fast", group_instance_id="one")
+    killed.close()  # a static member does not leave
+    look(world, exporter)
+    assert value(registry, "group_members", "fast") == 1
+    world.clock.advance_ms(45_000)
+    look(world, exporter)
+    assert value(registry, "group_members", "fast") == 0
 
 
 def test_the_lag_of_published_tables(world: World, registry: Registry, exporter: Exporter) -> None:

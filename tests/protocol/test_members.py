@@ -301,6 +301,37 @@ def test_an_operator_need_not_force_what_is_dead(cluster: Cluster, call: str) ->
     assert not cluster.view(G).state.groups or not value(cluster).members
 
 
+def test_a_look_judges_sessions_as_an_operator_does(cluster: Cluster) -> None:
+    cluster.run(join("p"))
+    cluster.pass_ms(10)
+    cluster.run(join("q"))
+    records = len(cluster.records(G))
+    cluster.pass_ms(SESSION_MS - 10)
+    assert described(cluster) == ([], ["p", "q"])
+    cluster.pass_ms(1)
+    assert described(cluster) == (["p"], ["q"])
+    cluster.pass_ms(10)
+    assert described(cluster) == (["p", "q"], [])
+    assert [each.member_id for each in value(cluster).members] == ["p", "q"]
+    assert len(cluster.records(G)) == records
+    cluster.run(members.join(context(), {}, "g", joining("r"), COUNTS))
+    # The last record of the partition shows what a clock that is behind does not.
+    (found,) = groups.groups_of([cluster.view(G)], 0)
+    assert (sorted(found.silent), [each.member_id for each in found.living]) == ([], ["r"])
+    cluster.pass_ms(SESSION_MS + 1)
+    (found,) = groups.groups_of([cluster.view(G)], 0)
+    assert not found.silent
+    cluster.run(groups.commit_offsets(context(), {}, "g", {tp(0): OffsetValue(offset=1)}))
+    (found,) = groups.groups_of([cluster.view(G)], 0)
+    assert found.silent == {"r"}
+
+
+def described(cluster: Cluster) -> tuple[list[str], list[str]]:
+    """Return the members that a look takes for dead, and those that it shows."""
+    _, found = cluster.run(groups.describe_group(context(), {}, "g"))
+    return sorted(found.silent), [each.member_id for each in found.living]
+
+
 def test_no_common_assignor_is_refused(cluster: Cluster) -> None:
     cluster.run(join("p"))
     other = members.join(context(), {}, "g", joining("q", assignor="roundrobin"), COUNTS)

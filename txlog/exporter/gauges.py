@@ -80,9 +80,8 @@ def _transactions(seen: StoreState) -> _Samples:
 
 def _groups(seen: StoreState) -> _Samples:
     for group in seen.groups:
-        member = group.member
-        count = 0 if member is None else len(member.members) or int(bool(member.member_id))
-        yield "group_members", (group.group,), count
+        is_alone = group.member is not None and bool(group.member.member_id)
+        yield "group_members", (group.group,), len(group.living) or int(is_alone)
         for tp, value in group.offsets.items():
             for name, lag in _lag(seen, tp, value.offset, None):
                 yield f"group_lag_{name}", (group.group, *_labels(tp)), lag

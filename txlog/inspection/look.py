@@ -191,7 +191,8 @@ class StoreMonitor:
         users = [tp for tp in every if not topics or tp.topic in topics][: self._max_partitions]
         views = self._look_at_partitions([*users, *internal], seen)
         seen.transactions = table.rows_of(view for tp, view in views.items() if tp.topic == TRANSACTION_STATE_TOPIC)
-        seen.groups = groups_of(view for tp, view in views.items() if tp.topic == CONSUMER_OFFSETS_TOPIC)
+        homes = [view for tp, view in views.items() if tp.topic == CONSUMER_OFFSETS_TOPIC]
+        seen.groups = groups_of(homes, seen.at_ms)
         of_groups = {tp for group in seen.groups for tp in (*group.offsets, *group.pending)} - views.keys()
         views = {**views, **self._look_at_partitions(sorted(of_groups & {*every} - {*users}), seen)}
         self._session.forget([tp for tp in self._session.views if tp not in views])

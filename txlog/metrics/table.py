@@ -130,7 +130,7 @@ METRICS: dict[str, Metric] = _table(
     _store("group_lag_offsets",
         "Offsets up to the last stable one that the group has not consumed; markers and aborted rows count.", *_GROUP),
     _store("group_lag_seconds", "How long the oldest of these offsets has waited. 0 without one.", *_GROUP),
-    _store("group_members", "Members of the group.", "group"),
+    _store("group_members", "Members of the group whose sessions are not over.", "group"),
     _store("segments",
         "Segments of a partition. The state is sealed, or unsealed (its batches have no index yet).", *_TP, "state"),
     _store("tail_batches",

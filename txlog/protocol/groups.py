@@ -12,12 +12,13 @@ from txlog.core import groups as rules
 from txlog.core.append_rules import BatchDraft, Refuse, check_batch, next_record
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import OffsetsCondition, offset_entries, offsets_partition
-from txlog.core.members import find_member
+from txlog.core.members import find_member, is_over
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from txlog.core.records import (
     CommitRecord,
     Entry,
     GroupEntry,
+    GroupMember,
     GroupValue,
     HeartbeatEntry,
     OffsetEntry,
@@ -61,9 +62,16 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The membership. A group without members may have one, because the generation stays."""
     beats: dict[str, int] = {}
     """When each member of `member.members` showed last that it lives."""
+    silent: frozenset[str] = frozenset()
+    """Members whose session was over when the group was listed or described. They may still be in its row."""
     offsets: dict[TopicPartition, OffsetValue]
     pending: dict[TopicPartition, OffsetValue | None]
     """None: an undecided transaction removes the offset."""
+
+    @property
+    def living(self) -> tuple[GroupMember, ...]:
+        """The members that a look shows: those that are not `silent`."""
+        return tuple(each for each in self.member.members if each.member_id not in self.silent) if self.member else ()
 
 
 @dataclass(slots=True)
@@ -270,19 +278,29 @@ def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupD
     """Return every group that has a member or an offset, read fresh, by name."""
     tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
     views = yield from gather_fresh_views(ctx, views, tps)
-    return views, groups_of([views[tp] for tp in tps])
+    return views, groups_of([views[tp] for tp in tps], (yield Now()))
 
 
-def groups_of(views: Iterable[PartitionView]) -> tuple[GroupDescription, ...]:
-    """Return every group of these partitions that has a member or an offset, by name."""
-    found = [description for view in views for description in _describe_all(view.state)]
+def groups_of(views: Iterable[PartitionView], now_ms: int) -> tuple[GroupDescription, ...]:
+    """Return every group of these partitions that has a member or an offset, by name, as a look shows it now."""
+    found = [_judged(description, view.state, now_ms) for view in views for description in _describe_all(view.state)]
     return tuple(sorted(found, key=lambda description: description.group))
 
 
 def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupDescription]]:
     """Return one group, read fresh; raise GroupIdNotFoundError if it does not exist."""
     views, view = yield from get_fresh_view(ctx, views, home_of(ctx, group))
-    return views, known_group(view.state, group)
+    return views, _judged(known_group(view.state, group), view.state, (yield Now()))
+
+
+def _judged(found: GroupDescription, state: PartitionState, now_ms: int) -> GroupDescription:
+    """Return the group with its silent members, by the times that a process compares that removes nobody (W57)."""
+    row = state.groups.get(found.group)
+    if row is None or found.member is None:
+        return found
+    now_ms = max(now_ms, state.last_timestamp)
+    silent = frozenset(each.member_id for each in found.member.members if is_over(row, each, now_ms))
+    return msgspec.structs.replace(found, silent=silent)
 
 
 def expire_groups(

@@ -244,7 +244,8 @@ class Admin:
         """
         self._runtime.require_store()
         views = self._internal_views(CONSUMER_OFFSETS_TOPIC, "listing groups", damaged)
-        return GroupList(self._group_infos(group_protocol.groups_of(views.values()), damaged))
+        found = group_protocol.groups_of(views.values(), self._runtime.clock.now_ms())
+        return GroupList(self._group_infos(found, damaged))
 
     def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
         """Return one group with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""

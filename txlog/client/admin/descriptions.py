@@ -291,7 +291,9 @@ class GroupInfo:
 
     group: str
     state: str
-    """STABLE with members, REBALANCING while partitions move between them, EMPTY without a member."""
+    """STABLE with members, EMPTY without a member. PREPARING_REBALANCE while partitions move between members, or until
+    the others have removed a member whose session is over. Such a member is not shown (PROTOCOL.md, "Groups of many
+    members")."""
     generation: int
     member_id: str
     """The member, or the first of them."""
@@ -322,13 +324,14 @@ class GroupInfo:
                 assigned=tuple(sorted(partitions_of(each.assigned))),
                 seen_at=group.beats.get(each.member_id, -1),
             )
-            for each in value.members
+            for each in group.living
         )
-        settled = all(each.owned == each.assigned and each.generation == value.generation for each in value.members)
-        state = "EMPTY" if not value.member_id and not members else "STABLE" if settled else "REBALANCING"
+        behind = [each for each in group.living if each.owned != each.assigned or each.generation < value.generation]
+        moves = bool(behind or group.silent)
+        state = "EMPTY" if not value.member_id and not members else "PREPARING_REBALANCE" if moves else "STABLE"
         tps = sorted({*group.offsets, *group.pending})
         offsets = tuple(GroupOffset.of(group, tp, views.get(tp), (lags_ms or {}).get(tp)) for tp in tps)
-        topics = tuple(sorted({topic for each in value.members for topic in each.topics})) or value.topics
+        topics = tuple(sorted({topic for each in members for topic in each.topics})) or value.topics
         first = members[0] if members else value
         return cls(
             group=group.group,
@@ -339,7 +342,7 @@ class GroupInfo:
             topics=topics,
             updated_at=value.updated_at,
             offsets=offsets,
-            assignor=value.assignor,
+            assignor=value.assignor if members else "",
             members=members,
         )
 
