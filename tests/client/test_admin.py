@@ -419,6 +419,22 @@ def test_a_rival_that_joins_during_a_forced_reset_is_removed_too(world, store, m
     rivals[0].close()
 
 
+def test_offsets_of_an_unknown_group_cannot_be_deleted(world, store):
+    admin = store.admin()
+    with world.counting.counting() as cost, pytest.raises(GroupIdNotFoundError, match="no consumer group 'nobody'"):
+        admin.delete_offsets("nobody", [ORDERS_0])
+    assert not [path for verb, path in cost.calls() if verb == "put_if_absent" and path.endswith(".batch")]
+    assert admin.list_groups() == ()
+    consumer = store.consumer("orders", group_id="g", enable_auto_commit=False)
+    consumer.close()
+    assert admin.delete_offsets("g", [ORDERS_0]) == (), "a group without offsets is known by its generation"
+    admin.reset_offsets("h", {ORDERS_0: 0})  # an offset makes the group
+    admin.delete_offsets("h", [tp("orders", 1)])
+    admin.delete_offsets("h", [ORDERS_0])
+    with pytest.raises(GroupIdNotFoundError):
+        admin.delete_offsets("h", [ORDERS_0])
+
+
 def test_reset_over_undecided_conditional_offsets_is_refused(world, store):
     with store.producer("loader") as producer:
         producer.begin_transaction()

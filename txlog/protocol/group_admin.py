@@ -47,7 +47,8 @@ def reset_offsets(
     The same record removes the members, if their sessions are over, or with `force`. Return the removed member. If a
     member joins or leaves before the record has its slot, the call is judged again. With `dry_run` nothing is written.
     With the `change` of an earlier try the call continues that try. Raises InvalidRequestError (a member, without
-    `force`), ConcurrentTransactionsError (a pending conditional offset; the membership changed: repeat the call).
+    `force`), ConcurrentTransactionsError (a pending conditional offset; the membership changed: repeat the call),
+    GroupIdNotFoundError (all offsets are None, and there is no such group).
     """
     if not offsets:
         return views, None
@@ -55,6 +56,8 @@ def reset_offsets(
     change = change or GroupChange((yield NewId()))
     if change.has_won(view):
         return views, change.member
+    if all(value is None for value in offsets.values()):
+        known_group(view.state, group)
     member = _member(view.state, group)
 
     def check_member(state: PartitionState, time_ms: int) -> TxlogError | None:

@@ -328,7 +328,10 @@ class Admin:
     def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, force: bool = False
     ) -> tuple[str, ...]:
-        """Remove a group's offsets for some partitions. Everything else is as in `reset_offsets`."""
+        """Remove a group's offsets for some partitions, as `reset_offsets` moves them.
+
+        Raises GroupIdNotFoundError, and what `reset_offsets` raises.
+        """
         gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
         return self._reset(group, gone, "deleting offsets", force=force)
 
