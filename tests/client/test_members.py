@@ -25,6 +25,7 @@ from txlog.errors import (
     InvalidConfigurationError,
     InvalidRequestError,
     TxlogTimeoutError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.context import INTERNAL_ROLL
@@ -46,7 +47,9 @@ def world():
 class Member:
     """A consumer in a separate process, and what its listeners have heard."""
 
-    def __init__(self, world: World, name: str, *, lost: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, world: World, name: str, *, topics: tuple[str, ...] = ("orders",), lost: bool = True, **settings: Any
+    ) -> None:
         self.world = world
         self.store = world.open()
         self.told: list[tuple[str, list[int]]] = []
@@ -61,7 +64,7 @@ class Member:
             },
         )
         listeners = {"on_assign": self.note("assign"), "on_revoke": self.note("revoke")}
-        self.consumer.subscribe("orders", **listeners, **({"on_lost": self.note("lost")} if lost else {}))
+        self.consumer.subscribe(topics, **listeners, **({"on_lost": self.note("lost")} if lost else {}))
 
     def note(self, what: str) -> Any:
         return lambda partitions: self.told.append((what, [each.partition for each in partitions]))
@@ -601,6 +604,61 @@ def test_a_read_with_a_timeout_does_not_wait_longer_for_other_members(world, cap
     assert len(rows_of(b.consumer)) == 2
     assert not b.consumer.awaited
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(("reset", "auto"), [("earliest", False), ("latest", False), ("none", True)])
+def test_the_partitions_of_a_deleted_topic_are_revoked_and_the_members_read_on(world, reset, auto):
+    settings: dict[str, Any] = {"auto_offset_reset": reset, "enable_auto_commit": auto}
+    if reset == "none":
+        world.open().admin().reset_offsets("g", {**dict.fromkeys(FOUR, 0), tp("out", 0): 0})
+    a, b = (Member(world, name, topics=("orders", "out"), **settings) for name in "ab")
+    settle(a, b)
+    send(world, 1)
+    read = [a.poll(), b.poll()]
+    assert sorted(read[0] + read[1]) == [10, 11, 12, 13]
+    owner = next(each for each in (a, b) if tp("out", 0) in each.consumer.assignment())
+    held = {each: [at for at in each.consumer.assignment() if at.topic == "orders"] for each in (a, b)}
+    world.open().delete_topic("orders")
+    with world.open().producer() as producer:
+        producer.send("out", orders(7))
+    for member in (a, b):
+        with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders' was deleted"):
+            member.consumer.poll(0)
+        assert member.told[-1] == ("revoke", [each.partition for each in held[member]])
+        assert not [at for at in member.consumer.assignment() if at.topic == "orders"]
+        member.told.clear()
+    assert owner.poll() == [7]
+    settle(a, b)
+    assert not a.told + b.told, "it is said once, and the group needs no other generation"
+    world.open().create_topic("orders", ORDERS, partitions=4)
+    send(world, 2)  # before the members look
+    assert sorted(a.poll() + b.poll()) == [20, 21, 22, 23]
+    assert {each: [at for at in each.consumer.assignment() if at.topic == "orders"] for each in (a, b)} == held
+    for member in (a, b):
+        assert member.told == [("assign", [each.partition for each in held[member]])]
+        member.consumer.commit()
+
+
+def test_an_error_of_on_revoke_keeps_the_partitions_of_a_deleted_topic(world):
+    def fail_twice(partitions: Any) -> None:
+        told.append(partitions)
+        if len(told) < 3:
+            raise ValueError("boom")
+
+    told: list[Any] = []
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.subscribe(["orders", "out"], on_revoke=fail_twice)
+    send(world, 1)
+    assert len(rows_of(consumer)) == 4
+    world.open().delete_topic("orders")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="boom"):
+            consumer.poll(0)
+        assert len(consumer.assignment()) == 5
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders' was deleted"):
+        consumer.poll(0)
+    assert consumer.assignment() == (tp("out", 0),)
+    assert told == [tuple(FOUR)] * 3
 
 
 def test_more_members_than_partitions(world):

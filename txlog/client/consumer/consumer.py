@@ -195,9 +195,10 @@ class Consumer:
         NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is "none", CommitFailedError (it lost
         its partitions and has no `on_lost`), CorruptRecordError with the name of the object.
 
-        UnknownTopicOrPartitionError is raised as soon as a poll finds that a topic was deleted. Later polls return the
-        rows of the other topics, and raise the error again instead of returning None. This ends when you subscribe or
-        assign other topics, or when the topic is created again: then polls return its rows from the first one on.
+        UnknownTopicOrPartitionError is raised as soon as a poll finds that a topic was deleted. A member of a group has
+        then given up its partitions (`on_revoke`), and later polls return the rows of the other topics. After `assign`
+        and `assign_topics` the partitions stay, and later polls raise the error again instead of returning None. This
+        ends when you assign other topics. If the topic is created again, polls return its rows from the first one on.
         """
         batch = self._poll(timeout_ms, sys._getframe())
         if batch is None:
@@ -245,7 +246,7 @@ class Consumer:
         self._membership.follow()
         self._commits.begin_poll(self._membership)
         self._followed.take_added()
-        self._followed.check_deleted()
+        self._check_deleted()
         looked, resets = False, 0
         while True:
             # While a transaction with newer offsets is undecided, its partitions wait, so that no row is read twice
@@ -266,13 +267,19 @@ class Consumer:
                 continue
             left_ms = deadline_ms - clock.monotonic_ms()
             if looked and left_ms <= 0:
-                self._followed.report_deleted()
+                self._followed.report_deleted(at_end=True)
                 return None
             self._fetcher.pace.wait(left_ms)
             self._membership.follow()
             self._fetcher.look()
-            self._followed.check_deleted()
+            self._check_deleted()
             looked = True
+
+    def _check_deleted(self) -> None:
+        """Raise UnknownTopicOrPartitionError once for a deleted topic, of which nothing is read any more."""
+        self._followed.find_deleted()
+        self._membership.leave_out(self._followed.deleted)
+        self._followed.report_deleted()
 
     # -- positions ----------------------------------------------------------------------------------------------------
 

@@ -352,18 +352,18 @@ class FollowedTopics:
         self._runtime = session.runtime
         self._fetcher = fetcher
         self._looked_at_ms = self._runtime.clock.monotonic_ms()
-        self._deleted: dict[str, UnknownTopicOrPartitionError] = {}
+        self.deleted: dict[str, UnknownTopicOrPartitionError] = {}
         """The topics that were deleted and not created again, each with the error that polls raise."""
         self._is_shared = False
         """Whether a group decides which partitions are read."""
         self._reported: set[str] = set()
-        """Those of `_deleted` whose error a poll has raised."""
+        """Those of `deleted` whose error a poll has raised."""
 
     def start(self, names: tuple[str, ...], *, shared: bool = False) -> None:
         """Follow `names` from now on, and forget what was found before. `shared`: the members of a group share them."""
         self._is_shared = shared
         self.names, self.added = names, set()
-        self._deleted, self._reported = {}, set()
+        self.deleted, self._reported = {}, set()
         self._looked_at_ms = self._runtime.clock.monotonic_ms()
 
     def check(self, topics: str | Iterable[str]) -> tuple[str, ...]:
@@ -388,37 +388,38 @@ class FollowedTopics:
             try:
                 now += self.partitions([name])
             except UnknownTopicOrPartitionError as error:
-                self._deleted[name] = error
+                self.deleted[name] = error
                 now += [tp for tp in self._fetcher.assigned if tp.topic == name]
         added = set(now).difference(self._fetcher.assigned)
         if added:
             self.added |= added
             self._fetcher.assign(now)
 
-    def check_deleted(self) -> None:
-        """Read no deleted topics, and read those again that were created again.
-
-        Raises UnknownTopicOrPartitionError if no poll has raised it for a deleted topic yet, or if no other topic is
-        assigned.
-        """
-        assigned = {tp.topic for tp in self._fetcher.assigned}
-        for topic in sorted(self._deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}):
+    def find_deleted(self) -> None:
+        """Read no deleted topics, and read those again that were created again."""
+        for topic in sorted(self.deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}):
             try:
                 self._runtime.topic(topic, 0)
             except UnknownTopicOrPartitionError as error:
-                self._deleted[topic] = error
+                self.deleted[topic] = error
             else:
-                self._deleted.pop(topic, None)
-        self._reported &= self._deleted.keys()
-        self._fetcher.skip(self._deleted)
-        if self._deleted.keys() - self._reported or self._deleted.keys() >= assigned:
-            self.report_deleted()
+                self.deleted.pop(topic, None)
+        self._reported &= self.deleted.keys()
+        self._fetcher.skip(self.deleted)
 
-    def report_deleted(self) -> None:
-        """Raise UnknownTopicOrPartitionError if a topic is deleted."""
-        if self._deleted:
-            self._reported = set(self._deleted)
-            raise UnknownTopicOrPartitionError("; ".join(map(str, self._deleted.values())))
+    def report_deleted(self, *, at_end: bool = False) -> None:
+        """Raise UnknownTopicOrPartitionError if a topic is deleted and no poll has raised that yet.
+
+        A member of a group has given up the partitions then. Where they stay assigned, the error is raised again
+        `at_end` of a poll without rows, and if no other topic is assigned.
+        """
+        assigned = {tp.topic for tp in self._fetcher.assigned}
+        due = self.deleted.keys() - self._reported
+        if not self._is_shared and (due or at_end or self.deleted.keys() >= assigned):
+            due = set(self.deleted)
+        if due:
+            self._reported = set(self.deleted)
+            raise UnknownTopicOrPartitionError("; ".join(str(self.deleted[topic]) for topic in sorted(due)))
 
     def _is_behind(self, tp: TopicPartition) -> bool:
         """Return whether the log shows a deletion that this process's metadata of the topic do not show."""

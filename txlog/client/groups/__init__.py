@@ -229,6 +229,9 @@ class GroupMembership:
     def mend(self) -> None:
         """Do nothing: the consumer decides what it reads."""
 
+    def leave_out(self, topics: object) -> None:
+        """Do nothing: partitions of deleted topics stay assigned."""
+
     def may_return(self) -> bool:
         """Return True: a commit shows whether this is still the member."""
         return True

@@ -174,6 +174,19 @@ class SharedMembership:
         if not self.may_return() and self.is_subscribed:
             self._join()
 
+    def leave_out(self, topics: Collection[str]) -> None:
+        """Give up the partitions of topics that are deleted (`on_revoke`), and read those that were created again.
+
+        The row of the group keeps these partitions, so that no other member reads them if the topic is created again.
+        """
+        gone = frozenset(tp for tp in self._reads if tp.topic in topics)
+        if self.is_subscribed and (gone or self._counts.deleted.symmetric_difference(topics)):
+            self._revoke(gone, self.generation)
+            self._counts.leave_out(topics)
+            self._reads -= gone
+            self._hold(self._held)
+            self._tell_news()
+
     def may_return(self) -> bool:
         """Return whether rows may be returned now (W56). If not, report the loss, with the errors of `follow`."""
         if not self.is_subscribed or not self._is_gone():
@@ -329,12 +342,8 @@ class SharedMembership:
             self._counts.read(partitions_of(member.assigned) | partitions_of(member.owned))
             given_up = self._held - partitions_of(member.assigned)
             if given_up:
-                revoked = tuple(sorted(given_up & self._reads))
-                self._reader._give_up(frozenset(revoked))
-                if revoked and self._listener.on_revoke is not None:
-                    self._listener.on_revoke(revoked)
+                self._revoke(given_up & self._reads, value.generation)
                 self._hold(self._held - given_up)
-                self._journal.rebalanced("revoked", revoked, member.member_id, value.generation)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = needs_sync(value, member, self._held | given) or needs_change(
@@ -352,6 +361,14 @@ class SharedMembership:
             if owned - self._reads:
                 self._hold(owned)
                 self._tell_news()
+
+    def _revoke(self, partitions: frozenset[TopicPartition], generation: int) -> None:
+        """Let the program finish with partitions that it reads, before they are given up."""
+        revoked = tuple(sorted(partitions))
+        self._reader._give_up(partitions)
+        if revoked and self._listener.on_revoke is not None:
+            self._listener.on_revoke(revoked)
+        self._journal.rebalanced("revoked", revoked, self.member_id, generation)
 
     def _sync(self, member_id: str) -> GroupRow | None:
         began, held = self._session.runtime.read_clocks(), self._held

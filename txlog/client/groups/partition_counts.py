@@ -21,6 +21,8 @@ class PartitionCounts:
         """The numbers when the consumer subscribed, or that the group knew then. Rows of later partitions are all
         new."""
         self.now: Mapping[str, int] = self._first
+        self.deleted: frozenset[str] = frozenset()
+        """Topics that are deleted now."""
 
     def begin_at(self, row: GroupRow | None) -> None:
         """Take partitions for new that the group does not know yet: they were added while it had members."""
@@ -40,6 +42,13 @@ class PartitionCounts:
                 if any(tp.topic == topic and tp.partition >= counts[topic] for tp in needed):
                     counts[topic] = len(runtime.partitions(topic, 0))
         self.now = counts
+
+    def leave_out(self, topics: Collection[str]) -> None:
+        """Count no partitions of deleted topics. If one is created again, all of its rows are new."""
+        self._first = {topic: 0 if topic in topics else count for topic, count in self._first.items()}
+        self.read()
+        self.now = {topic: count for topic, count in self.now.items() if topic not in topics}
+        self.deleted = frozenset(topics)
 
     def has(self, tp: TopicPartition) -> bool:
         """Return whether the partition exists as far as this process knows."""
