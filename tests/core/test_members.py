@@ -324,6 +324,18 @@ def test_the_assignor_is_common_to_all() -> None:
     assert group.value.assignor == "range"
 
 
+def test_the_two_sticky_assignors_share_alike_and_do_not_mix() -> None:
+    shares = []
+    for name in ("sticky", "cooperative-sticky"):
+        group = Group(6)
+        for member in "abc":
+            assert group.join(member, assignors=(name,)) is None
+        shares.append([each.assigned["orders"] for each in group.value.members])
+    assert shares[0] == shares[1]
+    assert [len(share) for share in shares[0]] == [2, 2, 2]
+    assert isinstance(group.join("d", assignors=("sticky",)), InvalidRequestError)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_no_partition_has_two_owners_whatever_happens(seed: int) -> None:
     """Random joins, crashes, syncs with old views; in the end every partition has an owner again."""

@@ -19,7 +19,7 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
-ASSIGNOR_NAMES = ("range", "roundrobin", "cooperative-sticky")
+ASSIGNOR_NAMES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """The values of partition.assignment.strategy; `txlog.core.assignors` has a function for each."""
 DEFAULT_ISOLATION: IsolationLevel = "read_committed"
 MAX_INLINE_BYTES = 3 * MIB

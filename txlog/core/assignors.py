@@ -46,7 +46,7 @@ def assign_round_robin(members: Iterable[GroupMember], partitions: Mapping[str, 
 
 
 def assign_sticky(members: Iterable[GroupMember], partitions: Mapping[str, int]) -> Assignment:
-    """Return Kafka's CooperativeStickyAssignor: shares that differ by one at most, and few partitions that move.
+    """Return Kafka's sticky assignments: shares that differ by one at most, and few partitions that move.
 
     What the generation before gave to a member is its `assigned`. Kafka's result depends on the order of a hash table
     where several members may keep one partition more. Here the members have their order by id. If the subscriptions
@@ -133,6 +133,9 @@ def _assign_unlike(members: list[GroupMember], partitions: Mapping[str, int]) ->
 ASSIGNORS: Mapping[str, Callable[[Iterable[GroupMember], Mapping[str, int]], Assignment]] = {
     "range": assign_range,
     "roundrobin": assign_round_robin,
+    "sticky": assign_sticky,
     "cooperative-sticky": assign_sticky,
 }
-"""The assignors by their names in `partition.assignment.strategy`."""
+"""The assignors by their names in `partition.assignment.strategy`.
+
+In Kafka the two sticky ones give the same shares, and differ in how partitions move. Here they move in one way."""
