@@ -732,6 +732,27 @@ def test_a_look_does_not_show_members_whose_session_is_over(world):
     assert admin.reset_offsets("g", {FOUR[0]: 0}, dry_run=True), "what is shown as empty needs no force"
 
 
+def test_an_operator_removes_one_static_member_which_joins_again(world):
+    a, b = Member(world, "a", group_instance_id="one"), Member(world, "b")
+    settle(a, b)
+    admin = world.open().admin()
+    with pytest.raises(InvalidRequestError, match=r"no member with the group\.instance\.id 'two'"):
+        admin.remove_members("g", ["one", "two"])
+    for wrong in ("", ["one", ""]):
+        with pytest.raises(InvalidRequestError, match=r"is not a group\.instance\.id"):
+            admin.remove_members("g", wrong)
+    removed = a.membership.member_id
+    assert admin.remove_members("g", "one") == (removed,)
+    settle(b)
+    assert b.held == [0, 1, 2, 3]
+    with pytest.raises(CommitFailedError, match="the group does not have this member"):
+        a.consumer.commit({FOUR[0]: 0})
+    assert a.consumer.poll(0) is None
+    assert a.told[-1] == ("lost", [0, 1])
+    settle(b, a)
+    assert (len(a.held), len(b.held)) == (2, 2)
+
+
 def test_no_assignor_in_common(world):
     Member(world, "a", partition_assignment_strategy="range")
     with pytest.raises(InvalidRequestError, match=r"partition\.assignment\.strategy"):

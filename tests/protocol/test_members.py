@@ -284,6 +284,36 @@ def test_an_operator_removes_all_members(cluster: Cluster) -> None:
     assert owned(cluster) == {"r": [0, 1]}
 
 
+def test_an_operator_removes_one_static_member(cluster: Cluster) -> None:
+    def remove(*instances: str) -> list[str]:
+        _, removed = cluster.run(group_admin.remove_members(context(), {}, "g", None, instances))
+        assert removed is not None
+        return [each.member_id for each in removed.members]
+
+    cluster.run(join("p"))
+    cluster.run(join("q", "one"))
+    cluster.run(sync("p", [1]))
+    cluster.run(sync("q", []))
+    assert owned(cluster) == {"p": [1], "q": [0]}
+    before, q = value(cluster).generation, condition(cluster, "q")
+    with pytest.raises(InvalidRequestError, match=r"'g' has no member with the group\.instance\.id 'two'"):
+        remove("one", "two")
+    assert remove("one") == ["q"]
+    assert (value(cluster).generation, owned(cluster)) == (before + 1, {"p": [1]})
+    process = started(cluster)
+    with pytest.raises(CommitFailedError, match="the group does not have this member"):
+        process.do(process.commit_offsets({0: 1}, condition=q))
+    cluster.run(sync("p", [1]))
+    assert owned(cluster) == {"p": [0, 1]}
+    cluster.run(members.leave(context(), {}, "g", "p"))
+    with pytest.raises(InvalidRequestError, match=r"no member with the group\.instance\.id 'one'"):
+        remove("one")
+    cluster.run(join("r", "one"))
+    assert remove("one") == ["r"]
+    assert not value(cluster).members
+    cluster.check()
+
+
 @pytest.mark.parametrize("call", ["reset", "delete"])
 def test_an_operator_need_not_force_what_is_dead(cluster: Cluster, call: str) -> None:
     cluster.run(join("p"))

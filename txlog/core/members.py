@@ -184,6 +184,11 @@ def judge_leave(
     return (GroupEntry(group=group, value=after),)
 
 
+def without(value: GroupValue, members: Collection[GroupMember], now_ms: int) -> GroupValue:
+    """Return the next generation without members that an operator removes (W53). Others get their share."""
+    return _regenerate(value, [each for each in value.members if each not in members], {}, now_ms)
+
+
 def judge_heartbeat(
     row: GroupRow | None, *, group: str, member_id: str, now_ms: int, alive: bool = False
 ) -> tuple[Entry, ...] | None:

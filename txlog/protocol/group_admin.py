@@ -5,12 +5,14 @@ Each change is one record. Its check runs again at the slot of the record, becau
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+import msgspec
 
 from txlog.core import groups as rules
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import OffsetsCondition
-from txlog.core.members import is_over
+from txlog.core.members import find_living, without
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupValue, OffsetValue
 from txlog.core.state import PartitionState
@@ -84,11 +86,12 @@ def reset_offsets(
 
 
 def remove_members(
-    ctx: Context, views: Views, group: str, change: GroupChange | None = None
+    ctx: Context, views: Views, group: str, change: GroupChange | None = None, instance_ids: Collection[str] = ()
 ) -> Program[tuple[Views, GroupValue | None]]:
     """End the membership with generation + 1: if the member is still alive, its next commit fails. Return the member.
 
-    With the `change` of an earlier try the call continues that try. Raises GroupIdNotFoundError,
+    With `instance_ids` only these static members are removed. With the `change` of an earlier try the call continues
+    that try. Raises GroupIdNotFoundError, InvalidRequestError (no member has the instance id),
     ConcurrentTransactionsError (the membership changed: repeat the call).
     """
     change = change or GroupChange((yield NewId()))
@@ -96,10 +99,21 @@ def remove_members(
     if description is None:
         return views, change.member
     member = active(description.member)
+    static = sorted(each.instance_id for each in member.members if each.instance_id) if member is not None else []
+    if unknown := sorted(set(instance_ids).difference(static)):
+        raise InvalidRequestError(
+            f"group {group!r} has no member with the group.instance.id {unknown[0]!r}; its static members are "
+            f"{', '.join(static) or 'none'}"
+        )
     if member is None:
         return views, None
-    change.member = member
-    entries = _removal(group, member, (yield Now()))
+    now_ms = yield Now()
+    named = tuple(each for each in member.members if each.instance_id in instance_ids)
+    if 0 < len(named) < len(member.members):
+        change.member = msgspec.structs.replace(member, members=named)
+        entries = (GroupEntry(group=group, value=without(member, named, now_ms)),)
+    else:
+        change.member, entries = member, _removal(group, member, now_ms)
 
     def check(state: PartitionState, _: int) -> TxlogError | None:
         return None if _member(state, group) == member else group_changed(group)
@@ -169,10 +183,8 @@ def _member(state: PartitionState, group: str) -> GroupValue | None:
 
 def _lives(state: PartitionState, group: str, now_ms: int) -> bool:
     """Return whether the group has a member whose session is not over. A member without a session always lives."""
-    row, value = state.groups.get(group), _member(state, group)
-    if row is None or value is None:
-        return False
-    return not value.members or not all(is_over(row, each, max(now_ms, state.last_timestamp)) for each in value.members)
+    value, living = _member(state, group), find_living(state.groups.get(group), max(now_ms, state.last_timestamp))
+    return living is not None or (value is not None and not value.members)
 
 
 def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupEntry, ...]:

@@ -22,7 +22,7 @@ from txlog.client.admin.descriptions import (
     TransactionList,
 )
 from txlog.client.admin.group_changes import GroupChanges
-from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
+from txlog.client.groups import Offsets, check_group, check_text, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec, lags_ms
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session, readable
@@ -335,20 +335,24 @@ class Admin:
         gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
         return self._reset(group, gone, "deleting offsets", force=force)
 
-    def remove_members(self, group: str) -> tuple[str, ...]:
+    def remove_members(self, group: str, instance_ids: str | Iterable[str] = ()) -> tuple[str, ...]:
         """End the group's membership (Kafka's removeMembersFromConsumerGroup), as for a consumer that was killed.
 
-        The generation rises. So if the member is still alive, its next commit raises CommitFailedError. Returns the
-        members that were removed, or an empty tuple. Raises GroupIdNotFoundError.
+        With `instance_ids`, only the members with these `group.instance.id`s are removed, and the others share their
+        partitions. The generation rises. So if a removed member is still alive, its next commit raises
+        CommitFailedError. Returns the members that were removed, or an empty tuple. Raises GroupIdNotFoundError,
+        InvalidRequestError (no member has the instance id).
         """
         self._require_group(group)
+        given = [instance_ids] if isinstance(instance_ids, str) else instance_ids
+        names = tuple(check_text(each, "group.instance.id") for each in given)
         self._runtime.ensure_writable()
 
         return self._changes.make(
             group,
             f"removing the member of group {group!r}",
-            (),
-            lambda ctx, views, change: group_admin.remove_members(ctx, views, group, change),
+            (names,),
+            lambda ctx, views, change: group_admin.remove_members(ctx, views, group, change, names),
         )
 
     def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> tuple[str, ...]:
