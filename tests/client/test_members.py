@@ -753,6 +753,50 @@ def test_an_operator_removes_one_static_member_which_joins_again(world):
     assert (len(a.held), len(b.held)) == (2, 2)
 
 
+def test_what_the_page_says_of_listeners_and_commits_beside_kafka(world):
+    consumer = world.open().consumer(group_id="lost", auto_offset_reset="earliest", enable_auto_commit=False)
+    told: list[Any] = []
+
+    def lost(partitions: Any) -> None:
+        consumer.commit()
+        with pytest.raises(CommitFailedError, match="not a member of its group now"):
+            consumer.commit({FOUR[0]: 0})
+        told.append(partitions)
+
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'absent' does not exist"):
+        consumer.subscribe(["orders", "absent"])
+    consumer.subscribe("orders", on_lost=lost)
+    assert consumer.assignment() == tuple(FOUR), "it has joined at once"
+    world.clock.advance_ms(SESSION_MS + 1)
+    assert consumer.poll(0) is None
+    assert told == [tuple(FOUR)]
+    assert world.open().consumer(group_id="lost").committed(*FOUR) == dict.fromkeys(FOUR)
+
+    a = Member(world, "a", enable_auto_commit=True, auto_commit_interval_ms=10**6)
+    send(world, 1)
+    assert len(a.poll()) == 4
+    Member(world, "b")
+    world.clock.advance_ms(LOOK_MS)
+    a.consumer.poll(0)
+    assert a.told[-1] == ("revoke", [2, 3])
+    assert committed(world) == [None, None, 1, 1], "only what it gives up"
+
+
+def test_what_the_page_says_of_static_members_and_operators_beside_kafka(world):
+    admin = world.open().admin()
+    admin.reset_offsets("g", {tp("out", 0): 0})
+    a = Member(world, "a", group_instance_id="one", partition_assignment_strategy="range")
+    with pytest.raises(InvalidRequestError, match="in use by member"):
+        admin.delete_offsets("g", [tp("out", 0)])  # no member reads it
+    again = Member(world, "a", group_instance_id="one", partition_assignment_strategy="roundrobin")
+    assert again.held == [0, 1, 2, 3]
+    assert admin.describe_group("g").assignor == "roundrobin"
+    a.consumer.close()
+    assert a.told[-1] == ("revoke", [0, 1, 2, 3]), "it has not looked since, and does not know that it was replaced"
+    again.consumer.commit({FOUR[0]: 0})
+    world.open().consumer(group_id="g", session_timeout_ms=2, heartbeat_interval_ms=1).close()
+
+
 def test_no_assignor_in_common(world):
     Member(world, "a", partition_assignment_strategy="range")
     with pytest.raises(InvalidRequestError, match=r"partition\.assignment\.strategy"):
