@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -587,6 +588,22 @@ def test_partitions_added_later_are_read_from_their_start(world, store):
     assert rows_of(consumer) == []
     world.clock.advance_ms(300_000)
     assert ids_of(rows_of(consumer)) == [2]
+
+
+def test_topics_that_match_a_pattern_are_read_once_they_exist(world, store):
+    consumer = world.open().consumer(auto_offset_reset="latest", metadata_max_age_ms=1000)
+    consumer.assign_topics(re.compile("orders|new-.*"))
+    assert consumer.poll(0) is None
+    store.create_topic("new-1", ORDERS)
+    with store.producer() as producer:
+        producer.send("new-1", orders(7))
+    assert consumer.poll(0) is None
+    world.clock.advance_ms(1001)
+    assert ids_of(consumer.poll(0).to_pylist()) == [7]
+    consumer.assign_topics("orders")
+    world.clock.advance_ms(1001)
+    assert consumer.poll(0) is None
+    assert {each.topic for each in consumer.assignment()} == {"orders"}
 
 
 def test_column_added_later_shows(world, store):

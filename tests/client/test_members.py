@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -47,9 +48,7 @@ def world():
 class Member:
     """A consumer in a separate process, and what its listeners have heard."""
 
-    def __init__(
-        self, world: World, name: str, *, topics: tuple[str, ...] = ("orders",), lost: bool = True, **settings: Any
-    ) -> None:
+    def __init__(self, world: World, name: str, *, topics: Any = "orders", lost: bool = True, **settings: Any) -> None:
         self.world = world
         self.store = world.open()
         self.told: list[tuple[str, list[int]]] = []
@@ -659,6 +658,53 @@ def test_an_error_of_on_revoke_keeps_the_partitions_of_a_deleted_topic(world):
         consumer.poll(0)
     assert consumer.assignment() == (tp("out", 0),)
     assert told == [tuple(FOUR)] * 3
+
+
+def test_a_pattern_takes_in_topics_that_are_created_later(world):
+    settings: dict[str, Any] = {"metadata_max_age_ms": 1000, "auto_offset_reset": "latest"}
+    pattern = re.compile("orders|new-.*")
+    a, b = (Member(world, name, topics=pattern, **settings) for name in "ab")
+    settle(a, b)
+    assert a.consumer.subscription() == b.consumer.subscription() == ("orders",)
+    for topic in ("new-1", "other-new-1"):
+        world.open().create_topic(topic, ORDERS, partitions=2)
+    with world.open().producer() as producer:
+        for number in range(2):
+            producer.send("new-1", orders(number), partition=number)
+    read: list[int] = []
+    for _ in range(4):
+        world.clock.advance_ms(LOOK_MS)
+        for member in (a, b):
+            read += member.poll()
+            member.consumer.commit()
+    assert sorted(read) == [0, 1], "from the first row, and once"
+    assert a.consumer.subscription() == b.consumer.subscription() == ("orders", "new-1")
+    held = sorted(a.consumer.assignment() + b.consumer.assignment())
+    assert held == [tp("new-1", 0), tp("new-1", 1), *FOUR]
+    assert len(a.held) == len(b.held) == 3
+    assert world.open().admin().describe_group("g").topics == ("new-1", "orders")
+    with world.counting.counting() as cost:
+        a.consumer.subscribe(pattern)
+    assert appends(cost) == 0
+    with pytest.raises(UnknownTopicOrPartitionError, match="matches 'order'; the whole name must match"):
+        a.consumer.subscribe(re.compile("order"))
+    assert a.consumer.assignment(), "a refused call changes nothing"
+
+
+def test_a_rebalance_that_is_asked_for_is_a_new_generation_with_the_same_shares(world):
+    a, b = Member(world, "a"), Member(world, "b")
+    settle(a, b)
+    told, generation = a.told + b.told, a.consumer.group_metadata().generation_id
+    a.consumer.enforce_rebalance()
+    assert a.consumer.poll(0) is None
+    assert a.consumer.group_metadata().generation_id == generation + 1
+    settle(a, b)
+    assert [each.consumer.group_metadata().generation_id for each in (a, b)] == [generation + 1] * 2
+    assert a.told + b.told == told
+    a.consumer.unsubscribe()
+    for consumer in (a.consumer, world.open().consumer(group_id="h")):
+        with pytest.raises(IllegalStateError, match=r"enforce_rebalance\(\) without subscribe\(\)"):
+            consumer.enforce_rebalance()
 
 
 def test_more_members_than_partitions(world):

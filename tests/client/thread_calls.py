@@ -259,6 +259,7 @@ def _consumer() -> dict[str, Prepare]:
         "assign": sought(lambda c: c.assign([IN0])),
         "assign_topics": sought(lambda c: c.assign_topics("in")),
         "unsubscribe": sought(lambda c: c.unsubscribe()),
+        "enforce_rebalance": entry(lambda s, c: c.enforce_rebalance()),
         "assignment": entry(lambda s, c: c.assignment()),
         "awaited": entry(lambda s, c: c.awaited),
         "subscription": entry(lambda s, c: c.subscription()),

@@ -301,6 +301,30 @@ def test_a_join_that_is_repeated_changes_nothing_else() -> None:
     assert group.value == before
 
 
+def test_a_member_subscribes_to_more_without_giving_up_what_it_owns() -> None:
+    group = Group()
+    group.join("a")
+    group.join("b")
+    group.sync("a", [0, 1])
+    group.sync("b", [])
+    group.partitions = {"orders": 4, "new": 2}
+    found = judge_sync(
+        group.row,
+        group="g",
+        member_id="a",
+        held=[tp(0), tp(1)],
+        partitions=group.partitions,
+        now_ms=group.log.now_ms,
+        topics=("orders", "new"),
+    )
+    assert group.write(found)
+    a, b = group.value.members
+    assert group.generations() == [3, 3, 2]
+    assert (a.topics, b.topics) == (("orders", "new"), ("orders",))
+    assert partitions_of(a.owned) == {tp(0), tp(1), TopicPartition("new", 0), TopicPartition("new", 1)}
+    assert partitions_of(b.owned) == {tp(2), tp(3)}
+
+
 def test_more_partitions_make_a_generation() -> None:
     group = Group(2)
     group.join("a")

@@ -377,6 +377,11 @@ CALLS = (
         _on_member(lambda reader: reader.consumer.seek_to_committed()),
         method="seek_to_committed",
     ),
+    Case(
+        "enforce a rebalance",
+        _on_member(lambda reader: (reader.consumer.enforce_rebalance(), reader.poll())),
+        method="enforce_rebalance",
+    ),
     Case("subscribe", lambda lives: lives.main.subscribe, changes=True, method="subscribe"),
     Case(
         "subscribe to more",

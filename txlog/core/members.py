@@ -151,21 +151,24 @@ def judge_sync(
     partitions: Mapping[str, int],
     now_ms: int,
     quiet: Quiet | None = None,
+    topics: tuple[str, ...] = (),
 ) -> tuple[Entry, ...] | None:
     """Return the entries with which a member takes part in the group's generation; None if there is nothing to write.
 
     `held` is what the member still reads. The record takes everything else from it, and gives to it what is assigned to
     it and free. If a session is over, or a topic has more partitions, the record also makes a new generation. With
-    `quiet` the member knows by its own clocks that it lives itself.
+    `topics` it does so, too, and the member subscribes to these from now on. With `quiet` the member knows by its own
+    clocks that it lives itself.
     """
     value = _value(row)
     member = find_member(value, member_id)
     if row is None or member is None or (quiet is None and is_over(row, member, now_ms)):
         return None
     after = value
-    if needs_change(row, partitions, now_ms, member_id, quiet):
-        living = [each for each in value.members if each is member or not is_over(row, each, now_ms, quiet)]
-        after = _regenerate(value, living, partitions, now_ms)
+    if topics or needs_change(row, partitions, now_ms, member_id, quiet):
+        others = [each for each in value.members if each is not member and not is_over(row, each, now_ms, quiet)]
+        own = msgspec.structs.replace(member, topics=topics or member.topics)
+        after = _regenerate(value, [*others, own], partitions, now_ms)
     elif not needs_sync(value, member, held):
         return None
     still = partitions_of(member.owned).intersection(held)

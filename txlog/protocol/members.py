@@ -75,14 +75,18 @@ def sync(
     held: Collection[TopicPartition],
     partitions: Mapping[str, int],
     quiet: Quiet | None = None,
+    topics: tuple[str, ...] = (),
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Take part in the group's generation as a member that still reads `held`. Return the group's row.
 
     The member reads no row of another partition any more (W52). It gets the partitions that are assigned to it and
-    free. If a session is over, or a topic has more partitions, a new generation is made first (W53). `quiet` are the
-    members that this one has found silent; with it, its own clocks say that it lives itself.
+    free. If a session is over, or a topic has more partitions, a new generation is made first (W53). It is also made
+    with `topics`, and the member subscribes to them. `quiet` are the members that this one has found silent; with it,
+    its own clocks say that it lives itself.
     """
-    judge = partial(rules.judge_sync, group=group, member_id=member_id, held=held, partitions=partitions, quiet=quiet)
+    judge = partial(
+        rules.judge_sync, group=group, member_id=member_id, held=held, partitions=partitions, quiet=quiet, topics=topics
+    )
     return (yield from _change(ctx, views, group, judge))
 
 

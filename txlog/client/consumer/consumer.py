@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from txlog.client import offsets as lookup
 from txlog.client.consumer.commits import Commits, Membership
-from txlog.client.consumer.fetcher import Fetcher, FollowedTopics, OneSchema
+from txlog.client.consumer.fetcher import Fetcher, FollowedTopics, OneSchema, Topics
 from txlog.client.consumer.iteration import Rows, ToEnd
 from txlog.client.consumer.positions import find_positions, reset_positions
 from txlog.client.groups import (
@@ -90,7 +91,7 @@ class Consumer:
     @in_turn
     def subscribe(
         self,
-        topics: str | Iterable[str],
+        topics: Topics,
         *,
         on_assign: Listener | None = None,
         on_revoke: Listener | None = None,
@@ -101,7 +102,9 @@ class Consumer:
         `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost`
         with those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading
         begins at the group's committed offsets, or else at `auto.offset.reset`. A partition that was added since the
-        consumer subscribed, or that the group does not know yet, is read from its start. With the same topics a second
+        consumer subscribed, or that the group does not know yet, is read from its start. With a compiled regular
+        expression as `topics`, topics whose whole name matches are shared, also those that are created later: they are
+        looked for once in `metadata.max.age.ms`, and read from their start. With the same topics a second
         call only sets the functions. With other topics the consumer leaves and joins again. A consumer that was killed
         keeps its partitions until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id`
         it reads on at once. In a store without the feature `group-members` a group has one member. Raises
@@ -111,17 +114,21 @@ class Consumer:
         self._check_open()
         group = self._require_group("subscribe")
         names = self._followed.check(topics)
+        pattern = topics if isinstance(topics, re.Pattern) else None
         partitions = self._followed.partitions(names)
         self._runtime.ensure_writable()
         if GROUP_MEMBERS not in self._runtime.require_store().features:
             self._alone.join(group, names)
             self._assign(partitions, names)
+            self._followed.pattern = pattern
             return
         listener = RebalanceListener(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
         if self._membership.listen(names, listener):
+            self._followed.pattern = pattern
             return
         self._leave()
         self._followed.start(names, shared=True)
+        self._followed.pattern = pattern
         self._membership = shared = SharedMembership(self._session, self._config, group, self, self._watch)
         shared.join(names, partitions, listener)
 
@@ -139,12 +146,16 @@ class Consumer:
         self._assign(wanted)
 
     @in_turn
-    def assign_topics(self, topics: str | Iterable[str]) -> None:
-        """Read all partitions of `topics`, also those added later, without membership in a group."""
+    def assign_topics(self, topics: Topics) -> None:
+        """Read all partitions of `topics`, also those added later, without membership in a group.
+
+        With a compiled regular expression also those of matching topics that are created later.
+        """
         self._check_open()
         partitions = self._followed.partitions(names := self._followed.check(topics))
         self._leave()
         self._assign(partitions, names)
+        self._followed.pattern = topics if isinstance(topics, re.Pattern) else None
 
     @in_turn
     def unsubscribe(self) -> None:
@@ -154,6 +165,18 @@ class Consumer:
         """
         self._check_open()
         self._leave()
+
+    @in_turn
+    def enforce_rebalance(self) -> None:
+        """Let the next poll assign all partitions again, in a new generation of the group (Kafka's enforceRebalance).
+
+        An assignment depends on the members and the numbers of partitions alone. So it gives the same shares, unless
+        one of these has changed. Raises IllegalStateError without `subscribe`.
+        """
+        self._check_open()
+        if not isinstance(self._membership, SharedMembership) or not self._membership.is_subscribed:
+            raise IllegalStateError(f"{self._who}: enforce_rebalance() without subscribe(): there is no group to share")
+        self._membership.renew()
 
     @in_turn
     def assignment(self) -> tuple[TopicPartition, ...]:
@@ -246,6 +269,7 @@ class Consumer:
         self._membership.follow()
         self._commits.begin_poll(self._membership)
         self._followed.take_added()
+        self._membership.widen(self._followed.names)
         self._check_deleted()
         looked, resets = False, 0
         while True:

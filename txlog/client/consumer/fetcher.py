@@ -8,10 +8,11 @@ seldom.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +33,9 @@ from txlog.storage.arrow_schema import field_id
 
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
+
+Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
+"""Topics that a program names, or a regular expression for their whole names."""
 
 COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN, PARTITION_COLUMN)
 """The columns that a consumer adds to the topic's columns."""
@@ -346,6 +350,8 @@ class FollowedTopics:
     def __init__(self, session: Session, fetcher: Fetcher) -> None:
         self.names: tuple[str, ...] = ()
         """Topics whose partitions are all read, new partitions included."""
+        self.pattern: re.Pattern[str] | None = None
+        """Later topics whose whole name matches it are read, too."""
         self.added: set[TopicPartition] = set()
         """Partitions without a position yet that were added to a topic after the subscription."""
         self._session = session
@@ -361,13 +367,23 @@ class FollowedTopics:
 
     def start(self, names: tuple[str, ...], *, shared: bool = False) -> None:
         """Follow `names` from now on, and forget what was found before. `shared`: the members of a group share them."""
-        self._is_shared = shared
+        self._is_shared, self.pattern = shared, None
         self.names, self.added = names, set()
         self.deleted, self._reported = {}, set()
         self._looked_at_ms = self._runtime.clock.monotonic_ms()
 
-    def check(self, topics: str | Iterable[str]) -> tuple[str, ...]:
-        """Return the names of `topics`, each once. Raises InvalidRequestError, InvalidTopicError."""
+    def check(self, topics: Topics) -> tuple[str, ...]:
+        """Return the names of `topics`, each once.
+
+        Raises InvalidRequestError, InvalidTopicError, UnknownTopicOrPartitionError if no topic matches a pattern.
+        """
+        if isinstance(topics, re.Pattern):
+            if names := self._matching(topics):
+                return names
+            raise UnknownTopicOrPartitionError(
+                f"{self._session.who}: no topic of {self._runtime.where} matches {topics.pattern!r:.200}; the whole "
+                "name must match"
+            )
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not names:
             raise InvalidRequestError(f"{self._session.who}: no topic is named")
@@ -378,11 +394,16 @@ class FollowedTopics:
         return [tp for name in names for tp in self._runtime.partitions(name, self._session.metadata_max_age_ms)]
 
     def take_added(self) -> None:
-        """Assign partitions that were added since the last look, once in `metadata.max.age.ms`."""
+        """Assign partitions that were added since the last look, once in `metadata.max.age.ms`. Follow new topics."""
         now_ms = self._runtime.clock.monotonic_ms()
-        if self._is_shared or not self.names or now_ms - self._looked_at_ms < self._session.metadata_max_age_ms:
+        is_idle = not self.names or (self._is_shared and self.pattern is None)
+        if is_idle or now_ms - self._looked_at_ms < self._session.metadata_max_age_ms:
             return
         self._looked_at_ms = now_ms
+        if self.pattern is not None:
+            self.names = tuple(dict.fromkeys((*self.names, *self._matching(self.pattern))))
+        if self._is_shared:
+            return
         now: list[TopicPartition] = []
         for name in self.names:
             try:
@@ -394,6 +415,9 @@ class FollowedTopics:
         if added:
             self.added |= added
             self._fetcher.assign(now)
+
+    def _matching(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        return tuple(each.topic for each in self._runtime.list_topics([]) if pattern.fullmatch(each.topic))
 
     def find_deleted(self) -> None:
         """Read no deleted topics, and read those again that were created again."""

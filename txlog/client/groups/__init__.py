@@ -229,6 +229,9 @@ class GroupMembership:
     def mend(self) -> None:
         """Do nothing: the consumer decides what it reads."""
 
+    def widen(self, topics: object) -> None:
+        """Do nothing: this member reads all partitions of its topics."""
+
     def leave_out(self, topics: object) -> None:
         """Do nothing: partitions of deleted topics stay assigned."""
 

@@ -89,6 +89,8 @@ class SharedMembership:
         """The group as this member has last seen it."""
         self._joined = 0
         """The generation that the group had when this member had joined."""
+        self._anew = False
+        """Whether the next sync makes a new generation: the program asks for it, or there are more topics."""
         self._is_leaving = False
         """Whether `leave` has begun, and has not succeeded."""
         self._left: GroupMember | None = None
@@ -167,12 +169,23 @@ class SharedMembership:
         if self._member is None:
             self._join()
         elif not self._is_gone() and now_ms - self._looked_ms >= min(
-            LOOK_MS, self._config.heartbeat_interval_ms, self._config.metadata_max_age_ms
+            0 if self._anew else LOOK_MS, self._config.heartbeat_interval_ms, self._config.metadata_max_age_ms
         ):
             self._take(self._look())
             self._looked_ms = now_ms  # last, so that the next call looks again after an interrupt
         if not self.may_return() and self.is_subscribed:
             self._join()
+
+    def renew(self, topics: tuple[str, ...] = ()) -> None:
+        """Make a new generation in the next `follow`. `topics` are all that this member subscribes to from now on."""
+        self._counts.add(topics)
+        self._anew = True
+        self._topics = topics or self._topics
+
+    def widen(self, topics: tuple[str, ...]) -> None:
+        """Subscribe to `topics`, if these are more than before: some match a pattern by now."""
+        if self.is_subscribed and len(topics) > len(self._topics):
+            self.renew(topics)
 
     def leave_out(self, topics: Collection[str]) -> None:
         """Give up the partitions of topics that are deleted (`on_revoke`), and read those that were created again.
@@ -346,8 +359,10 @@ class SharedMembership:
                 self._hold(self._held - given_up)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
-            is_behind = needs_sync(value, member, self._held | given) or needs_change(
-                row, self._counts.now, self._time_ms(), member.member_id, self._watch.quiet
+            is_behind = (
+                self._anew
+                or needs_sync(value, member, self._held | given)
+                or needs_change(row, self._counts.now, self._time_ms(), member.member_id, self._watch.quiet)
             )
             owned = partitions_of(member.owned)
             if not is_behind and owned == self._held and not any(map(self._counts.has, owned - self._reads)):
@@ -372,12 +387,14 @@ class SharedMembership:
 
     def _sync(self, member_id: str) -> GroupRow | None:
         began, held = self._session.runtime.read_clocks(), self._held
+        topics = self._topics if self._anew else ()
         row = self._call(
             "sharing the partitions of",
             lambda ctx, views: protocol.sync(
-                ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet
+                ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet, topics
             ),
         )
+        self._anew = False
         self._wrote(member_id, began)
         return row
 

@@ -43,6 +43,11 @@ class PartitionCounts:
                     counts[topic] = len(runtime.partitions(topic, 0))
         self.now = counts
 
+    def add(self, topics: Collection[str]) -> None:
+        """Count the partitions of these topics, too. All rows of a topic that was not counted before are new."""
+        self._first = {**dict.fromkeys(topics, 0), **self._first}
+        self.read()
+
     def leave_out(self, topics: Collection[str]) -> None:
         """Count no partitions of deleted topics. If one is created again, all of its rows are new."""
         self._first = {topic: 0 if topic in topics else count for topic, count in self._first.items()}
