@@ -9,7 +9,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from lab.explore.mutant import CORE, HERE, Mutant, nothing, program_of
-from txlog.core import envelope, groups, names, retention
+from txlog.core import envelope, groups, members, names, retention
 from txlog.core.append_rules import check_batch
 from txlog.core.effects import List, PutIfAbsent
 from txlog.core.record_checks import StoredRecord, stored_record
@@ -134,6 +134,17 @@ def _decided_offset(state: Any, group: str, tp: Any, **_: Any) -> Any:
 _FETCH_OFFSET = groups.fetch_offset
 
 
+def _without_a_generation(value: Any, members: Any, _: int) -> Any:
+    return msgspec.structs.replace(value, members=tuple(each for each in value.members if each not in members))
+
+
+def _sync_of_the_same_topics(row: Any, *, topics: Any = (), **more: Any) -> Any:
+    return _JUDGE_SYNC(row, **more)
+
+
+_JUDGE_SYNC = members.judge_sync
+
+
 def _over_the_lso(walk: Any, wanted: int, last_stable_offset: int, hold: Any) -> int:
     return _BOUNDED(walk, wanted, 2**62, hold)
 
@@ -176,6 +187,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a member whose session is over returns rows", "W56", "client/test_members.py::test_a_member_that_slept_past_its_session_is_told", {CLIENT + "groups.members.SharedMembership._is_gone": lambda _: False}),
         ("a member joins the group of a job", "W57", "protocol/test_members.py::test_a_member_cannot_join_the_group_of_a_job", {HERE + "members.find_job": lambda *_: ""}),
         ("a job commits for a group of members", "W57", "protocol/test_members.py::test_a_job_cannot_commit_for_a_group_of_members", {CORE + "groups._check_alone": nothing}),
+        ("a removal of one member makes no generation", "W51", "protocol/test_members.py::test_an_operator_removes_one_static_member", {HERE + "group_admin.without": _without_a_generation}),
+        ("a sync for more topics keeps the topics", "W51", "client/test_members.py::test_a_pattern_takes_in_topics_that_are_created_later", {CORE + "members.judge_sync": _sync_of_the_same_topics}),
         # Topics
         ("a version that is there counts as created", "W39", "protocol/test_topics.py::TestAlter::test_a_lost_race_decides_again_on_what_won", {HERE + "topic_changes.put_version": _first_of_the_number}),
         ("keys of a compacted topic move", "W39", "cli/test_change.py::test_a_topic_whose_keys_have_moved_is_not_compacted", {HERE + "topic_changes.check_key_movement": program_of(None)}),
