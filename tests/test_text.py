@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from txlog.text import bytes_text, count_text, duration_text, parse_time, range_text, shorten, time_text
+from txlog.text import any_text, bytes_text, count_text, duration_text, parse_time, range_text, shorten, time_text
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,30 @@ def test_counts_and_ranges() -> None:
     assert [count_text(number, "row") for number in (0, 1, 2048)] == ["no rows", "1 row", "2,048 rows"]
     assert count_text(2, "batch") == "2 batches"
     assert (range_text(7, 7), range_text(7, 12)) == ("offset 7", "offsets 7 to 12")
+
+
+class ManyLines:
+    def __repr__(self) -> str:
+        return "many\nlines"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        ("orders", "'orders'"),
+        ("two\nlines", r"'two\nlines'"),
+        (2.5, "2.5"),
+        (("orders", -1), "('orders', -1)"),
+        (2**63, "9223372036854775808"),
+        (ManyLines(), "<ManyLines>"),
+        ([ManyLines()], "<list>"),
+    ],
+)
+def test_any_value_is_one_line(value: object, text: str) -> None:
+    assert any_text(value) == text
+
+
+@given(st.text() | st.binary() | st.integers() | st.lists(st.text()))
+def test_no_value_is_long(value: object) -> None:
+    assert len(any_text(value)) < 700

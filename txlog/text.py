@@ -9,10 +9,13 @@ import contextlib
 import difflib
 import json
 import re
+import reprlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = 80
 _IRREGULAR = {"entry": "entries", "index": "indexes", "batch": "batches"}
 
 
@@ -124,6 +127,12 @@ def is_unicode(text: str) -> bool:
 def shorten(text: str, most: int) -> str:
     """Return `text` with at most `most` characters. A `…` at the end shows that it was cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def any_text(value: object) -> str:
+    """Return any value for a message: its repr, shortened, or the name of its type if the repr has several lines."""
+    text = _SHOWN.repr(value)
+    return f"<{type(value).__name__}>" if "\n" in text else text
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -36,6 +36,7 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import fetch_offsets
 from txlog.protocol.load import get_view
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
+from txlog.text import any_text
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -100,8 +101,8 @@ def spec_of(spec: str | int | OffsetSpec) -> OffsetSpec:
     """Return what a call's argument means: a name or text of `parse_spec`, a time (ms), or an OffsetSpec itself."""
     if isinstance(spec, OffsetSpec):
         return spec
-    if isinstance(spec, int):
-        return parse_timestamp(str(spec), "timestamp")
+    if not isinstance(spec, str):
+        return parse_timestamp(any_text(spec), "timestamp")
     return replace(parse_spec(spec, "offsets"), option=f"offsets {spec.strip().lower()!r}")
 
 
@@ -286,7 +287,7 @@ def milliseconds(time: int | datetime.datetime, what: str) -> int:
         return max(-(-(time - _EPOCH) // datetime.timedelta(milliseconds=1)), 0)
     if isinstance(time, bool) or not isinstance(time, int) or time < 0:
         raise InvalidRequestError(
-            f"{what}: {time!r} is not a time: expected a datetime with a time zone, or milliseconds since 1970"
+            f"{what}: {any_text(time)} is not a time: expected a datetime with a time zone, or milliseconds since 1970"
         )
     return time
 
@@ -371,7 +372,7 @@ def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = 
 def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
     """Raise InvalidConfigurationError unless `spec` names exactly `partitions`, as Spark's Kafka source requires."""
     named = set(spec.offsets) if spec.kind == "offsets" else set(spec.timestamps)
-    lacking, foreign = sorted(set(partitions) - named), sorted(named - set(partitions))
+    lacking, foreign = sorted(set(partitions) - named), sorted(named - set(partitions), key=str)
     hint = "; -2 is earliest, -1 is latest" if spec.kind == "offsets" else ""
     if lacking:
         also = f", but names {', '.join(map(str, foreign[:5]))}, which is not read" if foreign else ""

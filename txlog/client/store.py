@@ -18,6 +18,7 @@ import pyarrow as pa
 from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
+from txlog.client.session.arguments import checked_calls
 from txlog.client.session.call_guard import Owner, close_after
 from txlog.client.session.repr_html import repr_html
 from txlog.client.session.runtime import Runtime
@@ -113,6 +114,7 @@ class TopicDescription:
         )
 
 
+@checked_calls
 class Store:
     """One opened store. Safe for several threads.
 
@@ -238,6 +240,8 @@ class Store:
     ) -> TopicDescription:
         """Change settings, add partitions (never fewer), append nullable columns (a pyarrow.Schema of them).
 
+        `config` is a dictionary of settings, `remove_config` the names of settings that get their defaults again.
+
         The arguments from `rename_columns` on change columns by their ids, in a call without settings and partitions.
         This needs a store with the feature `schema-evolution`. Older rows are not rewritten. A field in a struct is
         named like `address.city`, and the children of lists and maps are `element` and `value`. Columns are named as
@@ -355,7 +359,8 @@ class Store:
     ) -> Consumer:
         """Return a consumer of `topics`: as the member of its group if it has one, else of all their partitions.
 
-        Without topics, call `subscribe` or `assign`. Raises InvalidConfigurationError, UnknownTopicOrPartitionError.
+        Topics are named one by one: `store.consumer("orders", "audit")`. Without them, call `subscribe` or `assign`.
+        Raises InvalidConfigurationError, UnknownTopicOrPartitionError.
         """
         self._check_open()
         consumer = Consumer(self.runtime, call_layer(config, {**settings, "group_id": group_id}))

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias, get_args
 
 from txlog.errors import InvalidConfigurationError, InvalidRequestError
-from txlog.text import shorten
+from txlog.text import any_text
 
 Scope: TypeAlias = Literal["client", "producer", "consumer", "topic", "store"]
 Kind: TypeAlias = Literal["int", "bool", "str", "float", "choice", "list"]
@@ -77,7 +77,7 @@ class ConfigKey:
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
             raise self.error(
-                f"{self.name} = {shorten(repr(value), 80)}: expected "
+                f"{self.name} = {any_text(value)}: expected "
                 f"{self._range if self._is_above(value) else self.expected} (default "
                 f"{self.default_text}){self._hint(value)}"
             )

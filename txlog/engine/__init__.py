@@ -35,6 +35,7 @@ from txlog.client.reading import (
     tasks as tasks,
     topic_for as topic_for,
 )
+from txlog.client.session.arguments import checked_calls as checked_calls
 from txlog.client.session.runtime import Runtime as Runtime
 from txlog.client.session.session import Session as Session
 from txlog.client.session.settings import Settings as Settings, call_layer as call_layer

@@ -24,6 +24,7 @@ from txlog.client.admin.descriptions import (
 from txlog.client.admin.group_changes import GroupChanges
 from txlog.client.groups import Offsets, check_group, check_text, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec, lags_ms
+from txlog.client.session.arguments import checked_calls
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session, readable
 from txlog.client.transactions.coordinator import check_transactional_id
@@ -54,6 +55,7 @@ STATES = get_args(TransactionState)
 HANGING_AFTER_MS = 15 * 60_000
 
 
+@checked_calls
 class Admin:
     """Operators' calls on one store. Each call may also raise StorageError and CorruptLogError."""
 
@@ -67,7 +69,7 @@ class Admin:
     def list_transactions(
         self, states: Iterable[str] | None = None, *, damaged: list[CorruptLogError] | None = None
     ) -> tuple[TransactionDescription, ...]:
-        """Return every transactional.id, sorted by name; with `states`, only those in one of these states.
+        """Return every transactional.id, sorted by name; with `states`, only those in this state or in one of these.
 
         With a list `damaged`, damaged partitions of the table are left out and their errors are appended to the list.
         Raises InvalidRequestError for an unknown state, and NotAStoreError while the location is empty.
@@ -95,8 +97,8 @@ class Admin:
     ) -> tuple[HangingTransaction, ...]:
         """Return transactions that are open in a partition for too long, and what ends each of them.
 
-        That is longer than `max_ms` since their last row there, or longer than their own time-out. With a negative
-        `max_ms`, return all open transactions. `damaged` is as in `list_offsets`.
+        That is longer than `max_ms` (milliseconds) since their last row there, or longer than their own time-out. With
+        a negative `max_ms`, return all open transactions. `damaged` is as in `list_offsets`.
         """
         by_producer = {row.value.producer_id: row.value for row in self._transactions(damaged)}
         topics = self._runtime.list_topics(damaged) if topic is None else [self._runtime.topic(topic, 0)]
@@ -130,7 +132,7 @@ class Admin:
     def fence(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionDescription:
         """Fence every instance of the id, as a new instance does, and abort its open transaction.
 
-        Creates an unknown id.
+        Creates an unknown id, whose transactions time out after `timeout_ms` milliseconds.
         """
         check_transactional_id(transactional_id)
         self._runtime.require_store()
@@ -183,6 +185,8 @@ class Admin:
         damaged: list[CorruptLogError] | None = None,
     ) -> dict[TopicPartition, OffsetInfo]:
         """Return the ends of every partition, and the offset that `spec` means: "earliest", "latest" or a time (ms).
+
+        `topics` is a name or a list of names, `isolation` is "read_committed" or "read_uncommitted".
 
         With a list `damaged`, damaged partitions are left out and their errors are appended to the list. Raises
         UnknownTopicOrPartitionError, InvalidConfigurationError.
@@ -313,9 +317,10 @@ class Admin:
     ) -> tuple[str, ...]:
         """Commit offsets for a group without members, and return the removed members.
 
-        `offsets` are the result of `plan_reset`, or any others. With `force`, the same write removes the group's
-        member, whose next commit fails. With `dry_run` nothing is written. Raises InvalidRequestError if the group has
-        a member, ConcurrentTransactionsError over undecided offsets, UnknownTopicOrPartitionError.
+        `offsets` are the result of `plan_reset(group, spec="earliest")`, or a dictionary from TopicPartition to offset.
+        With `force`, the same write removes the group's member, whose next commit fails. With `dry_run` nothing is
+        written. Raises InvalidRequestError if the group has a member, ConcurrentTransactionsError over undecided
+        offsets, UnknownTopicOrPartitionError.
         """
         values = (
             offset_values(offsets)
@@ -471,7 +476,7 @@ def describe_partition(session: Session, tp: TopicPartition) -> PartitionDescrip
 
 def _check_states(states: Iterable[str]) -> frozenset[str]:
     named = [states] if isinstance(states, str) else list(states)
-    wanted = [state.upper().replace("-", "_") for state in named]
+    wanted = [str(state).upper().replace("-", "_") for state in named]
     for given, state in zip(named, wanted, strict=True):
         if state not in STATES:
             raise InvalidRequestError(f"{given!r} is not a state of a transaction; expected one of {', '.join(STATES)}")

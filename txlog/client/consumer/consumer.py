@@ -34,6 +34,7 @@ from txlog.client.groups.group_log import GroupLog
 from txlog.client.groups.members import SharedMembership
 from txlog.client.groups.rebalance import Listener, RebalanceListener
 from txlog.client.groups.session_timeouts import Timeouts
+from txlog.client.session.arguments import Milliseconds, check, checked_calls
 from txlog.client.session.call_guard import CallGuard, close_after, in_turn
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
@@ -49,6 +50,7 @@ MAX_RESETS = 3
 """How often one poll may find a position out of range that is in range when it looks again."""
 
 
+@checked_calls
 class Consumer:
     """Reads rows. Close it, or use it as a context manager.
 
@@ -97,7 +99,7 @@ class Consumer:
         on_revoke: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Share the partitions of `topics` with the other members of the group.
+        """Share the partitions of `topics`, a name or a list of names, with the other members of the group.
 
         `poll` calls `on_assign` with new partitions, `on_revoke` with those that it is about to give up, and `on_lost`
         with those that other members may have read since. `subscribe`, `close` and `unsubscribe` do so, too. Reading
@@ -134,7 +136,7 @@ class Consumer:
 
     @in_turn
     def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without membership in a group.
+        """Read exactly these partitions, a list of TopicPartition(topic, number), without membership in a group.
 
         Like `unsubscribe` it first leaves, and commits with `enable.auto.commit` the rows that were returned. Raises
         UnknownTopicOrPartitionError.
@@ -210,8 +212,11 @@ class Consumer:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: int = 500) -> pa.RecordBatch | None:
+    def poll(self, timeout_ms: Milliseconds = 500) -> pa.RecordBatch | None:
         """Return the next rows of one partition, at most `max.poll.records`, or None if none come within `timeout_ms`.
+
+        `timeout_ms` is a whole number of milliseconds, from 0. Seconds, as confluent-kafka has them, are refused if
+        they are a float: InvalidRequestError.
 
         The pauses between looks at the log grow from 1 ms to `fetch.max.wait.ms` until rows come; 0 looks at once. With
         `enable.auto.commit` and a group it commits from time to time the rows that earlier polls returned. Raises
@@ -223,6 +228,8 @@ class Consumer:
         and `assign_topics` the partitions stay, and later polls raise the error again instead of returning None. This
         ends when you assign other topics. If the topic is created again, polls return its rows from the first one on.
         """
+        if type(timeout_ms) is not int or timeout_ms < 0:
+            check("poll", "timeout_ms", timeout_ms, "Milliseconds")
         batch = self._poll(timeout_ms, sys._getframe())
         if batch is None:
             return None
@@ -241,7 +248,7 @@ class Consumer:
 
         return Rows(take, self._fetcher, self._guard)
 
-    def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
+    def iterate(self, timeout_ms: Milliseconds = 0) -> Iterator[pa.RecordBatch]:
         """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level.
 
         With 0, a member of a group also waits until the others have given up what it gets, or their sessions are over.
@@ -381,6 +388,8 @@ class Consumer:
     @in_turn
     def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets (the next to read): the given ones, or the positions of all assigned partitions.
+
+        `offsets` is a dictionary from TopicPartition to an offset or OffsetAndMetadata.
 
         Raises CommitFailedError (it is no longer the member that reads these partitions), ConcurrentTransactionsError
         (a transaction's conditional offsets are undecided), IllegalStateError without group.id,

@@ -384,10 +384,10 @@ class FollowedTopics:
                 f"{self._session.who}: no topic of {self._runtime.where} matches {topics.pattern!r:.200}; the whole "
                 "name must match"
             )
-        names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        names = dict.fromkeys(map(check_topic_name, (topics,) if isinstance(topics, str) else topics))
         if not names:
             raise InvalidRequestError(f"{self._session.who}: no topic is named")
-        return tuple(check_topic_name(name) for name in names)
+        return tuple(names)
 
     def partitions(self, names: Iterable[str]) -> list[TopicPartition]:
         """Return all partitions of `names`. Raises UnknownTopicOrPartitionError."""

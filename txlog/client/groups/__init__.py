@@ -23,7 +23,7 @@ from txlog.core.records import GroupValue, OffsetValue
 from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataTooLargeError, StoreChangedError
 from txlog.protocol import groups as group_protocol
 from txlog.protocol.groups import MAX_METADATA_LENGTH
-from txlog.text import is_unicode
+from txlog.text import any_text, is_unicode
 
 MAX_NAME_LENGTH = 1000
 MAX_PARTITIONS = 2**31
@@ -270,7 +270,7 @@ def check_metadata(tp: TopicPartition, metadata: object) -> None:
             f"{tp}: offset metadata of {len(metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
         )
     if not isinstance(metadata, str) or not is_unicode(metadata):
-        raise InvalidRequestError(f"{tp}: {metadata!r:.80} cannot be the metadata of an offset: expected text")
+        raise InvalidRequestError(f"{tp}: {any_text(metadata)} cannot be the metadata of an offset: expected text")
 
 
 def topic_partition(key: object) -> TopicPartition:
@@ -279,13 +279,13 @@ def topic_partition(key: object) -> TopicPartition:
         number = key[1]
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MAX_PARTITIONS:
             return TopicPartition(key[0], number)
-    raise InvalidRequestError(f"{key!r} is not a partition; expected TopicPartition(topic, number)")
+    raise InvalidRequestError(f"{any_text(key)} is not a partition; expected TopicPartition(topic, number)")
 
 
 def check_offset(tp: TopicPartition, offset: object) -> int:
     """Return `offset` if it is valid. Raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
-        raise InvalidRequestError(f"{tp}: {offset!r} is not an offset: expected an integer from 0")
+        raise InvalidRequestError(f"{tp}: {any_text(offset)} is not an offset: expected an integer from 0")
     return offset
 
 
@@ -298,4 +298,4 @@ def check_text(text: object, what: str) -> str:
     """Return `text` if it is a valid name. Raises InvalidRequestError."""
     if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and is_unicode(text):
         return text
-    raise InvalidRequestError(f"{text!r:.200} is not a {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")
+    raise InvalidRequestError(f"{any_text(text)} is not a {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")

@@ -23,6 +23,7 @@ from txlog.client.producer.producer_state import Call, ProducerState, again
 from txlog.client.producer.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.producer.transaction_manager import TransactionManager
 from txlog.client.producer.transaction_scope import TransactionCall, TransactionScope
+from txlog.client.session.arguments import check, checked_calls
 from txlog.client.session.call_guard import CallGuard, InsideCallError, call_below, close_after
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
@@ -50,6 +51,7 @@ _FLUSH_BESIDE = ("send_offsets_to_transaction", "commit_transaction")
 """Calls of another thread that rows and flushes may run beside."""
 
 
+@checked_calls
 class Producer:
     """Writes rows. Safe for several threads, as Kafka's producer is. Not usable in a forked child.
 
@@ -138,9 +140,9 @@ class Producer:
 
         `data` is a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__`, a dictionary (one row), or a list
         of dictionaries. A column of Kafka's headers may be a dictionary, or a list of pairs of key and value.
-        `partition` names a partition. Otherwise `key` (columns) or the topic's `key.columns` spread the rows by Kafka's
-        hash; without a key all rows are sent to one partition. The rows of one send and partition are never split
-        between batches.
+        `partition` is the number of a partition. Otherwise `key` (a column or a list of columns) or the topic's
+        `key.columns` spread the rows by Kafka's hash; without a key all rows are sent to one partition. The rows of one
+        send and partition are never split between batches.
 
         Rows wait for others (`linger.ms`), and in a transaction for the commit while they are at most 2 MiB. A thread
         that asks for their future or flushes sends them at once. If the transaction's version was committed before,
@@ -161,6 +163,10 @@ class Producer:
         without these rows. Errors of the arguments are an exception: SchemaMismatchError, IllegalStateError and a plain
         InvalidRequestError. In a transaction, TransactionAbortableError replaces errors that may be retried elsewhere.
         """
+        if type(topic) is not str or key is not None or on_delivery is not None:
+            check("send", "topic", topic, "str")
+            check("send", "key", key, "str | Sequence[str] | None")
+            check("send", "on_delivery", on_delivery, "OnDelivery | None")
         self._check_send()
         try:
             sent = self._send(topic, data, key, partition, sys._getframe())
@@ -255,9 +261,11 @@ class Producer:
     ) -> None:
         """Commit a group's offsets (the next to read) with this transaction, and only with it.
 
-        A consumer's `group_metadata()` fences older instances of that consumer. `expected` are the committed offsets
-        that the job started from (None: there was none). The offsets are written now, as pending. With `staged=True`
-        the commit writes them as its first step (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
+        `offsets` is a dictionary from TopicPartition to an offset or OffsetAndMetadata; an empty one does nothing.
+        `group` is the name of the group. A consumer's `group_metadata()` instead fences older instances of that
+        consumer. `expected` are the committed offsets that the job started from (None: there was none). The offsets are
+        written now, as pending. With `staged=True` the commit writes them as its first step (PROTOCOL.md, "Consumer
+        offsets").
 
         Raises:
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from txlog.client.session.arguments import checked
 from txlog.client.session.retry import RetryPolicy
 from txlog.client.session.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
@@ -39,7 +40,7 @@ from txlog.storage.forks import lock_for_forks
 from txlog.storage.metered import metered
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store, probe, spell_url
-from txlog.text import nearest
+from txlog.text import any_text, nearest
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class Runtime:
         self._proven_offset_ms: int | None = None
 
     @classmethod
+    @checked
     def open(
         cls,
         url: str | os.PathLike[str],
@@ -379,7 +381,7 @@ def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:
     """Return partition `partition` of `topic`. Raises UnknownTopicOrPartitionError with the valid range."""
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < topic.partitions:
         raise UnknownTopicOrPartitionError(
-            f"topic {topic.topic!r} has no partition {partition!r}: it has {topic.partitions}, numbered 0 "
+            f"topic {topic.topic!r} has no partition {any_text(partition)}: it has {topic.partitions}, numbered 0 "
             f"to {topic.partitions - 1}"
         )
     return TopicPartition(topic.topic, partition)

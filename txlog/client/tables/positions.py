@@ -16,7 +16,7 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, InvalidRequestError
 from txlog.protocol.context import Context, Views
 from txlog.protocol.snapshot_as_of import cut_as_of
-from txlog.text import microseconds, parse_time, time_text
+from txlog.text import any_text, microseconds, parse_time, time_text
 
 Position: TypeAlias = (
     "str | datetime.datetime | Mapping[int, int] | Mapping[str, int] | Mapping[TopicPartition, int] | OffsetSpec"
@@ -91,19 +91,19 @@ def _spec(partitions: Sequence[TopicPartition], position: Position, option: str)
     expected = "expected 'earliest', 'latest', a datetime with a time zone, or a mapping from partition to offset"
     if isinstance(position, str):
         if position.strip().lower() not in ("earliest", "latest") and not position.lstrip().startswith("{"):
-            raise InvalidConfigurationError(f"{option} = {position!r}: {expected}{_time_hint(position)}")
+            raise InvalidConfigurationError(f"{option} = {any_text(position)}: {expected}{_time_hint(position)}")
         return parse_spec(position, option)
     if not isinstance(position, Mapping):
         day = isinstance(position, datetime.date)
         raise InvalidRequestError(
-            f"{option} = {position!r}: {expected}{_time_hint(position.isoformat()) if day else ''}"
+            f"{option} = {any_text(position)}: {expected}{_time_hint(position.isoformat()) if day else ''}"
         )
     given = {
         key if isinstance(key, TopicPartition) else TopicPartition(partitions[0].topic, _number(key)): offset
         for key, offset in position.items()
     }
     if len(given) < len(position):
-        raise InvalidRequestError(f"{option} = {position!r}: a partition is there twice, in two forms")
+        raise InvalidRequestError(f"{option} = {any_text(position)}: a partition is there twice, in two forms")
     wrong = [each for each in given.values() if isinstance(each, bool) or not isinstance(each, int) or each < EARLIEST]
     if wrong:
         raise InvalidRequestError(f"{option}: {wrong[0]!r} is not an offset. hint: -2 is earliest, -1 is latest")
@@ -128,5 +128,5 @@ def _number(partition: Any) -> Any:
 
 def _microseconds(time: datetime.datetime, option: str) -> int:
     if not isinstance(time, datetime.datetime) or time.tzinfo is None:
-        raise InvalidRequestError(f"{option} = {time!r}: expected a datetime with a time zone")
+        raise InvalidRequestError(f"{option} = {any_text(time)}: expected a datetime with a time zone")
     return max(microseconds(time), 0)

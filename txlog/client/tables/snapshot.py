@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from txlog.client.offsets import format_offsets
 from txlog.client.reading import read_session
+from txlog.client.session.arguments import checked_calls
 from txlog.client.session.repr_html import repr_html
 from txlog.client.session.runtime import Runtime
 from txlog.client.tables.table import Cut, TopicTable
@@ -20,6 +21,7 @@ from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from txlog.text import nearest
 
 
+@checked_calls
 class Snapshot:
     """One cut over several topics.
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks
 from txlog.client.rows import METADATA_FIELDS, joined
+from txlog.client.session.arguments import checked_calls
 from txlog.client.session.repr_html import repr_html
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
@@ -41,7 +42,7 @@ from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.protocol.context import PartitionView
 from txlog.storage.arrow_schema import to_arrow
 from txlog.storage.backends import backend_of
-from txlog.text import nearest
+from txlog.text import any_text, nearest
 
 ALL_COLUMNS = "*"
 """In `columns`: all of the topic's own columns."""
@@ -114,6 +115,7 @@ class Changes:
         return self.reader.read_all()
 
 
+@checked_calls
 class TopicTable:
     """One topic as a table.
 
@@ -360,13 +362,13 @@ class TopicTable:
             partitions = self._runtime.partitions(self.name)
             starts = offsets_of(session, partitions, start, "start", isolation)
             # No second look at the tails: the read ends at the end of the views that gave the start.
-            ends = {} if _is_latest(end) else offsets_of(session, partitions, end, "end", isolation)
+            ends = {} if _is(end, "latest") else offsets_of(session, partitions, end, "end", isolation)
             return {tp: (starts[tp], ends.get(tp)) for tp in partitions}
         partitions = tuple(tp for tp in cut.cut.ends if tp.topic == self.name)
         lows = {tp: cut.views[tp].state.log_start_offset for tp in partitions}
         tops = {tp: cut.cut.ends[tp] for tp in partitions}
-        starts = lows if start == "earliest" else offsets_of(session, partitions, start, "start", isolation)
-        ends = tops if _is_latest(end) else offsets_of(session, partitions, end, "end", isolation)
+        starts = lows if _is(start, "earliest") else offsets_of(session, partitions, start, "start", isolation)
+        ends = tops if _is(end, "latest") else offsets_of(session, partitions, end, "end", isolation)
         return {tp: (max(starts[tp], lows[tp]), min(ends[tp], tops[tp])) for tp in partitions}
 
     def _reader(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
@@ -393,8 +395,6 @@ class TopicTable:
 
 def columns_of(runtime: Runtime, topic: TopicMetadata, columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns of a result. Raises SchemaMismatchError for an unknown column and one that is named twice."""
-    if isinstance(columns, str):
-        raise SchemaMismatchError(f"columns = {columns!r}: expected a list of names. hint: columns=[{columns!r}]")
     own = to_arrow(topic.schema)
     fields: list[pa.Field[Any]] = []
     for name in (ALL_COLUMNS, *PLACE_COLUMNS) if columns is None else columns:
@@ -427,13 +427,13 @@ def _condition(topic: TopicMetadata, where: Where | None) -> Condition | None:
     if isinstance(where, pc.Expression):
         return Expression(where, topic.schema, topic.topic)
     raise InvalidRequestError(
-        f'where = {where!r}: expected a text such as "amount > 5", or a pyarrow expression such as '
+        f'where = {any_text(where)}: expected a text such as "amount > 5", or a pyarrow expression such as '
         "pyarrow.compute.field('amount') > 5"
     )
 
 
-def _is_latest(end: Position) -> bool:
-    return isinstance(end, str) and end == "latest"
+def _is(position: Position, word: str) -> bool:
+    return isinstance(position, str) and position == word
 
 
 def _is_cut(piece: Piece) -> bool:

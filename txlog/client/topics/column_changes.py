@@ -37,7 +37,7 @@ from txlog.errors import SchemaMismatchError, UnsupportedStoreError
 from txlog.protocol.column_changes import change_columns
 from txlog.protocol.topic_changes import alter_topic
 from txlog.storage.arrow_schema import to_fields
-from txlog.text import is_unicode, microseconds
+from txlog.text import any_text, is_unicode, microseconds
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -56,15 +56,6 @@ class ColumnChanges:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Of columns in `add`, and of fields in `add_fields`, there by names like `address.city`."""
     order: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        lists = {"drop_columns": self.drop, "nullable_columns": self.allow_nulls, "column_order": self.order}
-        for argument, given in lists.items():
-            # Text is a sequence of its letters, and a column may have a letter as its name.
-            if isinstance(given, str):
-                raise SchemaMismatchError(
-                    f"{argument} = {given!r}: expected a list of names. hint: {argument}=[{given!r}]"
-                )
 
     @property
     def need_ids(self) -> bool:
@@ -204,6 +195,8 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
 def _type_text(kind: str | pa.DataType, where: str) -> str:
     if isinstance(kind, str):
         return "".join(kind.split())
+    if not isinstance(kind, pa.DataType):
+        raise SchemaMismatchError(f"{where}: {any_text(kind)} is not a type, such as 'int64' or pyarrow.int64()")
     (made,) = to_fields(pa.schema([pa.field("c", kind)]), where=where)
     return made.type
 

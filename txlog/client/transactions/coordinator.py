@@ -39,6 +39,7 @@ from txlog.protocol import expiry, table, topics, transactions as protocol
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.transactions import EndResult
+from txlog.text import any_text
 
 _LOG = logging.getLogger(__name__)
 _COMPLETE_MS = 5000
@@ -329,7 +330,7 @@ def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
         if hint and digits != str(version):  # a date
             hint += "; if an older day may come later, use version=1 and a transactional.id for each day"
         raise InvalidRequestError(
-            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every "
+            f"{any_text(version)} is not a txn.version: expected an integer from 0 that grows with every "
             f"transaction of the id{hint}"
         )
     return TxnVersion(version=version)

@@ -1,0 +1,137 @@
+"""Does a call get the arguments that its signature names? A wrong one is refused in one sentence, and nothing is done.
+
+`KINDS` has the annotations that are checked here, as the source spells them. Everything else is checked where it is
+used: rows, schemas, partitions, offsets, versions, times, conditions and settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from txlog.errors import InvalidRequestError, SchemaMismatchError
+from txlog.text import any_text
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Milliseconds: TypeAlias = int
+"""A time to wait, from 0."""
+Kind: TypeAlias = tuple[Callable[[Any], bool], str]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(each, str) for each in value)
+
+
+def _is_iterable(value: object) -> bool:
+    # Its items are not read here, because an iterator gives them only once.
+    return isinstance(value, Iterable) and not isinstance(value, bytes)
+
+
+def _is_layer(value: object) -> bool:
+    return isinstance(value, Mapping) and _are_names(value.keys())
+
+
+def _are_resets(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(hasattr(each, "after") for each in value)
+
+
+_NAMES = "a list of names"
+_PARTITIONS: Kind = (_is_iterable, "a list of TopicPartition(topic, number)")
+_BY_NAME: Kind = (_is_layer, "a dictionary with names as keys")
+_BY_PARTITION: Kind = (lambda value: isinstance(value, Mapping), "a dictionary with TopicPartitions as keys")
+
+KINDS: Mapping[str, Kind] = {
+    "None": (lambda value: value is None, ""),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "int": (_is_whole, "a whole number"),
+    "Milliseconds": (lambda value: _is_whole(value) and value >= 0, "a whole number of milliseconds, at least 0"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "os.PathLike[str]": (lambda value: hasattr(value, "__fspath__"), "a path"),
+    "Sequence[str]": (_are_names, _NAMES),
+    "Iterable[str]": (_is_iterable, _NAMES),
+    **dict.fromkeys(("Iterable[TopicPartition]", "Iterable[tuple[str, int]]"), _PARTITIONS),
+    **dict.fromkeys(("Layer", "Mapping[str, object]", "Mapping[str, pa.Schema]"), _BY_NAME),
+    "Mapping[str, str | pa.DataType]": _BY_NAME,
+    "Mapping[str, str]": (lambda value: _is_layer(value) and _are_names(value.values()), "a dictionary of names"),
+    **dict.fromkeys(("Offsets", "Mapping[TopicPartition, int | None]"), _BY_PARTITION),
+    "Mapping[TopicPartition, int | datetime.datetime]": _BY_PARTITION,
+    "Sequence[OffsetReset]": (_are_resets, "what plan_reset(group, spec='earliest') returns"),
+    **dict.fromkeys(
+        ("Listener", "OnDelivery", "Callable[[TransactionMetadata | None], None]"), (callable, "a function")
+    ),
+    "list[CorruptLogError]": (lambda value: isinstance(value, list), "a list, to which errors are appended"),
+    "DataFrame": (lambda value: hasattr(value, "sparkSession"), "a DataFrame of Spark"),
+}
+
+PARTS = re.compile(r" \| (?![^\[]*\])")
+"""Stands between the parts of an annotation, and not inside of one."""
+_CHECK_THEMSELVES = ("poll", "send")
+"""Calls that must not be wrapped: `poll` knows the line in which rows leave it, and each row may be a `send`."""
+
+
+def checked_calls(kind: type[T]) -> type[T]:
+    """Make each public call of a class check its arguments first."""
+    for name, call in list(vars(kind).items()):
+        if inspect.isfunction(call) and not name.startswith("_") and name not in _CHECK_THEMSELVES:
+            setattr(kind, name, checked(call))
+    return kind
+
+
+def checked(call: Callable[P, T]) -> Callable[P, T]:
+    """Return a call that checks its arguments first, or the call itself if no argument is of one of the `KINDS`."""
+    signature = inspect.signature(call)
+    known = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if all(part in KINDS for part in PARTS.split(str(parameter.annotation)))
+    }
+    if not known:
+        return call
+
+    @functools.wraps(call)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> T:
+        given: Mapping[str, Any] = {}
+        with contextlib.suppress(TypeError):  # the call itself raises Python's error for a missing or unknown argument
+            given = signature.bind(*args, **kwargs).arguments
+        for name in filter(known.__contains__, given):
+            is_many = known[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for value in given[name] if is_many else (given[name],):
+                check(call.__name__, name, value, known[name].annotation)
+        return call(*args, **kwargs)
+
+    return checking
+
+
+def check(call: str, name: str, value: object, annotation: str) -> None:
+    """Raise InvalidRequestError unless `value` is of one of the kinds in `annotation`.
+
+    For a list of columns it is SchemaMismatchError.
+    """
+    kinds = [KINDS[part] for part in PARTS.split(annotation)]
+    if any(accepts(value) for accepts, _ in kinds):
+        return
+    found = type(value) if name == "storage_options" else value  # these options hold credentials
+    expected = " or ".join(dict.fromkeys(words for _, words in kinds if words))
+    text = f"{call}(): {name} = {any_text(found)}: expected {expected}{_hint(call, name, value, expected)}"
+    raise SchemaMismatchError(text) if annotation.startswith("Sequence[str]") else InvalidRequestError(text)
+
+
+def _hint(call: str, name: str, value: Any, expected: str) -> str:
+    if name == "topic" and call == "send":
+        return ". hint: send(topic, rows)"
+    if name.endswith("_ms") and isinstance(value, float) and 0 <= value < 1e9:
+        return f". hint: {value} seconds are {name}={round(value * 1000)}"
+    if isinstance(value, str) and expected == _NAMES:
+        return f". hint: {name}=[{value!r}]"
+    if name == "topics" and _are_names(value) and len(value):
+        return f". hint: name them one by one, as in {call}({', '.join(map(repr, value))})"
+    return ""
