@@ -25,8 +25,9 @@ from pyspark_txlog.native.snapshot import Snapshot
 from pyspark_txlog.source.predicate import quoted
 from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
-from txlog.engine import Layer, ObjectStore, Runtime, TransactionMetadata, TxnVersion, call_layer
+from txlog.engine import Layer, ObjectStore, Runtime, TransactionMetadata, TxnVersion, call_layer, checked_calls
 from txlog.errors import InvalidRequestError
+from txlog.text import any_text
 
 FINDINGS = StructType()
 """The columns of a check's report."""
@@ -41,6 +42,7 @@ for _name, _kind, _doc in (
     FINDINGS.add(_name, _kind, False, {"comment": _doc})
 
 
+@checked_calls
 class TxLog:
     """One store, through one Spark session. Thread-safe; `close` stops its helper threads."""
 
@@ -59,6 +61,8 @@ class TxLog:
         UnsupportedStoreError, CorruptRecordError, InvalidRequestError if Spark is too old.
         """
         check_spark()
+        if not hasattr(spark, "createDataFrame"):
+            raise InvalidRequestError(f"spark = {any_text(spark)}: expected a SparkSession. hint: TxLog(spark, root)")
         table.PATH.value.parse("path", str(root))
         activate(spark)
         self.spark = spark
@@ -133,7 +137,7 @@ class TxLog:
             cut = log.snapshot("orders", "audit")
             orders, audit = cut.to_df("orders"), cut.to_df("audit")
 
-        Raises InvalidRequestError without topics, UnknownTopicOrPartitionError.
+        Topics are named one by one. Raises InvalidRequestError without topics, UnknownTopicOrPartitionError.
         """
         return Snapshot(self.spark, self.runtime, topics)
 

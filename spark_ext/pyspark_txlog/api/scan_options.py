@@ -12,7 +12,7 @@ from pyspark_txlog.source.options import ReadOptions, parse_read_options, settle
 from txlog.engine import Runtime, TopicPartition
 from txlog.engine.offsets import format_offsets
 from txlog.errors import InvalidRequestError, UnknownOptionError
-from txlog.text import nearest
+from txlog.text import any_text, nearest
 
 
 def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, object]) -> ReadOptions:
@@ -39,7 +39,10 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
         if option.name in options:
             raise InvalidRequestError(f"option {option.name!r} is given twice, once as {name!r}; give it once")
         if value is not None:
-            options[option.name] = _text(option.name, value)
+            try:
+                options[option.name] = _text(option.name, value)
+            except TypeError as error:
+                raise InvalidRequestError(f"option {option.name!r}: {any_text(value)} is not JSON: {error}") from None
     if topics:
         options["subscribe"] = ",".join(topics)
     return settled(parse_read_options(options), runtime.settings)

@@ -12,12 +12,14 @@ from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.native.newest import newest
 from pyspark_txlog.source.predicate import quoted
+from txlog.engine import checked_calls
 from txlog.engine.schemas import TopicMetadata, check_topic_name
 
 if TYPE_CHECKING:
     from pyspark_txlog.api.log import TxLog
 
 
+@checked_calls
 class TopicTable:
     """One topic of a TxLog. It holds no rows and no view of them: each call reads the present state."""
 

@@ -31,6 +31,7 @@ from txlog.engine import (
     TransactionMetadata,
     TxnVersion,
     check_version,
+    checked_calls,
     group_offsets,
     is_repeated,
     txn_version,
@@ -52,6 +53,7 @@ _LOG = logging.getLogger(__name__)
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
 
 
+@checked_calls
 class Transaction:
     """One transaction, between its begin and its end. Several threads may call it."""
 
@@ -109,9 +111,9 @@ class Transaction:
         """Compute the frame and store its rows beside the log. They become visible when the transaction commits.
 
         Columns are matched by name, as in `df.write.format("txlog")`. `merge_schema` first adds the frame's columns
-        that the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (columns), a column
-        `partition` or the topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows`
-        rows. `road` chooses the driver or Spark's own Parquet writer ("executors").
+        that the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (a column or a list
+        of columns), a column `partition` or the topic's `key.columns` choose the partition. The driver writes a frame
+        of up to `small_rows` rows. `road` chooses the driver or Spark's own Parquet writer ("executors").
 
         The frame's plan runs once. Spark's writer writes a frame that is large by its plan: one in the cache, and one
         that reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@engine.checked_calls
 class Snapshot:
     """One cut. All frames made from it show the same rows; it is valid for `delete.grace.ms`."""
 

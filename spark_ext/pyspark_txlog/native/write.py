@@ -49,6 +49,7 @@ from txlog.engine import Runtime, StagedPart, TransactionMetadata
 from txlog.engine.arrow import NO_KEY, partition_table, read_staged_folder, staged_folder
 from txlog.engine.schemas import PARTITION_COLUMN, SchemaField
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
+from txlog.text import any_text
 
 Road: TypeAlias = Literal["auto", "driver", "executors"]
 ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
@@ -102,7 +103,7 @@ def is_over_connect(frame: DataFrame) -> bool:
 def check_road(road: str, small_rows: int) -> None:
     """Raise InvalidRequestError if `road` or `small_rows` is not valid."""
     if road not in ROADS:
-        raise InvalidRequestError(f"road={road!r}: expected one of {', '.join(ROADS)}")
+        raise InvalidRequestError(f"road={any_text(road)}: expected one of {', '.join(ROADS)}")
     if isinstance(small_rows, bool) or not isinstance(small_rows, int) or small_rows < 0:
         raise InvalidRequestError(f"small_rows={small_rows!r}: expected a number of rows from 0")
 
