@@ -13,7 +13,6 @@ from conf.generate import render_toml
 from txlog import config
 from txlog.config import (
     KEYS,
-    NOT_NEEDED,
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
@@ -331,10 +330,6 @@ def test_neither_the_opposite_nor_a_setting_of_another_scope_is_proposed(
         cls.parse({name: 1})
     assert "min.compaction" not in str(caught.value)
     assert "delete.retention.ms" not in str(caught.value)
-
-
-def test_no_setting_of_txlog_is_refused_as_kafkas() -> None:
-    assert not set(NOT_NEEDED) & set(KEYS)
 
 
 def test_nearest() -> None:

@@ -25,7 +25,7 @@ from pyspark_txlog.jobs import ingest_kafka
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS
 from tests.cli.support import run
-from txlog.config import KEYS, NOT_NEEDED
+from txlog.config import KEYS, not_needed, other_names
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "conf" / "mkdocs.yml"
@@ -177,8 +177,10 @@ def test_the_reference_has_every_setting(site: Path) -> None:
         assert plain(key.doc) in shown
         assert plain(key.expected) in shown
     assert shown.count("Default:") == len(KEYS)
-    for name, reason in NOT_NEEDED.items():
+    for name, reason in not_needed().items():
         assert f"{name} {plain(reason[:1].upper() + reason[1:])}." in shown
+    for name, known in other_names().items():
+        assert f"{name} {known}" in shown
 
 
 def test_help_at_80_columns_cuts_no_word() -> None:

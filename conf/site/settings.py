@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conf.generate import SCOPE_DOCS
 from conf.site.markdown import code, escape, table
-from txlog.config import KEYS, NOT_NEEDED, SCOPES, ConfigKey
+from txlog.config import KEYS, SCOPES, ConfigKey, not_needed, other_names
 
 
 def page() -> str:
@@ -28,13 +28,16 @@ def page() -> str:
     lines += [
         "## Settings of Kafka that txlog does not have",
         "",
-        "txlog refuses these settings. The error gives the reason.",
+        "txlog refuses these settings of Kafka's Java clients, librdkafka and kafka-python. The error gives the reason. "
+        "`*` stands for any text.",
         "",
     ]
     lines += table(
         ["Kafka's setting", "why txlog does not need it"],
-        [[code(name), f"{escape(_capital(why))}."] for name, why in NOT_NEEDED.items()],
+        [[code(name), f"{escape(_capital(why))}."] for name, why in sorted(not_needed().items())],
     )
+    lines += ["These are other names for settings that txlog has. The error gives the name.", ""]
+    lines += table(["another name", "here"], [[code(name), code(known)] for name, known in other_names().items()])
     return "\n".join(lines)
 
 

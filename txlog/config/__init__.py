@@ -2,12 +2,13 @@
 
 `table.KEYS` has name, kind, default, range and sentence of each setting. The `...Config` classes are its typed views,
 one per scope. `parse` takes layers of dotted names; the first layer that has a key counts. Values are checked once,
-here. Unknown keys are refused, and the error names the most similar known one. `conf/generate.py` writes the table to
-`conf/txlog.toml`.
+here. Unknown keys are refused, and the error names the most similar known one. For Kafka's other settings it gives the
+reason in `kafka_settings.toml`. `conf/generate.py` writes the table to `conf/txlog.toml`.
 
-This package has only values: the client reads files and the environment.
+This package has only values: the client reads the user's files and the environment.
 """
 
+from txlog.config.kafka_settings import not_needed as not_needed, other_names as other_names
 from txlog.config.key import (
     INT64_MAX as INT64_MAX,
     SCOPES as SCOPES,
@@ -32,6 +33,5 @@ from txlog.config.table import (
     DEFAULT_ISOLATION as DEFAULT_ISOLATION,
     KEYS as KEYS,
     MAX_INLINE_BYTES as MAX_INLINE_BYTES,
-    NOT_NEEDED as NOT_NEEDED,
     keys_of as keys_of,
 )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast
 
+from txlog.config.kafka_settings import other_name, why_not
 from txlog.config.key import SCOPES, IsolationLevel, Layer, Scope, Value
-from txlog.config.table import ASSIGNOR_NAMES, KEYS, NOT_NEEDED, keys_of
+from txlog.config.table import ASSIGNOR_NAMES, KEYS, keys_of
 from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
 from txlog.text import nearest, shorten
 
@@ -223,8 +224,10 @@ def _unknown(name: str, scope: Scope) -> str:
     start = f"unknown {scope} configuration key '{name}'"
     if name in KEYS:
         return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
-    if name in NOT_NEEDED:
-        return f"{start}: txlog does not need it, {NOT_NEEDED[name]}."
+    if (known_as := other_name(name)) is not None:
+        return f"{start}. Did you mean '{known_as}'?"
+    if (why := why_not(name)) is not None:
+        return f"{start}: txlog does not need it, {why}."
     # A store is opened with settings of any scope.
     known = KEYS.values() if scope == "client" else keys_of(scope)
     return start + "." + nearest(name, [key.name for key in known if not _is_opposite(name, key.name)])

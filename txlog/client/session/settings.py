@@ -30,10 +30,12 @@ from txlog.config import (
 from txlog.core.append_rules import RollPolicy
 from txlog.core.records import StoreConstants, TopicMetadata
 from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
+from txlog.text import shorten
 
 CONFIG_VARIABLE = "TXLOG_CONFIG"
 
 _TIMEOUTS = ("transaction.timeout.ms", "transaction.max.timeout.ms")
+_NEED_A_GROUP = ("enable.auto.commit", "group.instance.id")
 _BY_FIELD = {key.field: key.name for key in KEYS.values()}
 
 
@@ -80,8 +82,18 @@ class Settings:
             raise InvalidTxnTimeoutError(f"{error} (settings of {self.path} are among them)") from None
 
     def consumer_config(self, call: Layer, defaults: Layer | None = None) -> ConsumerConfig:
-        """Return the settings of a consumer. `defaults` come before Kafka's defaults, and after everything else."""
-        return ConsumerConfig.parse(call, *self._below("consumer"), defaults or {})
+        """Return the settings of a consumer. `defaults` come before Kafka's defaults, and after everything else.
+
+        Raises InvalidConfigurationError also for a setting of the call that has no effect without group.id.
+        """
+        config = ConsumerConfig.parse(call, *self._below("consumer"), defaults or {})
+        for name in _NEED_A_GROUP if config.group_id is None else ():
+            if (value := call.get(name)) is not None and KEYS[name].parse(value):
+                raise InvalidConfigurationError(
+                    f"{name} = {shorten(repr(value), 80)} has no effect without group.id. hint: give a group.id, or "
+                    f"leave {name} out"
+                )
+        return config
 
     def topic_config(self, topic: TopicMetadata) -> TopicConfig:
         """Return the settings of a topic as this client knows them. Unknown ones are ignored (PROTOCOL.md, R4).
