@@ -50,6 +50,8 @@ ELSEWHERE = {
     # tests/test_explained.py:
     "docs/costs.md",
     "docs/isolation.md",
+    # tests/test_kafka_calls.py:
+    "docs/kafka-calls.md",
     # tests/test_analysts.py:
     "docs/daily-job.md",
     "docs/delete-rows.md",

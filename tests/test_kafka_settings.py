@@ -1,4 +1,4 @@
-"""What does txlog answer to each setting of Kafka?
+"""Does each setting of Kafka work, or get a reason why txlog does not have it?
 
 `kafka_settings.toml` has those of Java's clients, of topics, librdkafka, confluent-kafka-python and kafka-python.
 """
