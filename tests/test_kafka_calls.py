@@ -1,4 +1,4 @@
-"""Has docs/kafka-calls.md every call of Kafka's Python clients, do the calls beside them exist, and do its programs run?
+"""Has docs/kafka-calls.md every call of Kafka's Python clients? Do the calls beside them exist, and its programs run?
 
 The five programs are ports of those that confluent-kafka-python has in its folder `examples`.
 """

@@ -28,7 +28,7 @@ from txlog.errors import InvalidConfigurationError, InvalidRequestError
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "kafka_settings.toml").read_text(encoding="utf-8"))
 REFUSED = [name for names in SETTINGS["refused"].values() for name in names]
-CONFIGS = (ClientConfig, ProducerConfig, ConsumerConfig, TopicConfig, StoreConfig)
+CONFIGS: tuple[type[Any], ...] = (ClientConfig, ProducerConfig, ConsumerConfig, TopicConfig, StoreConfig)
 REASON = re.compile(r"unknown (\w+) configuration key '[^']+': txlog does not need it, (?P<why>.+)\.")
 
 
@@ -55,7 +55,7 @@ def test_txlog_has_the_accepted_settings_and_refuses_none_of_its_own() -> None:
         assert not [each for each in refused if "does not need it" in each or "Did you mean" in each], refused
 
 
-def _error(config: Any, name: str) -> InvalidRequestError | None:
+def _error(config: type[Any], name: str) -> InvalidRequestError | None:
     try:
         config.parse({name: KEYS[name].default})
     except InvalidRequestError as error:

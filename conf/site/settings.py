@@ -28,8 +28,8 @@ def page() -> str:
     lines += [
         "## Settings of Kafka that txlog does not have",
         "",
-        "txlog refuses these settings of Kafka's Java clients, librdkafka and kafka-python. The error gives the reason. "
-        "`*` stands for any text.",
+        "txlog refuses these settings of Kafka's Java clients, librdkafka and kafka-python. The error gives the "
+        "reason. `*` stands for any text.",
         "",
     ]
     lines += table(
