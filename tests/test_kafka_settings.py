@@ -119,6 +119,13 @@ def test_an_assignor_has_its_short_name() -> None:
         ConsumerConfig.parse({"partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor"})
 
 
+def test_a_short_session_of_kafka_needs_a_shorter_heartbeat() -> None:
+    """Kafka's default of heartbeat.interval.ms is 3000."""
+    with pytest.raises(InvalidConfigurationError, match=r"hint: set heartbeat\.interval\.ms to a third of session"):
+        ConsumerConfig.parse({"session.timeout.ms": 6000})
+    assert ConsumerConfig.parse({"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000}).session_timeout_ms == 6000
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
