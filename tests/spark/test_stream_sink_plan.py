@@ -191,7 +191,7 @@ def test_a_group_that_was_changed_must_stand_where_the_batch_begins(
             InvalidRequestError, match=rf"'group.id' was changed .*to {group!r}\. .* has committed None .* expected 5"
         ) as refused:
             send()
-        (command,) = re.findall(r"hint: run `txlog (.*)`, or start with a new checkpoint", str(refused.value))
+        (command,) = re.findall(r"hint: if no other job uses that group, run `txlog (.*)`; or ", str(refused.value))
         cli(*shlex.split(command))
         (sent,) = send()
         assert (sent.group, sent.offsets[P0].offset) == (group, 7)

@@ -3,6 +3,7 @@ group."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from txlog.testing.counting_store import CountingStore
 
 ORDERS = pa.schema((pa.field("order_id", pa.int64(), nullable=False), pa.field("carrier", pa.string())))
 AT_ONCE: dict[str, Any] = {"metadata.max.age.ms": "0"}
+BEHIND_FIVE = '{"orders": {"0": 5, "1": 0}}'
 
 
 @pytest.fixture
@@ -127,14 +129,20 @@ def test_a_batch_that_was_planned_is_planned_the_same_again(store: Store) -> Non
 
 
 def test_a_checkpoint_of_another_store_is_refused(store: Store, tmp_path: Path) -> None:
+    send(store, 0, 5)
     query = Query(store)
     query.batch()
     with txlog.open(str(tmp_path / "other"), storage_options={"fsync": False}) as other:
         other.create_topic("orders", ORDERS, 2)
+        send(other, 0, 5)
+        send(other, 5, 5)
         with pytest.raises(
-            InvalidRequestError, match=r"the checkpoint of this query is of the store .* new checkpointLocation"
+            InvalidRequestError,
+            match=r"the checkpoint of this query is of the store .* startingOffsets behind the rows",
         ):
             Query(other, query.checkpoint).batch()
+        # The other store is a copy of the first, and the sink has five rows.
+        assert Query(other, Checkpoint(), startingOffsets=BEHIND_FIVE).drain() == ids(5, 5)
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
@@ -416,10 +424,16 @@ def test_a_log_that_went_back_is_an_error_whatever_the_options_say(store: Store,
     send(store, 0, 5)
     query = Query(store, failOnDataLoss="false")
     query.drain()
+    send(store, 5, 5)
+    query.drain()
     slots = sorted((tmp_path / "log" / "orders" / "0").glob("*.batch"))
     slots[-1].unlink()
-    with pytest.raises(OffsetOutOfRangeError, match="put back to an older state"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"put back to an older state.* startingOffsets behind the rows"):
         Query(store, query.checkpoint, failOnDataLoss="false").drain()
+    with txlog.open(store.runtime.url, storage_options={"fsync": False}) as anew:
+        send(anew, 10, 5)
+        # Its new rows took the offsets of rows that the sink has.
+        assert Query(anew, Checkpoint(), startingOffsets=BEHIND_FIVE).drain() == ids(10, 5)
 
 
 def test_a_deleted_topic_of_a_pattern_is_a_loss_only_if_rows_were_unread(store: Store) -> None:
@@ -493,8 +507,11 @@ def test_options_that_name_less_than_the_checkpoint_are_noticed(store: Store) ->
     query = Query(store, subscribe="orders,returns")
     query.drain()
     send(store, 0, 5)
-    with pytest.raises(OffsetOutOfRangeError, match="returns-0: the options of this query no longer name it"):
+    send(store, 50, 2, topic="returns")
+    with pytest.raises(OffsetOutOfRangeError, match=r"returns-0: the options of this query no .*hint: name it again"):
         Query(store, query.checkpoint).drain()
+    named = Query(store, copy.deepcopy(query.checkpoint), subscribe="orders,returns")
+    assert named.drain() == ids(0, 5) + ids(50, 2)
     assert Query(store, query.checkpoint, failOnDataLoss="false").drain() == ids(0, 5)
 
 

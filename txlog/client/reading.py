@@ -357,7 +357,7 @@ def _check_compacted(task: ReadTask, plan: ReadPlan) -> None:
             raise InvalidRequestError(
                 f"{task.topic_partition}: while offsets below {task.last_end} were read, a compaction removed rows of "
                 f"them that have newer rows below {compacted.end_offset}, and the files of before were deleted after "
-                "delete.grace.ms. hint: read again"
+                "delete.grace.ms. hint: read again from the beginning: all rows come again"
             )
 
 

@@ -158,7 +158,8 @@ def _check_alone(state: PartitionState, group: str, job: str, now_ms: int) -> Co
     return CommitFailedError(
         f"group {group!r}: {job} may not commit its offsets, because member {living.member_id!r} shares the "
         "partitions of this group. "
-        "hint: name a group.id of its own, or set allow.mixed.groups=true"
+        "hint: let one of the two use the group; with a group.id of its own, or allow.mixed.groups=true, both read the "
+        "same rows"
     )
 
 

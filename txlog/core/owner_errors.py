@@ -16,7 +16,7 @@ def check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) -
     return InvalidProducerIdMappingError(
         f"transactional.id {txn.transactional_id!r} of producer {txn.producer_id}, epoch "
         f"{txn.producer_epoch}: {found}. "
-        "hint: close this producer; a new one starts afresh"
+        "hint: close this producer; a new one starts afresh and knows no txn.version: look which one is in the log"
     )
 
 
@@ -29,7 +29,7 @@ def fenced_error(current: TransactionMetadata, txn: TransactionMetadata, before:
         return InvalidProducerEpochError(
             f"{describe_owner(txn)}: the transaction was aborted before {before}, by its time-out of "
             f"{current.timeout_ms} ms or by an operator (epoch now {current.producer_epoch}). "
-            "hint: abort it, then start a new one"
+            "hint: abort it, then start a new one, and send all its rows again"
         )
     return ProducerFencedError(
         f"{describe_owner(txn)} was fenced before {before}: a newer instance of this transactional.id took over with "

@@ -371,8 +371,9 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
                 f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope "
                 f"{current.txn_scope!r}, and this transaction has version {version.version} of scope "
                 f"{version.scope!r}: a lost checkpoint, or two queries with one id. "
-                "hint: use another transactional.id, or remove this one: "
-                f"`txlog transactions expire --transactional-id {current.transactional_id} --force --execute`"
+                "hint: after a lost checkpoint let the query write only the rows that the log lacks, and run "
+                f"`txlog transactions expire --transactional-id {current.transactional_id} --force --execute`: see the "
+                'page "After a lost checkpoint". Another id is for other rows only, because it writes these again'
             )
         )
     if (
@@ -461,7 +462,7 @@ def _answer_retry(
             InvalidProducerEpochError(
                 f"{describe_owner(txn)}: its transaction was aborted before it could commit, by its time-out of "
                 f"{current.timeout_ms} ms or by an operator; nothing of it is visible. "
-                "hint: abort it, then start a new one"
+                "hint: abort it, then start a new one, and send all its rows again"
             )
         )
     return AlreadyCommitted(current) if committed else Done(current)

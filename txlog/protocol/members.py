@@ -60,7 +60,7 @@ def join(
         return InvalidRequestError(
             f"group {group!r}: {joining.member_id!r} may not become a member, because {job} has committed offsets "
             "of this group and reads its partitions alone. "
-            "hint: name another group.id, or set allow.mixed.groups=true"
+            "hint: name another group.id, or set allow.mixed.groups=true: then both read the same rows"
         )
 
     judge = partial(rules.judge_join, group=group, joining=joining, partitions=partitions, quiet=quiet)

@@ -272,5 +272,5 @@ def _unknown(view: PartitionView, record: CommitRecord) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"{view.topic_partition}: a write at offset {record.base_offset} (producer {record.producer_id}) may have "
         "landed, and its slot was deleted, so its outcome cannot be settled. "
-        "hint: close this producer and open a new one"
+        "hint: close this producer, look whether the rows are there before you send them again, and open a new one"
     )

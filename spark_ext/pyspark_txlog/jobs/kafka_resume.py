@@ -236,7 +236,8 @@ def complete(committed: KafkaOffsets, partitions: Mapping[str, Sequence[int]]) -
             raise OffsetOutOfRangeError(
                 f"Kafka's topic {topic!r} no longer has partition {', '.join(map(str, gone))}, whose records were "
                 "ingested: the topic was deleted and created again, or 'assign' leaves it out. "
-                "hint: use another transactional.id, and set startingOffsets"
+                "hint: name it in 'assign' again; for a topic created again use another transactional.id, with "
+                "startingOffsets -2 for its partitions, and committed_source_offsets(...) for all others"
             )
     return {
         topic: {str(number): committed.get(topic, {}).get(str(number), EARLIEST) for number in numbers}
@@ -261,7 +262,7 @@ def committed_batch(query: Query) -> PlannedBatch | None:
         raise InvalidRequestError(
             f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else "
             f"than one Kafka source: {shorten(' and '.join(one.json for one in found.values()), 100)}. "
-            "hint: give this job another id"
+            "hint: give this job another id; it begins at startingOffsets"
         )
     return PlannedBatch(
         query_id=first.query_id, number=first.batch_id, offsets=offsets, not_read=by_topic(first.not_read)

@@ -252,7 +252,8 @@ def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> No
                 f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed from "
                 f"{taken.earlier_group!r} to {taken.group!r}. The new group has committed {stands} for "
                 f"{tp}; expected {begin}. "
-                f"hint: {f'run `{command}`, or ' if begin is not None else ''}start with a new checkpoint"
+                f"hint: {f'if no other job uses that group, run `{command}`; or ' if begin is not None else ''}start "
+                'with a new checkpoint: see the page "After a lost checkpoint"'
             )
 
 
@@ -274,7 +275,7 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
             f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} reads {topic}-{number} again from "
             f"its beginning, but transactional.id {transactional_id!r} has committed it up to "
             f"{known.not_read[returned[0]]}. "
-            "hint: start with a new checkpoint at committed_source_offsets(...)"
+            'hint: start with a new checkpoint at committed_source_offsets(...); see the page "After a lost checkpoint"'
         )
     if begins is not None and _goes_on(begins, known):
         return

@@ -206,14 +206,17 @@ def check_scope(current: TransactionMetadata | None, query_id: str) -> None:
     if current is None or current.txn_version < 0 or current.txn_scope == query_id:
         return
     name = current.transactional_id
-    theirs = (
-        f"micro-batch {current.txn_version} of query {current.txn_scope}"
-        if current.txn_scope
-        else f"txn.version {current.txn_version}, of a batch write"
-    )
+    theirs = f"txn.version {current.txn_version}, of a batch write"
+    advice = "give this query another id; if that write was its own, start behind the rows that are in the log"
+    if current.txn_scope:
+        theirs = f"micro-batch {current.txn_version} of query {current.txn_scope}"
+        # The page comes first: who takes another id after a lost checkpoint writes all rows a second time.
+        advice = (
+            f"after a lost checkpoint run `txlog transactions expire --transactional-id {name} --force --execute`, and "
+            'start at the committed offsets: see the page "After a lost checkpoint". Another id is for another query '
+            "only, because it writes all rows again"
+        )
     error = TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, but this is query {query_id}. hint: use another id; after a lost "
-        f"checkpoint run `txlog transactions expire --transactional-id {name} --force --execute`, and see "
-        'the page "After a lost checkpoint"'
+        f"transactional.id {name!r} holds {theirs}, but this is query {query_id}. hint: {advice}"
     )
     raise mismatch(_LOG, error, transactional_id=name, query_id=query_id)

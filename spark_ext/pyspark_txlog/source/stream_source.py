@@ -52,6 +52,10 @@ Offsets = Mapping[TopicPartition, int]
 
 MAX_PLANS = 3
 """How often a batch is planned again because maintenance moved a log start in the meantime."""
+_BEGIN_ANEW = (
+    "a new checkpointLocation, and startingOffsets behind the rows that its sink has (a stream begins at the latest "
+    'ones): see the page "After a lost checkpoint"'
+)
 
 
 class StreamSource:
@@ -143,7 +147,7 @@ class StreamSource:
             error = InvalidRequestError(
                 "the end of the query's first batch does not contain the start of that batch: the "
                 "checkpoint was changed by hand. "
-                "hint: restore it, or start the query with a new checkpointLocation"
+                f"hint: restore it, or give the query {_BEGIN_ANEW}"
             )
             raise mismatch(_LOG, error, store=self._runtime.where)
         # A partition that `begins` lacks joins with this batch, without a row.
@@ -252,14 +256,16 @@ class StreamSource:
             try:
                 self._topic(tp.topic, 0)
                 end, is_loss, why = self._end(view), True, "the options of this query no longer name it"
+                advice = "name it again; failOnDataLoss=false continues without its unread rows"
             except UnknownTopicOrPartitionError:
                 end = begins[tp] + self._removed(view, begins[tp])
                 is_loss, why = end > begins[tp], "its topic was deleted"
+                advice = "its unread rows are lost; failOnDataLoss=false continues without them"
             unread = max(end - begins[tp], 0)
             if is_loss and self._read[table.FAIL_ON_DATA_LOSS]:
                 raise OffsetOutOfRangeError(
                     f"{tp}: {why}; this query has read it up to offset {begins[tp]}, {unread} offsets are unread. "
-                    "hint: failOnDataLoss=false continues without it"
+                    f"hint: {advice}"
                 )
             self._count_loss(f"{tp} is no longer read: {why}; {unread} offsets are unread", tp, begins[tp], unread)
         self._session.forget(newly)
@@ -368,7 +374,8 @@ class StreamSource:
             raise OffsetOutOfRangeError(
                 f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
                 f"{removed} offsets of this batch were removed before it read them. "
-                "hint: failOnDataLoss=false continues; retention.hold.groups keeps rows longer"
+                "hint: these rows are lost; failOnDataLoss=false continues behind them; retention.hold.groups keeps "
+                "rows longer"
             )
         if end > state.next_offset:
             raise _log_went_back(tp, end, view)
@@ -387,7 +394,7 @@ class StreamSource:
             error = InvalidRequestError(
                 f"the checkpoint of this query is of the store {offset.store_id}, but {self._runtime.where} is the "
                 f"store {self._store_id}. "
-                "hint: read the store that the query was started with, or give the query a new checkpointLocation"
+                f"hint: read the store that the query was started with, or give the query {_BEGIN_ANEW}"
             )
             raise mismatch(_LOG, error, store=self._runtime.where)
 
@@ -421,5 +428,5 @@ def _log_went_back(tp: TopicPartition, offset: int, view: PartitionView) -> Offs
     return OffsetOutOfRangeError(
         f"{tp}: this query has read or planned up to offset {offset}, but the log ends at {view.state.next_offset}: "
         "the store was put back to an older state, and new rows would take offsets that count as read. "
-        "hint: start the query with a new checkpointLocation"
+        f"hint: give the query {_BEGIN_ANEW}"
     )

@@ -42,12 +42,15 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
         open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
         if doubtful or open_ended:
             final = TransactionAbortableError(
-                f"{rows} could not be written: {problem}. hint: abort the transaction and start a new one"
+                f"{rows} could not be written: {problem}. "
+                "hint: abort the transaction, and send all its rows again in a new one"
             )
     elif batch.doubtful and not isinstance(error, OutcomeUnknownError):
         final = OutcomeUnknownError(
             f"{rows}: {problem}. "
-            "It may have been written all the same. hint: look before sending it again, or use a transactional.id"
+            "It may have been written all the same. "
+            "hint: look whether the rows are there before you send them again; a "
+            "producer with a transactional.id finds out itself"
         )
     elif isinstance(error, RetriableError):
         final = type(error)(f"{rows} could not be written, and nothing of it was: {problem}")

@@ -444,7 +444,7 @@ class TransactionManager:
             raise InvalidRequestError(
                 f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows "
                 f"were dropped; it cannot be committed as {version}. "
-                "hint: abort, and begin one with that version"
+                "hint: abort, begin one with that version, and send all rows again"
             )
         self._version = version
 

@@ -64,7 +64,7 @@ class WholeRead:
         if self._broken:
             raise IllegalStateError(
                 f"topic {self._name!r}: an error or an interrupt has ended this read, so rows would be "
-                "missing. hint: scan again"
+                "missing. hint: scan again from the beginning: all rows come again"
             )
         self._broken = True
         batch = next(self._batches, None)
