@@ -195,7 +195,7 @@ class ProducerFencedError(FencedError):
     """A newer instance of the transactional.id took over (PRODUCER_FENCED).
 
     Cause: Another process has called `init_transactions()` with the same transactional.id.
-    What to do: Close this producer. Stop one of the two processes, or give each another id.
+    What to do: Close this producer, and stop one of the two processes. Only different work needs two ids.
     """
 
 
@@ -290,7 +290,8 @@ class OffsetOutOfRangeError(InvalidRequestError):
     """An offset below the log start or beyond the log end (OFFSET_OUT_OF_RANGE).
 
     Cause: Retention or `delete_records` has removed these rows, or the log is shorter than expected.
-    What to do: Set auto.offset.reset, or choose an offset in the range that the message names.
+    What to do: Choose an offset in the range that the message names. Or set auto.offset.reset: earliest may read rows
+    again, and latest skips rows.
     """
 
 
@@ -298,7 +299,7 @@ class NoOffsetForPartitionError(InvalidRequestError):
     """No committed offset, and `auto.offset.reset` is `none`.
 
     Cause: The group reads this partition for the first time, or its offsets were deleted.
-    What to do: Set auto.offset.reset to earliest or latest, seek, or commit an offset for the group.
+    What to do: Set auto.offset.reset to earliest (all rows) or latest (only new ones), seek, or commit an offset.
     """
 
 
@@ -354,7 +355,8 @@ class TxnVersionScopeError(InvalidRequestError):
     """The id holds a `txn.version` of another scope: a lost checkpoint, or a second query with the same id.
 
     Cause: A streaming query lost its checkpoint, or two jobs use one transactional.id.
-    What to do: Give each job its own transactional.id. After a lost checkpoint follow docs/lost-checkpoint.md.
+    What to do: After a lost checkpoint keep the id, and follow docs/lost-checkpoint.md: another id writes all rows
+    again. Two different jobs need two ids.
     """
 
 

@@ -59,6 +59,8 @@ def test_each_read_says_that_the_topic_was_created_again(
     with pytest.raises(UnknownTopicOrPartitionError, match="deleted and created again"):
         snapshot.table("t")
     assert READS[how](snapshot.table("other")) is not None
+    anew = store.snapshot("t", "other").table("t")
+    assert anew.to_arrow(["id"]).to_pylist() == [{"id": 7}]
 
 
 def test_a_cut_is_of_the_topics_that_existed_after_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,16 @@ def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
         said = failure(log, stream.parquet(str(files.folder)).repartition(2), checkpoint)
         assert "The checkpoint is older than the log, as after a restore from a copy" in said
         assert (log.ids(), log.ends()) == (expected, ends)
+    # As the page "After a lost checkpoint" says for files: the new query sees only those whose rows are not in the log.
+    shutil.rmtree(checkpoint)
+    name, admin = default_transactional_id(str(checkpoint)), log.store.admin()
+    assert admin.expire_id(name, force=True)
+    admin.delete_group(name, force=True)
+    for path in files.folder.glob("*.parquet"):
+        path.unlink()
+    expected = files.add()
+    run(log, files.stream(), checkpoint)
+    assert log.ids() == expected
 
 
 def test_a_last_batch_that_is_planned_anew_is_refused(log: Log, files: Files, checkpoint: Path) -> None:

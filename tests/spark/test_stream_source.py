@@ -358,6 +358,7 @@ def test_retention_that_overtakes_a_query_ends_it(store: Store) -> None:
     # Every start fails until the user allows the loss.
     with pytest.raises(OffsetOutOfRangeError, match="the log begins at 5"):
         Query(store, query.checkpoint).batch()
+    assert Query(store, query.checkpoint, failOnDataLoss="false").drain() == ids(5, 5)
 
 
 def test_what_retention_took_is_counted_and_said(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -232,6 +232,8 @@ def test_a_write_that_failed_cannot_be_forgotten(log: Log, three: TxLog) -> None
         txn.write(log.frame(0, 6), "orders")
     with three.transaction("nightly"), pytest.raises(IllegalStateError, match="open already"):
         append(three.table("orders"), log.frame(0, 6), transactional_id="nightly")
+    write_three(three, log)
+    assert_whole(log, three, 6)
 
 
 def test_writes_of_several_threads(log: Log, three: TxLog) -> None:

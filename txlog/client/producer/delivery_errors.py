@@ -45,7 +45,8 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
                 f"{rows} could not be written: {problem}. "
                 "hint: abort the transaction, and send all its rows again in a new one"
             )
-    elif batch.doubtful and not isinstance(error, OutcomeUnknownError):
+    elif batch.doubtful or isinstance(error, OutcomeUnknownError):
+        # The advice of the error itself is to repeat the call, but a second send would be other rows.
         final = OutcomeUnknownError(
             f"{rows}: {problem}. "
             "It may have been written all the same. "
