@@ -335,6 +335,7 @@ def test_neither_the_opposite_nor_a_setting_of_another_scope_is_proposed(
 def test_nearest() -> None:
     assert nearest("colour", ["color", "shape"]) == " Did you mean 'color'?"
     assert nearest("starting_offsets", ["startingOffsets", "endingOffsets"]) == " Did you mean 'startingOffsets'?"
+    assert nearest("key", ["retention.ms", "key.columns"]) == " Did you mean 'key.columns'?"
     assert nearest("zzz", ["color"]) == ""
     assert nearest("zzz", []) == ""
 

@@ -139,6 +139,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the most similar name of `known`, or "" if no name is similar."""
     folded = {_fold(candidate): candidate for candidate in known}
     matches = difflib.get_close_matches(_fold(name), list(folded), n=1, cutoff=0.6)
+    # The first word of a longer name, as in `key` for `key.columns`.
+    matches = matches or [each for each in folded if each.startswith(f"{_fold(name)}.")]
     return f" Did you mean '{folded[matches[0]]}'?" if matches else ""
 
 

@@ -76,7 +76,9 @@ def test_what_an_exporter_refuses(cli: Cli, store: Store) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"metrics cannot be served at 127.0.0.1:{port}" in cli.fails("exporter", "--port", port)
+        said = cli.fails("exporter", "--port", port)
+        assert f"metrics cannot be served at 127.0.0.1:{port}" in said
+        assert "hint: choose another port" in said
     assert "cannot be served" in cli.fails("exporter", "--port", 70_000)
     shutil.rmtree(cli.root)
     assert "holds no txlog store" in cli.fails("exporter")

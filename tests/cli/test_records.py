@@ -138,8 +138,7 @@ def test_an_unknown_outcome_without_a_transaction_is_no_case_for_a_retry(
     message = cli.fails(*produce, status=4, stdin=ALL)
     assert "may have been written" in message
     assert message.splitlines()[1:] == [
-        "  hint: look whether the rows are there before you send them again; a producer with a transactional.id finds "
-        "out itself",
+        "  hint: look whether the rows are there before you send them again; a transactional.id makes it certain",
         "Written for sure: 0 of 6 rows. With --transaction it is all or nothing.",
     ]
 

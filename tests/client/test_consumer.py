@@ -628,7 +628,7 @@ def test_calls_that_lack_something(store):
         "committed": consumer.committed,
         "group_metadata": consumer.group_metadata,
     }.items():
-        with pytest.raises(IllegalStateError, match=rf"{name}\(\) needs a group.id, and this consumer has none"):
+        with pytest.raises(IllegalStateError, match=rf"{name}\(\) needs a group.id\. hint: name it with group_id"):
             call()
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'orders' has no partition 4: it has 4, numbered 0 to 3"):
         consumer.assign([("orders", 4)])

@@ -535,7 +535,7 @@ def test_a_send_waits_for_room_no_longer_than_max_block(world, store, monkeypatc
         ([{"id": 1, "nmae": "x"}], {}, SchemaMismatchError, r"topic 'orders': row 0: column 'nmae' is unknown.*Did you mean 'name'\?"),
         ([{"id": "one"}], {}, SchemaMismatchError, "topic 'orders': row 0: column 'id': expected int64 not null, found str 'one'"),
         ([{"id": 1}, {"name": "x"}], {}, SchemaMismatchError, "topic 'orders': row 1: column 'id' is not nullable"),
-        (pa.table({"id": [1.5]}), {}, SchemaMismatchError, "topic 'orders': column 'id': expected int64 \\(SQL BIGINT\\), found float64"),
+        (pa.table({"id": [1.5]}), {}, SchemaMismatchError, "topic 'orders': column 'id': expected int64 \\(SQL BIGINT\\), found float64; cast it before sending \\(pandas: .astype\\('Int64'\\)\\)"),
         (pa.table({"id": pa.array([1, None])}), {}, SchemaMismatchError, "column 'id' is not nullable, and 1 values are null, the first in row 1"),
         (pa.table({"name": ["x"]}), {}, SchemaMismatchError, r"column 'id' \(int64 not null\) is missing"),
         (pa.table({"id": [1], "_offset": [7]}), {}, SchemaMismatchError, "'_offset' belongs to txlog"),
@@ -570,7 +570,7 @@ def test_transaction_calls_need_a_transactional_id(store):
             producer.commit_transaction,
             producer.abort_transaction,
         ):
-            with pytest.raises(IllegalStateError, match=r"needs a transactional.id, and this producer has none"):
+            with pytest.raises(IllegalStateError, match=r"needs a transactional.id\. hint: name it"):
                 call()
 
 

@@ -262,6 +262,7 @@ def test_what_can_be_a_schema(store, schema):
         ({"name": "orders"}, TopicExistsError, "topic 'orders' exists already, with 4 partitions"),
         ({"partitions": 0}, InvalidPartitionsError, "0 is not a number of partitions"),
         ({"config": {"retention.msec": 1}}, InvalidConfigurationError, r"'retention.msec'.*Did you mean 'retention.ms'\?"),
+        ({"config": {"key": "name"}}, InvalidConfigurationError, r"'key'\. Did you mean 'key\.columns'\?"),
         ({"config": {"segment.batches": 0}}, InvalidConfigurationError, "segment.batches = 0: expected an integer of at least 1"),
         ({"config": {"key.columns": "nam"}}, InvalidConfigurationError, r"key.columns names 'nam'.*Did you mean 'name'\?"),
         ({"config": {"linger.ms": 1}}, InvalidConfigurationError, "it is a setting of the producer, not of the topic"),
@@ -270,6 +271,8 @@ def test_what_can_be_a_schema(store, schema):
         ({"schema": pa.schema([("a", pa.int8()), ("A", pa.int8())])}, SchemaMismatchError, "differ in case only"),
         ({"schema": pa.schema([])}, SchemaMismatchError, "a topic needs at least one column"),
         ({"schema": 7}, SchemaMismatchError, "topic 't': int is not a schema: expected a pyarrow.Schema"),
+        ({"schema": {"id": "int64", "n": "bigint"}}, SchemaMismatchError, r"column 'n': 'bigint' is not a type\. hint: name one of int64"),
+        ({"schema": {"id": int}}, SchemaMismatchError, r"column 'id': <class 'int'> is not a type\. hint: name one of int64"),
     ],
 )  # fmt: skip
 def test_topic_that_cannot_be(world, store, arguments, error, message):

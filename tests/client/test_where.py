@@ -151,6 +151,7 @@ def test_other_types() -> None:
         ("big = 1; DROP TABLE x", "expected one condition, found 2"),
         ("-- nothing", "expected one condition, found 0"),
         ("big + 1 > 2", "one side of a comparison must be a column"),
+        ('"text" = 1', "text in double quotes is a value; write the column as `text`"),
         ("big = tiny", r"one side of a comparison must be a column, the other a literal\. .*filter the rows"),
         ("upper(text) = 'A'", "one side of a comparison must be a column"),
         ("text LIKE 'a%'", "this kind of condition is not supported here"),

@@ -28,7 +28,8 @@ _QUOTED = re.compile(rb'"(?<=[,\r\n]")[^"]*(?:""[^"]*)*("?)')
 """A cell in quotes, without its end if the bytes end first. As in pyarrow, only a quote that begins a cell counts."""
 _NAMES = re.compile(rb'(?:[^"\r\n]|"[^"]*"?)*')
 _LINE = re.compile(rb"[^\r\n]*")
-_ROW_NUMBER = re.compile(r"Row #(\d+)")
+_AT_ROW = re.compile(r"(?:CSV column #(\d+): )?Row #(\d+): (.*)", re.DOTALL)
+_VALUE = re.compile(r"CSV conversion error to (.+): invalid value '(.*)'", re.DOTALL)
 _GZIP = b"\x1f\x8b"
 _SPELLED = (*CHILD_NAMES, "struct", "binary")
 """Types whose cells are JSON or may be JSON."""
@@ -139,10 +140,17 @@ class _Reader:
                 ),
             )
         except pa.ArrowInvalid as error:
-            # The line with the names is row 1 of the file, but it is only in the first block.
-            before = 0 if self.names is None else self.rows + 1
-            text = _ROW_NUMBER.sub(lambda found: f"Row #{int(found[1]) + before}", str(error), count=1)
-            raise pa.ArrowInvalid(text) from None
+            found = _AT_ROW.search(str(error))
+            if found is None:
+                raise
+            # The line with the names is row 1, but it is only in the first block.
+            place, column, what = self._place(int(found[2]) - (2 if self.names is None else 1)), "", found[3]
+            if found[1]:
+                header: Any = pa.BufferReader(_NAMES.match(data)[0])  # type: ignore[index]
+                column = f"column {(self.names or csv.read_csv(header).column_names)[int(found[1])]!r}: "
+            if value := _VALUE.fullmatch(what):
+                what = f"expected {value[1]}, found {shorten(value[2], 100)!r}"
+            raise SchemaMismatchError(f"{place}: {column}{what}") from None
         self.names = table.column_names
         for batch in table.to_batches():
             yield self._converted(batch)

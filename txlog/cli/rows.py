@@ -108,7 +108,10 @@ def decode_rows(
         try:
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise SchemaMismatchError(f"{where}: {expected}, found {_line_text(line)} (not JSON: {error})") from None
+            hint = "" if line.lstrip()[:1] == b"{" else ". hint: name the format of other rows, as in --format csv"
+            raise SchemaMismatchError(
+                f"{where}: {expected}, found {_line_text(line)} (not JSON: {error}){hint}"
+            ) from None
         if not isinstance(given, dict):
             raise SchemaMismatchError(f"{where}: {expected}, found {_shown(given)}")
         _check_members(line, given, where)

@@ -37,6 +37,7 @@ from txlog.storage.arrow_schema import nearest_schema, to_arrow, to_fields
 from txlog.storage.conform import is_frame_index
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
+from txlog.text import shorten
 
 if TYPE_CHECKING:
     from txlog.client.tables.snapshot import Snapshot
@@ -482,12 +483,22 @@ def _schema(given: object, topic: str) -> pa.Schema:
             return nearest_schema(pa.schema([each for each in found if not is_frame_index(each.name)]))
         return pa.schema(rows)
     except (TypeError, ValueError, pa.ArrowException) as error:
+        if isinstance(given, Mapping):
+            for name, kind in given.items():
+                if not _is_type(kind):
+                    raise SchemaMismatchError(
+                        f"topic {topic!r}: column {name!r}: {shorten(repr(kind), 80)} is not a type. hint: name one of "
+                        "int64, double, bool, string, binary, date32 and timestamp[us], or give a type of pyarrow"
+                    ) from None
         raise SchemaMismatchError(
             f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, names with types "
             f"as in {{'id': 'int64'}}, or a frame with the columns ({error!s:.100})"
-            + (
-                ". hint: a type without a name is an object, as pyarrow.timestamp('us', 'UTC')"
-                if "type alias" in str(error)
-                else ""
-            )
         ) from None
+
+
+def _is_type(kind: Any) -> bool:
+    try:
+        pa.field("", kind)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -254,7 +254,8 @@ def _edit(change: RenameColumn | DropColumn | SetType | AllowNulls | MoveColumn,
         else:
             if change.type != field.type and not is_wider(field.type, change.type):
                 raise SchemaMismatchError(
-                    f"{where}: column {shown!r} cannot change from {field.type} to {change.type}; {ALLOWED}"
+                    f"{where}: column {shown!r} cannot change from {field.type} to {change.type}; {ALLOWED}. "
+                    "hint: create a new topic and copy the rows"
                 )
             new = msgspec.structs.replace(field, type=change.type)
         return (*fields[:at], new, *fields[at + 1 :])

@@ -279,10 +279,10 @@ def _check_names(fields: Sequence[SchemaField], where: str) -> None:
             )
         folded = field.name.lower()
         if folded in seen:
-            raise SchemaMismatchError(
-                f"{where}: columns {seen[folded]!r} and {field.name!r} differ in case only, or not at "
-                "all; Spark confuses them"
-            )
+            both = f"columns {seen[folded]!r} and {field.name!r} differ in case only, and Spark confuses them"
+            if seen[folded] == field.name:
+                both = f"two columns have the name {field.name!r}"
+            raise SchemaMismatchError(f"{where}: {both}. hint: choose another name for one of them")
         seen[folded] = field.name
 
 

@@ -62,7 +62,8 @@ class Server:
         try:
             self._server, self._thread = start_http_server(port, host, _registry_of(registry, before))
         except (OSError, OverflowError) as error:
-            raise InvalidRequestError(f"metrics cannot be served at {host}:{port}: {error}") from None
+            text = f"metrics cannot be served at {host}:{port}: {error}. hint: choose another port"
+            raise InvalidRequestError(text) from None
         self.host = host
 
     @property

@@ -104,12 +104,11 @@ def _names_of_key(current: TopicMetadata, schema: Sequence[SchemaField], where: 
         if old.name not in set_keys(current):
             continue
         new = after.get(old.id)
-        if new is None:
-            raise InvalidConfigurationError(f"{where}: column {old.name!r} is in key.columns and cannot be dropped")
         # The hash of a key is that of its bytes, so rows of a wider key would be in other partitions than older ones.
-        if new.type != old.type:
+        if new is None or new.type != old.type:
+            why = " and cannot be dropped" if new is None else ": a wider type would move its keys to other partitions"
             raise InvalidConfigurationError(
-                f"{where}: column {old.name!r} is in key.columns: a wider type would move its keys to other partitions"
+                f"{where}: column {old.name!r} is in key.columns{why}. hint: create a new topic and copy the rows"
             )
         if "," in new.name or new.name != new.name.strip():
             raise InvalidConfigurationError(f"{where}: key.columns cannot name a column {new.name!r}")

@@ -250,19 +250,13 @@ def _check_range(view: PartitionView, start: int) -> None:
             "It lies below the log start: retention (retention.ms and retention.bytes of the topic) or a "
             "deletion removed the rows."
         )
-        advice = (
-            "choose an offset in that range, or set auto.offset.reset=earliest, which begins at the oldest row (latest "
-            "skips all that are there); retention.hold.groups keeps rows that a consumer group has not read"
-        )
+        advice = ", or set auto.offset.reset=earliest; retention.hold.groups keeps rows that a group has not read"
     else:
         why = "It lies beyond the log end."
-        advice = (
-            "choose an offset in that range (the end waits for the next row); with auto.offset.reset=earliest all rows "
-            "are read again, and with latest those that are there are skipped"
-        )
+        advice = " (the end waits for the next row); auto.offset.reset=earliest reads all rows again"
     raise OffsetOutOfRangeError(
         f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to "
-        f"{state.next_offset}. {why} hint: {advice}"
+        f"{state.next_offset}. {why} hint: choose an offset in that range{advice}"
     )
 
 

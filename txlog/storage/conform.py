@@ -143,9 +143,11 @@ def _hint(name: str, known: Sequence[str]) -> str:
 
 def _conformed_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Field[Any], where: str) -> Any:
     if not is_lossless(column.type, target.type):
+        # pandas makes floats of integers as soon as one is missing.
+        how = " (pandas: .astype('Int64'))" if pa.types.is_floating(column.type) and field.type[:3] == "int" else ""
         raise SchemaMismatchError(
             f"{where}: column {field.name!r}: expected {_expected(field)}, found "
-            f"{_found(column.type)}; cast it before sending"
+            f"{_found(column.type)}; cast it before sending{how}"
         )
     check_nulls(column, field, field.name, where)
     if column.type.equals(target.type, check_metadata=True):

@@ -384,7 +384,8 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
 def _check_digest(path: str, found: str, expected: str) -> None:
     if found != expected:
         raise CorruptRecordError(
-            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(expected)}"
+            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(expected)}. "
+            "hint: restore this file from a copy; `txlog fsck` lists all that are damaged"
         )
 
 

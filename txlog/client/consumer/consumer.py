@@ -534,7 +534,7 @@ class Consumer:
 
     def _require_group(self, call: str) -> str:
         if self.group_id is None:
-            raise IllegalStateError(f"{self._who}: {call}() needs a group.id, and this consumer has none")
+            raise IllegalStateError(f"{self._who}: {call}() needs a group.id. hint: name it with group_id=...")
         return self.group_id
 
     def _check_open(self) -> None:

@@ -42,16 +42,13 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
         open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
         if doubtful or open_ended:
             final = TransactionAbortableError(
-                f"{rows} could not be written: {problem}. "
-                "hint: abort the transaction, and send all its rows again in a new one"
+                f"{rows} could not be written: {problem}. hint: abort the transaction, and send all its rows anew"
             )
     elif batch.doubtful or isinstance(error, OutcomeUnknownError):
         # The advice of the error itself is to repeat the call, but a second send would be other rows.
         final = OutcomeUnknownError(
-            f"{rows}: {problem}. "
-            "It may have been written all the same. "
-            "hint: look whether the rows are there before you send them again; a "
-            "producer with a transactional.id finds out itself"
+            f"{rows}: {problem}. It may have been written all the same. "
+            "hint: look whether the rows are there before you send them again; a transactional.id makes it certain"
         )
     elif isinstance(error, RetriableError):
         final = type(error)(f"{rows} could not be written, and nothing of it was: {problem}")

@@ -426,7 +426,7 @@ class Producer:
         """Run a transaction call in the block: no other one runs, and the state allows it."""
         self._guard.check()
         if self.transactional_id is None:
-            raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
+            raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id. hint: name it in producer(...)")
         self._refuse_inside(call)
         return TransactionCall(self._guard.take(call, frame=sys._getframe(1)), self._transactions, call)
 

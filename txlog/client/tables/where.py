@@ -176,6 +176,8 @@ class _Binder:
         from sqlglot import exp
 
         column = _bare(found)
+        if isinstance(column, exp.Literal) and f'"{column.this}"' in self._text:
+            raise self._refusal(found, f"text in double quotes is a value; write the column as `{column.this}`")
         if not isinstance(column, exp.Column) or isinstance(column.this, exp.Star):
             raise self._refusal(found, "one side of a comparison must be a column, the other a literal")
         if len(column.parts) != 1:
