@@ -22,7 +22,7 @@ _INTRODUCTION = """\
 Every error of txlog is a `TxlogError`. Its group tells a program what to do next. Its text tells a person what
 happened, and after `hint:` what to do.
 
-A text below shows its values as `<name>`. Paste a message into this field to see its cause and what to do:
+The checks of damaged objects have more texts: for a text that is not listed do what its error says. A text below shows its values as `<name>`. Paste a message into this field to see its cause and what to do:
 
 <form class="find-message" hidden>
 <label for="message">Paste your message here</label>
@@ -36,10 +36,8 @@ The search of this site finds a message too. So does the address of this page, i
 | group | what a program does next | errors |
 |---|---|---|
 """
-# The contents of the page have the classes only.
 _STYLE = """\
 <style>
-.md-nav--secondary .md-nav { display: none }
 h3.message code { font-size: 0.8rem; white-space: normal; overflow-wrap: anywhere }
 h3.message:target { background: var(--md-accent-fg-color--transparent) }
 .find-message label { display: block; font-weight: 700 }
@@ -104,7 +102,7 @@ def _message(text: str, anchor: str) -> list[str]:
     if hint:
         pages = re.findall(r'the page "([^"]+)"', hint)
         see = "".join(f" See [{title}](../{_page_names()[title]})." for title in pages)
-        lines += [f"What to do: {_code(hint)}{see}", ""]
+        lines += [f"Hint: {_code(hint)}{see}", ""]
     return lines
 
 

@@ -72,6 +72,18 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
 
 
 @event_priority(-200)
+def on_page_context(context: object, page: Page, config: MkDocsConfig, nav: object) -> None:
+    """Leave the messages out of the contents of the errors, after the search has taken them from there.
+
+    They would be on the page three times.
+    """
+    if page.file.src_uri == "reference/errors.md":
+        for top in page.toc:
+            for kind in top.children:
+                kind.children.clear()
+
+
+@event_priority(-200)
 def on_post_build(config: MkDocsConfig) -> None:
     """Warn about each dead link and each request to another host, after all plugins have written.
 

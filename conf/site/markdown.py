@@ -17,6 +17,9 @@ INSTEAD = {
     "conf/txlog.toml": "reference/settings.md",
     "spark_ext/pyspark_txlog/metadata_schemas.py": "reference/metadata-tables.md",
     "spark_ext/pyspark_txlog/option_table.py": "reference/options.md",
+    "txlog/cli/program.py": "reference/commands.md",
+    "txlog/client/admin/admin.py": "reference/api/admin.md",
+    "txlog/metrics/table.py": "reference/metrics.md",
 }
 """Files of the repository -> the pages that are made from them, or their copy for a download."""
 

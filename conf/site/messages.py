@@ -31,6 +31,19 @@ NOTE = "NotNativeError"
 """Its texts are notes of `format("txlog")` in the log of Spark's driver."""
 _NAMES = frozenset(kind.__name__ for kind in CLASSES) | {NOTE}
 _MOST = 20  # a text with more variants shows the names of its fields instead
+_MOST_OF_SEVERAL = 3  # the same if several of its fields have variants, or one of which they are a small part
+_SMALL = 6  # how much longer such a text is
+NOT_LISTED = (
+    "txlog/testing/",
+    "txlog/core/published_checks.py",
+    "txlog/core/record_checks.py",
+    "txlog/core/segments.py",
+    "txlog/core/snapshot_state.py",
+    "txlog/protocol/staged_lists.py",
+    "txlog/storage/inline_rows.py",
+)
+"""Modules whose texts are not listed: the test kit, and the checks of objects whose checksum is right. An object that
+they refuse was written by another program, or by a defect. What to do is what its class says."""
 _DEPTH = 4  # helpers that call helpers
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -41,6 +54,8 @@ def templates() -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {name: {} for name in (*(kind.__name__ for kind in CLASSES), NOTE)}
     source = _Source(PACKAGES)
     for module in source.modules:
+        if module.path.startswith(NOT_LISTED):
+            continue
         for call, function in module.calls:
             if not call.args:
                 continue
@@ -58,6 +73,7 @@ def _without_fields(text: str) -> str:
 @dataclass(eq=False)
 class _Module:
     name: str
+    path: str
     tree: ast.Module
     calls: list[tuple[ast.Call, Function | None]] = field(default_factory=list)
     functions: dict[str, list[Function]] = field(default_factory=lambda: defaultdict(list))
@@ -84,7 +100,8 @@ class _Source:
                 if path.stem != "__main__":
                     parts = path.relative_to(package.parent).with_suffix("").parts
                     name = ".".join(parts).removesuffix(".__init__")
-                    self.modules.append(_Module(name, ast.parse(path.read_text(encoding="utf-8"))))
+                    place = f"{package.name}/{path.relative_to(package).as_posix()}"
+                    self.modules.append(_Module(name, place, ast.parse(path.read_text(encoding="utf-8"))))
         for module in self.modules:
             for node, function in _walk(module.tree, None):
                 if isinstance(node, Function):
@@ -136,9 +153,20 @@ class _Source:
 
     def _join(self, parts: list[ast.expr], scope: _Scope) -> list[str]:
         variants = [self.texts(part, scope) for part in parts]
-        # The last variants are in hints and details: the first ones distinguish messages.
-        while len(product := list(itertools.product(*variants))) > _MOST:
-            at = max(range(len(variants)), key=lambda each: (len(variants[each]), each))
+        # Many messages begin with a place that others give. Its variants would repeat the whole message.
+        if parts and isinstance(parts[0], ast.FormattedValue) and _field(parts[0]) in ("where", "place", "path"):
+            variants[0] = [f"<{_field(parts[0])}>"]
+        # The last variants are in details: the first ones distinguish messages. Each advice is shown.
+        advice = next((at for at, texts in enumerate(variants) if any("hint:" in text for text in texts)), len(parts))
+        while True:
+            product = list(itertools.product(*variants))
+            several = [at for at, texts in enumerate(variants) if len(texts) > 1]
+            values = [at for at in several if isinstance(parts[at], ast.FormattedValue)] or several
+            lengths = sum(len("".join(texts)) for texts in product)
+            is_small = len(values) == 1 and values[0] < advice and _SMALL * sum(map(len, variants[values[0]])) < lengths
+            if len(product) <= (_MOST_OF_SEVERAL if len(values) > 1 or is_small else _MOST):
+                break
+            at = max([at for at in values if at < advice] or values, key=lambda each: (len(variants[each]), each))
             variants[at] = [f"<{_field(parts[at])}>"]
         return list(dict.fromkeys("".join(texts) for texts in product))
 

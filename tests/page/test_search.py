@@ -29,7 +29,7 @@ MESSAGES = {
     f'"{FENCED.partition(";")[0]}"': EPOCH,
     "which store? Name it with --store URL, or in the environment as TXLOG_STORE": "which-store-name-it-with-store-url",
     "topic 'sale' does not exist. Did you mean 'sales'?": "topic-does-not-exist",
-    "topic 'sales': row 0: column 'amount': expected float64, found str 'x'": "topic-row-column-expected-found",
+    "topic 'sales': row 0: column 'amount': expected float64, found str 'x'": "row-column-expected-found",
     "topic 't': unknown topic configuration key 'buffer.memory': txlog does not need it": "unknown-configuration-key",
 }
 PAGES = {
@@ -123,7 +123,7 @@ def test_the_field_leads_to_the_text_with_its_cause_and_what_to_do(site: Path, t
     found = shown(tab, f"Traceback (most recent call last):\n  ...\ntxlog.errors.InvalidProducerEpochError: {FENCED}")
     parts = (
         "the partition has seen epoch",
-        "What to do: abort;",
+        "Hint: abort;",
         "InvalidProducerEpochError",
         "Cause:",
         "init_transactions",
