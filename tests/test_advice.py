@@ -28,7 +28,7 @@ from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.client.transactions.staged_files import StagedFiles
 from txlog.core.transactions import TxnVersion
-from txlog.errors import TxlogError, split_hint
+from txlog.errors import OutcomeUnknownError, TxlogError, split_hint
 from txlog.protocol.context import Context
 from txlog.storage.conform import conform
 from txlog.testing.failing_store import Fault
@@ -211,6 +211,34 @@ def columns_changed_under_staged_rows(world: World, store: Store, hinted: Hinted
     return [1, 2]
 
 
+@follows("write again")
+def columns_changed_under_a_task(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    files = StagedFiles(store.runtime, txn.txn)
+    add(store, files, 1)
+    store.alter_topic("orders", add_columns=pa.schema({"more": pa.int8()}))
+    with hinted():
+        add(store, files, 2)
+    txn.commit(staged(store, txn, 1, 2))
+    return [1, 2]
+
+
+@follows("repeat that call, or call abort()")
+def another_commit_after_one_in_doubt(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
+    outage, other = world.outage(max_block_ms=300)
+    txn = StagedTransaction.begin(other.runtime, "nightly")
+    first, second = staged(other, txn, 1), staged(other, txn, 2)
+    outage.pattern = "__transaction_state"
+    with pytest.raises(OutcomeUnknownError):
+        txn.commit(first)
+    outage.pattern = None
+    with hinted():
+        txn.commit(second)
+    txn.commit(first)
+    txn.commit(staged(other, txn, 2))
+    return [1, 2]
+
+
 @follows("call begin_transaction() first", "commit or abort it first")
 def wrong_order(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
     with store.producer("loader") as producer:
@@ -271,6 +299,50 @@ def position_below_the_start(world: World, store: Store, hinted: Hinted) -> Iter
     return [3, 4]
 
 
+@follows("check the endpoint, the region and the network")
+def store_that_does_not_answer(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
+    send(store, 1, 2)
+    outage, other = world.outage()
+    admin = other.admin(default_api_timeout_ms=3000)
+    outage.pattern = r"list orders/\d"
+    with hinted():
+        admin.list_offsets("orders")
+    outage.pattern = None
+    assert admin.list_offsets("orders")[A].offset == 2
+    return [1, 2]
+
+
+@follows("call subscribe() to become a member, or name another group.id")
+def commit_beside_members(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
+    send(store, 1, 2)
+    settings: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    member = store.consumer("orders", group_id="g", **settings)
+    assert [row["id"] for row in rows_of(member)] == [1, 2]
+    with hinted():
+        world.open().consumer(group_id="g", **settings).commit({A: 1})
+    world.open().consumer(group_id="h", **settings).commit({A: 1})
+    member.commit()
+    member.close()
+    for group, rest in (("g", []), ("h", [2])):
+        assert [row["id"] for row in rows_of(world.open().consumer("orders", group_id=group, **settings))] == rest
+    return [1, 2]
+
+
+@follows("close that consumer first")
+def reset_under_a_member(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
+    send(store, 1, 2)
+    settings: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    admin = world.open().admin()
+    with store.consumer("orders", **settings) as member:
+        assert [row["id"] for row in rows_of(member)] == [1, 2]
+        member.commit()
+        with hinted():
+            admin.reset_offsets("g", {A: 1})
+    admin.reset_offsets("g", {A: 1})
+    assert [row["id"] for row in rows_of(world.open().consumer("orders", **settings))] == [2]
+    return [1, 2]
+
+
 @follows("take one snapshot of all topics that belong together")
 def snapshots(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
     store.create_topic("audit", ORDERS)
@@ -315,10 +387,10 @@ def fewer_partitions(world: World, store: Store, hinted: Hinted) -> Iterable[int
 @follows("choose another name", "name topic '")
 def names(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
     with hinted():
-        store.create_topic("Orders", ORDERS)
+        store.create_topic("others", pa.schema([("a", pa.int8()), ("A", pa.int8())]))
     with hinted():
         store.create_topic("orders/0", ORDERS)
-    store.create_topic("others", ORDERS)
+    store.create_topic("others", pa.schema([("a", pa.int8()), ("b", pa.int8())]))
     send(store, 1)
     return [1]
 
@@ -343,9 +415,14 @@ def send(store: Store, *ids: int, partition: int = 0) -> None:
         producer.send("orders", orders(*ids), partition=partition)
 
 
-def staged(store: Store, txn: StagedTransaction, *ids: int) -> Any:
-    files, topic = StagedFiles(store.runtime, txn.txn), store.runtime.topic("orders", 0)
+def add(store: Store, files: StagedFiles, *ids: int) -> None:
+    topic = store.runtime.topic("orders", 0)
     files.add(topic, conform(orders(*ids), topic.schema, topic="orders"), 0)
+
+
+def staged(store: Store, txn: StagedTransaction, *ids: int) -> Any:
+    files = StagedFiles(store.runtime, txn.txn)
+    add(store, files, *ids)
     return files.finish()
 
 
@@ -480,6 +557,7 @@ ELSEWHERE: Mapping[str, str] = {
     "finish the batch with that level": (
         "spark/test_stream_source.py::test_a_batch_planned_with_read_uncommitted_is_not_cut_short_by_read_committed"
     ),
+    "name it in 'assign' again": "spark/test_kafka_resume.py::test_a_partition_that_is_gone_has_two_ways_on",
     "stop other runs and use an empty checkpoint folder": (
         "kafka/test_ingest.py::test_a_checkpoint_from_a_copy_is_refused"
     ),
@@ -522,13 +600,11 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "begin another one",
             "call it after",
             "call it in another thread",
-            "call subscribe() to become a member, or name another group.id",
             "cast it: df.withColumn(",
             "check checkpointLocation, and name it with its scheme",
             "choose a later time",
             "choose another port",
             "choose an offset in that range",
-            "close that consumer first",
             "columns=[",
             "compare a column with a literal",
             "convert it in the query",
@@ -589,7 +665,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "check that the brokers run",
-            "check the endpoint, the region and the network",
             "for Prometheus call txlog.metrics.serve()",
             "install Java",
             "open the folder above it",
@@ -633,9 +708,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "call abort_transaction(), and repeat the transaction",
             "call close() again",
             "call commit_transaction() again, or abort",
-            "repeat that call, or call abort()",
             "repeat the same call",
-            "write again",
         ),
         AGAIN,
     ),
@@ -690,7 +763,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "give this job another id; it begins at startingOffsets",
-            "name it in 'assign' again",
             "this checkpoint belongs to another query; use another folder for this one",
         ),
         KAFKA,
