@@ -52,6 +52,8 @@ ELSEWHERE = {
     "docs/isolation.md",
     # tests/test_kafka_calls.py:
     "docs/kafka-calls.md",
+    # tests/test_deliveries.py:
+    "docs/delivery.md",
     # tests/test_analysts.py:
     "docs/daily-job.md",
     "docs/delete-rows.md",

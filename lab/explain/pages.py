@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lab.explain import costs
 from lab.explain.anomalies import observed
 from lab.explain.commits import LEVELS, TOPICS, Level, Step, Trace, trace
 from lab.explain.costs import MONTH_S, Bill, Prices
+from lab.explain.deliveries import Outcome
 from lab.explain.drawing import drawings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,6 +54,16 @@ def isolation_blocks() -> dict[str, str]:
     """Return the blocks of isolation.md."""
     rows = [[name, *("**possible**" if at[level] else "no" for level in _ORDER)] for name, at in observed().items()]
     return {"anomalies": _table(["anomaly", *(f"`{level}`" for level in _ORDER[:2]), "snapshot"], rows)}
+
+
+def delivery_blocks(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """Return the block of delivery.md."""
+    rows = [
+        [each.program.role, each.program.delivery]
+        + [f"{count:,}" for count in (each.kills, each.rows, each.lost, each.doubled)]
+        for each in outcomes
+    ]
+    return {"deliveries": _table(["program", "promises", "kills", "rows", "lost", "doubled"], rows)}
 
 
 _ORDER: tuple[Level, ...] = ("read_uncommitted", "read_committed", "snapshot")
