@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from lab.explain import deliveries
-from lab.explain.deliveries import Program
+from lab.explain import deliveries, pages
+from lab.explain.deliveries import DELIVERIES, ROLES, Outcome, Program
 from txlog.config import KEYS, NOT_NEEDED
 
 PAGE = deliveries.PAGE.read_text(encoding="utf-8")
@@ -59,6 +60,22 @@ def test_kills_at_random_moments_give_it_too(program: Program, kills: int, tmp_p
     assert outcome.kills == kills
     assert outcome.is_kept, outcome
     assert outcome.lost < outcome.rows, outcome
+
+
+def test_the_table_has_each_program_and_shows_what_the_page_promises() -> None:
+    (block,) = re.findall(r"<!-- measured: deliveries -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+    again = "hint: `python -m lab.explain --deliveries 50` writes the table"
+    assert len(rows) == len(PROGRAMS), again
+    outcomes = [
+        Outcome(program, *(int(cell.replace(",", "")) for cell in counts))
+        for program, (_, _, *counts) in zip(PROGRAMS, rows, strict=True)
+    ]
+    assert pages.delivery_blocks(outcomes) == {"deliveries": block}, again
+    assert [(each.role, each.delivery) for each in PROGRAMS] == list(product(ROLES, DELIVERIES))
+    for each in outcomes:
+        assert each.is_kept, each
+        assert each.rows > each.kills >= QUERY_KILLS, again
 
 
 def test_the_page_names_the_settings_with_their_values() -> None:
