@@ -256,7 +256,7 @@ def wrong_order(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
 def version_as_text(world: World, store: Store, hinted: Hinted) -> Iterable[int]:
     with store.producer("loader") as producer:
         with hinted():
-            producer.begin_transaction("7")
+            producer.begin_transaction("7")  # type: ignore[arg-type]
         for _ in range(2):
             with producer.transaction(7):
                 producer.send("orders", orders(1), partition=0)
@@ -553,7 +553,9 @@ ELSEWHERE: Mapping[str, str] = {
     "failOnDataLoss=false continues with the remaining rows": (
         "spark/test_stream_source.py::test_rows_of_a_new_topic_that_went_before_the_query_saw_it_are_a_loss"
     ),
-    "a running query reads this topic": "spark/test_stream_source.py::test_a_deleted_topic_that_is_named_ends_the_query",
+    "a running query reads this topic": (
+        "spark/test_stream_source.py::test_a_deleted_topic_that_is_named_ends_the_query"
+    ),
     "finish the batch with that level": (
         "spark/test_stream_source.py::test_a_batch_planned_with_read_uncommitted_is_not_cut_short_by_read_committed"
     ),
@@ -565,7 +567,7 @@ ELSEWHERE: Mapping[str, str] = {
 """Tests that meet the message, do what its hint says, and compare all rows."""
 
 ARGUMENT = "The call was refused before it read or wrote anything. The hint names what to give it instead."
-PROGRAM = "The call was refused before it read or wrote anything. The hint installs, starts or names another program or store."
+PROGRAM = "The call was refused before it read or wrote anything. The hint installs or names another program or store."
 REST = (
     "`txlog produce` says below the hint how many rows it has written before that place, or that --transaction has "
     "dropped them: tests/cli/test_formats.py::test_nothing_of_a_transaction_stays_if_a_later_file_is_bad."

@@ -15,7 +15,8 @@ import pytest
 
 from lab.explain import deliveries, pages
 from lab.explain.deliveries import DELIVERIES, ROLES, Outcome, Program
-from txlog.config import KEYS, NOT_NEEDED
+from txlog.config import KEYS
+from txlog.config.kafka_settings import not_needed
 
 PAGE = deliveries.PAGE.read_text(encoding="utf-8")
 PROGRAMS = deliveries.programs()
@@ -81,7 +82,7 @@ def test_the_table_has_each_program_and_shows_what_the_page_promises() -> None:
 def test_the_page_names_the_settings_with_their_values() -> None:
     table = dict(re.findall(r"^\| `([a-z.]+)`[^|]*\|(.*)\|$", PAGE, re.MULTILINE))
     assert table.keys() - KEYS.keys() == {"acks", "enable.idempotence", "txn.version"}
-    assert NOT_NEEDED.keys() >= {"acks", "enable.idempotence"}
+    assert not_needed().keys() >= {"acks", "enable.idempotence"}
     for name, here in table.items():
         key = KEYS.get(name)
         if key is not None and key.default is not None:

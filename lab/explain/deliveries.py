@@ -290,7 +290,7 @@ class Lives:
                 return Counter(payment for (payment,) in database.execute("SELECT payment FROM results"))
         topic = "payments" if self._program.role == "producer" else "checked"
         with txlog.open(self._url) as store:
-            return Counter(store.table(topic).to_arrow(["payment"])["payment"].to_pylist())
+            return Counter(row["payment"] for row in store.table(topic).to_arrow(["payment"]).to_pylist())
 
     def _check(self, is_right: bool, ended: object) -> None:
         if not is_right:

@@ -111,7 +111,8 @@ def remove_members(
     named = tuple(each for each in member.members if each.instance_id in instance_ids)
     if 0 < len(named) < len(member.members):
         change.member = msgspec.structs.replace(member, members=named)
-        entries = (GroupEntry(group=group, value=without(member, named, now_ms)),)
+        left = without(member, named, now_ms)
+        entries: tuple[GroupEntry, ...] = (GroupEntry(group=group, value=left),)
     else:
         change.member, entries = member, _removal(group, member, now_ms)
 

@@ -378,8 +378,8 @@ class FollowedTopics:
         Raises InvalidRequestError, InvalidTopicError, UnknownTopicOrPartitionError if no topic matches a pattern.
         """
         if isinstance(topics, re.Pattern):
-            if names := self._matching(topics):
-                return names
+            if matching := self._matching(topics):
+                return matching
             raise UnknownTopicOrPartitionError(
                 f"{self._session.who}: no topic of {self._runtime.where} matches {topics.pattern!r:.200}; the whole "
                 "name must match"
