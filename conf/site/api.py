@@ -39,6 +39,8 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "txlog.client.groups.OffsetAndTimestamp",
             "txlog.client.groups.Offsets",
             "txlog.client.groups.rebalance.Listener",
+            "txlog.client.consumer.fetcher.Topics",
+            "txlog.client.session.arguments.Milliseconds",
         ),
     ),
     "tables": (

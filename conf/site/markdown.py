@@ -19,6 +19,8 @@ INSTEAD = {
     "spark_ext/pyspark_txlog/option_table.py": "reference/options.md",
     "txlog/cli/program.py": "reference/commands.md",
     "txlog/client/admin/admin.py": "reference/api/admin.md",
+    "txlog/config/kafka_settings.toml": "reference/settings.md",
+    "txlog/errors.py": "reference/errors.md",
     "txlog/metrics/table.py": "reference/metrics.md",
 }
 """Files of the repository -> the pages that are made from them, or their copy for a download."""
