@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "os.PathLike[str]": (lambda value: hasattr(value, "__fspath__"), "a path"),
     "Sequence[str]": (_are_names, _NAMES),
     "Iterable[str]": (_is_iterable, _NAMES),
+    "Topics": (lambda value: _is_iterable(value) or isinstance(value, re.Pattern), f"{_NAMES}, or a re.compile()"),
     **dict.fromkeys(("Iterable[TopicPartition]", "Iterable[tuple[str, int]]"), _PARTITIONS),
     **dict.fromkeys(("Layer", "Mapping[str, object]", "Mapping[str, pa.Schema]"), _BY_NAME),
     "Mapping[str, str | pa.DataType]": _BY_NAME,
