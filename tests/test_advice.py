@@ -590,7 +590,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "--metrics-file keeps them",
-            "<argument>=[",
             "<name>=<given>",
             "<name>=[",
             "<value> seconds are",
@@ -610,7 +609,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "choose a later time",
             "choose another port",
             "choose an offset in that range",
-            "columns=[",
             "compare a column with a literal",
             "convert it in the query",
             "convert the column in the query",

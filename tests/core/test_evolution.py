@@ -124,7 +124,7 @@ class TestChanges:
         ("change", "message"),
         [
             (RenameColumn(("nam",), "x"), "t: column 'nam' does not exist. Did you mean 'name'"),
-            (RenameColumn(("name",), "price"), "columns 'price' and 'price'"),
+            (RenameColumn(("name",), "price"), "two columns have the name 'price'"),
             (RenameColumn(("name",), "PRICE"), "'PRICE' differ"),
             (RenameColumn(("name",), "_offset"), "belong to txlog"),
             (RenameColumn(("name",), ""), "must have 1 to 1000 characters"),

@@ -281,7 +281,7 @@ class TestEvolve:
             ([*OLD, col("new", nullable=False)], "new column 'new' must be nullable"),
             ([*OLD, col("new", "uint8")], "type 'uint8' is not supported"),
             ([*OLD, col("PRICE")], "columns 'price' and 'PRICE'"),
-            ([*OLD, col("new"), col("new", "string")], "columns 'new' and 'new'"),
+            ([*OLD, col("new"), col("new", "string")], "two columns have the name 'new'"),
             ([*OLD, col("_offset")], "belong to txlog"),
         ],
     )

@@ -91,9 +91,9 @@ def write_stream(url: str, given: Given) -> dict[str, object]:
 
 
 def transaction(url: str, given: Given) -> dict[str, object]:
-    # TxLog asks the session only for the query that the thread works in.
+    # TxLog asks the session only for the query that the thread works in, after a look whether it is one.
     with (
-        TxLog(cast("Any", SimpleNamespace(_sc=None)), url) as log,
+        TxLog(cast("Any", SimpleNamespace(_sc=None, createDataFrame=None)), url) as log,
         log.transaction(config={name: value for name, value in given.items() if name != "compression.type"}) as txn,
     ):
         files = StagedFiles(log.runtime, txn._staged.txn, compression=given.get("compression.type"))
