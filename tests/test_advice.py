@@ -654,6 +654,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "store.snapshot(..., as_of=...)",
             "store.table(...).changes(...)",
             "the versions of an id must grow",
+            "to remove all members, leave instance_ids out",
             "to use one stream twice, load it twice",
             'use "append"',
             'use .mode("append")',

@@ -787,6 +787,8 @@ def test_an_operator_removes_one_static_member_which_joins_again(world):
     for wrong in ("", ["one", ""]):
         with pytest.raises(InvalidRequestError, match=r"is not a group\.instance\.id"):
             admin.remove_members("g", wrong)
+    with pytest.raises(InvalidRequestError, match="the list of members to remove is empty"):
+        admin.remove_members("g", [])
     removed = a.membership.member_id
     assert admin.remove_members("g", "one") == (removed,)
     settle(b)

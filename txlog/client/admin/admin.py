@@ -340,17 +340,22 @@ class Admin:
         gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
         return self._reset(group, gone, "deleting offsets", force=force)
 
-    def remove_members(self, group: str, instance_ids: str | Iterable[str] = ()) -> tuple[str, ...]:
+    def remove_members(self, group: str, instance_ids: str | Iterable[str] | None = None) -> tuple[str, ...]:
         """End the group's membership (Kafka's removeMembersFromConsumerGroup), as for a consumer that was killed.
 
         With `instance_ids`, only the members with these `group.instance.id`s are removed, and the others share their
         partitions. The generation rises. So if a removed member is still alive, its next commit raises
         CommitFailedError. Returns the members that were removed, or an empty tuple. Raises GroupIdNotFoundError,
-        InvalidRequestError (no member has the instance id).
+        InvalidRequestError (no member has the instance id, or the list is empty).
         """
         self._require_group(group)
-        given = [instance_ids] if isinstance(instance_ids, str) else instance_ids
+        given = [instance_ids] if isinstance(instance_ids, str) else () if instance_ids is None else instance_ids
         names = tuple(check_text(each, "group.instance.id") for each in given)
+        if instance_ids is not None and not names:
+            raise InvalidRequestError(
+                f"group {group!r}: the list of members to remove is empty. "
+                "hint: to remove all members, leave instance_ids out"
+            )
         self._runtime.ensure_writable()
 
         return self._changes.make(
