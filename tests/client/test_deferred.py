@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import re
 import threading
 from typing import Any
 
@@ -184,7 +185,10 @@ def test_rows_of_a_repeated_version_have_no_offset(world, store):
             producer.send("orders", orders(1), partition=0)
         producer.begin_transaction()
         future = producer.send("orders", orders(2), partition=0)
-        assert producer.commit_transaction(3).skipped
+        result = producer.commit_transaction(3)
+    assert result.skipped
+    skipped = r"transactional\.id 'loader': \w+ \(producer \d+, epoch \d+\), skipped: version 3 is in the log"
+    assert re.fullmatch(skipped, str(result))
     assert (future.result().base_offset, future.result().timestamp) == (-1, -1)
     assert world.read() == [1]
 

@@ -198,7 +198,8 @@ def alter(
 ) -> None:
     """Change a topic: its settings, more partitions, its columns.
 
-    --schema may also name the topic's existing columns, as `describe` prints them. The new ones are added.
+    --column and --schema are as in `create`, and may also name existing columns, as `describe` prints them. The new
+    ones are added.
     --rename-column, --drop-column, --set-type, --nullable, --column-order and a default need a store with the feature
     schema-evolution. No row is rewritten, and columns are named as they are before the command.
     """

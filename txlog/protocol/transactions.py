@@ -68,6 +68,12 @@ class EndResult:
     already_committed: bool = False
     """An abort came too late: the commit had won."""
 
+    def __str__(self) -> str:
+        """Return one line for people, as in `print(txn.result)`."""
+        skipped = f", skipped: version {self.txn.txn_version} is in the log" if self.skipped else ""
+        ids = f"producer {self.txn.producer_id}, epoch {self.txn.producer_epoch}"
+        return f"transactional.id {self.txn.transactional_id!r}: {self.txn.state} ({ids}){skipped}"
+
 
 def init_producer(
     ctx: Context, views: Views, transactional_id: str, timeout_ms: int, *, max_timeout_ms: int = 900_000
