@@ -242,6 +242,9 @@ def test_a_publisher_that_is_always_slower_says_so(world: World, monkeypatch: py
     ]
     assert newest(store).number == 0
     monkeypatch.undo()
+    with store.producer() as producer:
+        producer.send("orders", orders(1)).result()
+    world.clock.advance_ms(10)
     publish(world.open())
     assert newest(store).number == 1
 

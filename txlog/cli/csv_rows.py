@@ -122,16 +122,17 @@ class _Reader:
             # Names with line ends are in quotes.
             _check_names(_NAMES.match(block)[0], self._where)  # type: ignore[index]
             # In an input of one column an empty line is a null.
-            names = _LINE.match(_QUOTED.sub(b"x", b"\n" + block), 1)[0]  # type: ignore[index]
-            self._ignore_empty_lines = not names or b"," in names
+            first = _LINE.match(_QUOTED.sub(b"x", b"\n" + block), 1)[0]  # type: ignore[index]
+            self._ignore_empty_lines = not first or b"," in first
         # pyarrow skips these bytes at the beginning, but here they belong to a cell.
         data = BOM + block if block.startswith(BOM) else block
+        parsing = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=self._ignore_empty_lines)
         try:
             table = csv.read_csv(
                 cast(Any, pa.BufferReader(data)),
                 # Errors name the row only if one thread reads.
                 read_options=csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self.names),
-                parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=self._ignore_empty_lines),
+                parse_options=parsing,
                 convert_options=csv.ConvertOptions(
                     column_types=self._types,
                     null_values=[""],
@@ -146,8 +147,9 @@ class _Reader:
             # The line with the names is row 1, but it is only in the first block.
             place, column, what = self._place(int(found[2]) - (2 if self.names is None else 1)), "", found[3]
             if found[1]:
-                header: Any = pa.BufferReader(_NAMES.match(data)[0])  # type: ignore[index]
-                column = f"column {(self.names or csv.read_csv(header).column_names)[int(found[1])]!r}: "
+                line = _NAMES.match(data.lstrip(b"\r\n"))[0] + b"\n"  # type: ignore[index]
+                names = self.names or csv.read_csv(cast(Any, pa.BufferReader(line)), parse_options=parsing).column_names
+                column = f"column {names[int(found[1])]!r}: "
             if value := _VALUE.fullmatch(what):
                 what = f"expected {value[1]}, found {shorten(value[2], 100)!r}"
             raise SchemaMismatchError(f"{place}: {column}{what}") from None

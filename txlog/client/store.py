@@ -488,7 +488,7 @@ def _schema(given: object, topic: str) -> pa.Schema:
                 if not _is_type(kind):
                     raise SchemaMismatchError(
                         f"topic {topic!r}: column {name!r}: {shorten(repr(kind), 80)} is not a type. hint: name one of "
-                        "int64, double, bool, string, binary, date32 and timestamp[us], or give a type of pyarrow"
+                        "int64, double, bool, string, binary and date32, or a type as pyarrow.timestamp('us', 'UTC')"
                     ) from None
         raise SchemaMismatchError(
             f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, names with types "

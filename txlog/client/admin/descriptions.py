@@ -292,8 +292,8 @@ class GroupInfo:
     group: str
     state: str
     """STABLE with members, EMPTY without a member. PREPARING_REBALANCE while partitions move between members, or until
-    the others have removed a member whose session is over. Such a member is not shown (PROTOCOL.md, "Groups of many
-    members")."""
+    the others have removed a member whose session is over. Such a member is not shown (PROTOCOL.md,
+    "Groups of many members")."""
     generation: int
     member_id: str
     """The member, or the first of them."""
