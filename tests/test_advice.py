@@ -138,7 +138,7 @@ def dropped_as_repeated(world: World, store: Store, hinted: Hinted) -> Iterable[
         producer.begin_transaction(3)
         producer.send("orders", orders(2), partition=0)
         with hinted():
-            producer.commit_transaction(4)
+            producer.commit_transaction(version=4)
         producer.abort_transaction()
         with producer.transaction(4):
             producer.send("orders", orders(2), partition=0)
@@ -154,7 +154,7 @@ def one_version_of_two_topics(world: World, store: Store, hinted: Hinted) -> Ite
         producer.begin_transaction()
         producer.send("audit", orders(1))
         with hinted():
-            producer.commit_transaction(7)
+            producer.commit_transaction(version=7)
         producer.abort_transaction()
         with producer.transaction(8):
             producer.send("orders", orders(2), partition=0)

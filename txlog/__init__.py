@@ -78,8 +78,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return importlib.import_module("txlog.metrics")
     if name not in __all__:
-        raise AttributeError(f"module 'txlog' has no attribute '{name}'")
+        from txlog.config.kafka_calls import in_place_of
+
+        raise AttributeError(f"module 'txlog' has no attribute '{name}'{in_place_of(f'txlog.{name}')}")
     return getattr(importlib.import_module("txlog.client"), name)
 
 

@@ -164,7 +164,7 @@ class Worker:
         """Commit; repeat a call of unknown outcome until the outcome is known."""
 
         def attempt() -> End:
-            result = producer.commit_transaction(version)
+            result = producer.commit_transaction(version=version)
             return End(txn=label, commit=True, outcome="skipped" if result.skipped else "committed")
 
         for _ in range(MAX_REPEATS):

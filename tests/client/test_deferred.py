@@ -185,7 +185,7 @@ def test_rows_of_a_repeated_version_have_no_offset(world, store):
             producer.send("orders", orders(1), partition=0)
         producer.begin_transaction()
         future = producer.send("orders", orders(2), partition=0)
-        result = producer.commit_transaction(3)
+        result = producer.commit_transaction(version=3)
     assert result.skipped
     skipped = r"transactional\.id 'loader': \w+ \(producer \d+, epoch \d+\), skipped: version 3 is in the log"
     assert re.fullmatch(skipped, str(result))

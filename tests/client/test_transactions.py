@@ -793,7 +793,7 @@ def test_a_version_is_not_skipped_for_a_topic_that_it_was_not_committed_for(worl
         if not at_begin:
             producer.send("audit", orders(2))
         with pytest.raises(InvalidRequestError, match=refused):
-            producer.send("audit", orders(2)) if at_begin else producer.commit_transaction(7)
+            producer.send("audit", orders(2)) if at_begin else producer.commit_transaction(version=7)
         producer.abort_transaction()
         with producer.transaction(8):
             producer.send("audit", orders(2))
@@ -808,7 +808,7 @@ def test_what_was_dropped_as_repeated_cannot_be_committed_as_another_version(wor
         producer.begin_transaction(3)
         producer.send("orders", orders(2), partition=0)
         with pytest.raises(InvalidRequestError, match=r"rows were dropped; it cannot be committed as .*version=4"):
-            producer.commit_transaction(4)
+            producer.commit_transaction(version=4)
         producer.abort_transaction()
     assert world.read() == [1]
 

@@ -369,24 +369,24 @@ class Machine(RuleBasedStateMachine):
             instance.txn = None
         elif instance.fenced:
             with pytest.raises((FencedError, AbortableError)):
-                instance.producer.commit_transaction(version)
+                instance.producer.commit_transaction(version=version)
             self.drop(instance)
         elif txn.timed_out:
             with pytest.raises(InvalidProducerEpochError):
-                instance.producer.commit_transaction(version)
+                instance.producer.commit_transaction(version=version)
             self.give_up(instance)
         elif self.is_for_other_topics(instance, version):
             with pytest.raises(InvalidRequestError, match="was committed for"):
-                instance.producer.commit_transaction(version)
+                instance.producer.commit_transaction(version=version)
             self.give_up(instance)
         elif self.is_too_late(txn) and not self.is_repeated(instance, version):
             with pytest.raises(UnknownTopicOrPartitionError):
-                instance.producer.commit_transaction(version)
+                instance.producer.commit_transaction(version=version)
             for tp in txn.staged_life:
                 instance.metadata_of.pop(tp.topic, None)
             self.give_up(instance)
         else:
-            result = instance.producer.commit_transaction(version)
+            result = instance.producer.commit_transaction(version=version)
             last = self.toy.versions.get(instance.transactional_id, -1)
             assert result.skipped == (version is not None and version <= last)
             if version is not None and not result.skipped:

@@ -171,7 +171,7 @@ def commits_a_version_twice(one: Worker) -> None:
                     one.process,
                     Send(topic=JOBS, partition=partition, values=ids, contents=(plan.job_content("job", 0),) * 6),
                 )
-            producer.commit_transaction(0)
+            producer.commit_transaction(version=0)
 
 
 def two_members_read_one_row(one: Worker) -> None:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
-from typing import Self, overload
+from typing import Never, Self, overload
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from txlog.client.groups.group_log import GroupLog
 from txlog.client.groups.members import SharedMembership
 from txlog.client.groups.rebalance import Listener, RebalanceListener
 from txlog.client.groups.session_timeouts import Timeouts
-from txlog.client.session.arguments import Milliseconds, check, checked_calls
+from txlog.client.session.arguments import Milliseconds, check, checked_calls, misfit
 from txlog.client.session.call_guard import CallGuard, close_after, in_turn
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
@@ -212,7 +212,7 @@ class Consumer:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: Milliseconds = 500) -> pa.RecordBatch | None:
+    def poll(self, timeout_ms: Milliseconds = 500, *others: Never, **unknown: Never) -> pa.RecordBatch | None:
         """Return the next rows of one partition, at most `max.poll.records`, or None if none come within `timeout_ms`.
 
         `timeout_ms` is a whole number of milliseconds, from 0. Seconds, as confluent-kafka has them, are refused if
@@ -228,6 +228,8 @@ class Consumer:
         and `assign_topics` the partitions stay, and later polls raise the error again instead of returning None. This
         ends when you assign other topics. If the topic is created again, polls return its rows from the first one on.
         """
+        if others or unknown:
+            raise misfit(Consumer.poll, f"{', '.join(map(repr, (*others, *unknown)))} is too much")
         if type(timeout_ms) is not int or timeout_ms < 0:
             check("poll", "timeout_ms", timeout_ms, "Milliseconds")
         batch = self._poll(timeout_ms, sys._getframe())

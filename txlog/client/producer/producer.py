@@ -163,9 +163,11 @@ class Producer:
         without these rows. Errors of the arguments are an exception: SchemaMismatchError, IllegalStateError and a plain
         InvalidRequestError. In a transaction, TransactionAbortableError replaces errors that may be retried elsewhere.
         """
-        if type(topic) is not str or key is not None or on_delivery is not None:
+        if type(topic) is not str:
             check("send", "topic", topic, "str")
+        if key is not None and type(key) is not str:
             check("send", "key", key, "str | Sequence[str] | None")
+        if on_delivery is not None:
             check("send", "on_delivery", on_delivery, "OnDelivery | None")
         self._check_send()
         try:
@@ -281,7 +283,7 @@ class Producer:
         with self._turn("send_offsets_to_transaction"):
             self._transactions.send_offsets(offsets, group, expected)
 
-    def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
+    def commit_transaction(self, *, version: int | TxnVersion | None = None) -> EndResult:
         """Commit. Return when every row and offset is visible to read_committed.
 
         `version` numbers the transaction. If it is not above the id's last committed version, the transaction is not

@@ -6,13 +6,13 @@ used: rows, schemas, partitions, offsets, versions, times, conditions and settin
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from txlog.config.kafka_calls import in_place_of
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.text import any_text
 
@@ -24,7 +24,11 @@ Kind: TypeAlias = tuple[Callable[[Any], bool], str]
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool) or (not isinstance(value, str) and str(value) in ("True", "False", "0", "1"))
 
 
 def _are_names(value: object) -> bool:
@@ -41,7 +45,19 @@ def _is_layer(value: object) -> bool:
 
 
 def _are_resets(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(hasattr(each, "after") for each in value)
+    return isinstance(value, Collection) and all(hasattr(each, "after") for each in value)
+
+
+def _is_plain(value: object) -> bool:
+    return callable(value) and not inspect.iscoroutinefunction(value)
+
+
+def _is_listener(value: Any) -> bool:
+    try:
+        inspect.signature(value).bind(())
+    except (TypeError, ValueError) as error:
+        return _is_plain(value) and isinstance(error, ValueError)  # a function of C may have no signature
+    return _is_plain(value)
 
 
 _NAMES = "a list of names"
@@ -54,7 +70,7 @@ KINDS: Mapping[str, Kind] = {
     "str": (lambda value: isinstance(value, str), "text"),
     "int": (_is_whole, "a whole number"),
     "Milliseconds": (lambda value: _is_whole(value) and value >= 0, "a whole number of milliseconds, at least 0"),
-    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "bool": (_is_flag, "True or False"),
     "os.PathLike[str]": (lambda value: hasattr(value, "__fspath__"), "a path"),
     "Sequence[str]": (_are_names, _NAMES),
     "Iterable[str]": (_is_iterable, _NAMES),
@@ -66,9 +82,9 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("Offsets", "Mapping[TopicPartition, int | None]"), _BY_PARTITION),
     "Mapping[TopicPartition, int | datetime.datetime]": _BY_PARTITION,
     "Sequence[OffsetReset]": (_are_resets, "what plan_reset(group, spec='earliest') returns"),
-    **dict.fromkeys(
-        ("Listener", "OnDelivery", "Callable[[TransactionMetadata | None], None]"), (callable, "a function")
-    ),
+    "Listener": (_is_listener, "a plain function of one argument, the partitions"),
+    "OnDelivery": (_is_plain, "a plain function of error and metadata"),
+    "Callable[[TransactionMetadata | None], None]": (callable, "a function"),
     "list[CorruptLogError]": (lambda value: isinstance(value, list), "a list, to which errors are appended"),
     "DataFrame": (lambda value: hasattr(value, "sparkSession"), "a DataFrame of Spark"),
 }
@@ -76,40 +92,68 @@ KINDS: Mapping[str, Kind] = {
 PARTS = re.compile(r" \| (?![^\[]*\])")
 """Stands between the parts of an annotation, and not inside of one."""
 _CHECK_THEMSELVES = ("poll", "send")
-"""Calls that must not be wrapped: `poll` knows the line in which rows leave it, and each row may be a `send`."""
+"""`poll` is not wrapped, because it knows the line in which rows leave it. Each row may be a `send`: it is quick."""
 
 
 def checked_calls(kind: type[T]) -> type[T]:
-    """Make each public call of a class check its arguments first."""
+    """Make each public call of a class check its arguments first, and name what a call of Kafka's clients is here."""
     for name, call in list(vars(kind).items()):
-        if inspect.isfunction(call) and not name.startswith("_") and name not in _CHECK_THEMSELVES:
+        if inspect.isfunction(call) and (name == "__init__" or not name.startswith("_")) and name != "poll":
             setattr(kind, name, checked(call))
+
+    def lacking(self: T, name: str) -> Any:
+        hint = in_place_of(f"{kind.__name__}.{name}", f".{name}")
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
+    kind.__getattr__ = lacking  # type: ignore[attr-defined]
     return kind
 
 
 def checked(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a call that checks its arguments first, or the call itself if no argument is of one of the `KINDS`."""
+    """Return a call that checks its arguments first."""
     signature = inspect.signature(call)
     known = {
         name: parameter
         for name, parameter in signature.parameters.items()
-        if all(part in KINDS for part in PARTS.split(str(parameter.annotation)))
+        if call.__name__ not in _CHECK_THEMSELVES
+        and all(part in KINDS for part in PARTS.split(str(parameter.annotation)))
     }
-    if not known:
-        return call
 
     @functools.wraps(call)
     def checking(*args: P.args, **kwargs: P.kwargs) -> T:
-        given: Mapping[str, Any] = {}
-        with contextlib.suppress(TypeError):  # the call itself raises Python's error for a missing or unknown argument
-            given = signature.bind(*args, **kwargs).arguments
+        given = _bound(call, signature, args, kwargs) if known else {}
         for name in filter(known.__contains__, given):
             is_many = known[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in given[name] if is_many else (given[name],):
-                check(call.__name__, name, value, known[name].annotation)
-        return call(*args, **kwargs)
+                check(_label(call), name, value, known[name].annotation)
+        try:
+            return call(*args, **kwargs)
+        except TypeError:
+            _bound(call, signature, args, kwargs)
+            raise
 
     return checking
+
+
+def _bound(
+    call: Callable[..., object], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise misfit(call, str(error)) from None
+
+
+def misfit(call: Callable[..., object], what: str) -> InvalidRequestError:
+    """Return the error of a call that gets too many, too few or unknown arguments."""
+    names = ", ".join(name for name in inspect.signature(call).parameters if name != "self")
+    hint = in_place_of(call.__qualname__.removesuffix(".__init__"))
+    return InvalidRequestError(f"{_label(call)}(): {what}; it takes {names or 'nothing'}{hint}")
+
+
+def _label(call: Callable[..., object]) -> str:
+    """Return the name that a program calls: that of a class for its `__init__`."""
+    return call.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
 
 def check(call: str, name: str, value: object, annotation: str) -> None:
@@ -117,20 +161,28 @@ def check(call: str, name: str, value: object, annotation: str) -> None:
 
     For a list of columns it is SchemaMismatchError.
     """
-    kinds = [KINDS[part] for part in PARTS.split(annotation)]
+    kinds = _kinds(annotation)
     if any(accepts(value) for accepts, _ in kinds):
         return
     found = type(value) if name == "storage_options" else value  # these options hold credentials
     expected = " or ".join(dict.fromkeys(words for _, words in kinds if words))
     text = f"{call}(): {name} = {any_text(found)}: expected {expected}{_hint(call, name, value, expected)}"
-    raise SchemaMismatchError(text) if annotation.startswith("Sequence[str]") else InvalidRequestError(text)
+    is_of_columns = "column" in name and annotation.startswith("Sequence[str]")
+    raise SchemaMismatchError(text) if is_of_columns else InvalidRequestError(text)
+
+
+@functools.cache
+def _kinds(annotation: str) -> tuple[Kind, ...]:
+    return tuple(KINDS[part] for part in PARTS.split(annotation))
 
 
 def _hint(call: str, name: str, value: Any, expected: str) -> str:
     if name == "topic" and call == "send":
         return ". hint: send(topic, rows)"
-    if name.endswith("_ms") and isinstance(value, float) and 0 <= value < 1e9:
+    if name.endswith("_ms") and isinstance(value, float) and 0 <= value <= 60:
         return f". hint: {value} seconds are {name}={round(value * 1000)}"
+    if isinstance(value, Mapping) and call in ("producer", "consumer"):
+        return f". hint: {call}(config={{...}}), without the address of a server"
     if isinstance(value, str) and expected == _NAMES:
         return f". hint: {name}=[{value!r}]"
     if name == "topics" and _are_names(value) and len(value):

@@ -11,6 +11,7 @@ its turn, except a producer's `close`.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -64,7 +65,8 @@ def call_below(
     Then the handler of a signal, or a callback, makes a call while that method waits for it to return. While `but`
     runs, the method that has called it holds nothing that the call waits for.
     """
-    codes = {method.__code__: method.__name__ for method in (*methods, but) if isinstance(method, FunctionType)}
+    raw = map(inspect.unwrap, (*methods, but))
+    codes = {method.__code__: method.__name__ for method in raw if isinstance(method, FunctionType)}
     holds = True
     while frame is not None:
         if frame.f_code in codes and frame.f_locals.get("self") is client:
