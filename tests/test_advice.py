@@ -594,6 +594,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "<name>=[",
             "<value> seconds are",
             "TxLog(spark, root)",
+            "<call>(config={...})",
             "<native>",
             "a topic with other characters than letters, digits and _ needs double quotes",
             "a dictionary is one row",

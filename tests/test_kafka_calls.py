@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,7 @@ def interrupted(command: str, is_enough: Callable[[str], bool]) -> str:
             printed = ""
             while not is_enough(printed) and (line := running.stdout.readline()):
                 printed += line
+            time.sleep(1)  # the next poll has begun, so the printed rows count as done
             running.send_signal(signal.SIGINT)
             printed += running.stdout.read()
             assert running.wait() == 0, printed

@@ -24,6 +24,7 @@ from txlog.config import (
     other_names,
     parse_document,
 )
+from txlog.config.key import SCOPES
 from txlog.errors import InvalidConfigurationError, InvalidRequestError
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "kafka_settings.toml").read_text(encoding="utf-8"))
@@ -84,8 +85,9 @@ def test_a_reason_names_only_settings_that_txlog_has() -> None:
 def test_another_name_is_answered_with_the_name_that_txlog_knows() -> None:
     assert other_names() == SETTINGS["other_names"]
     for name, known in other_names().items():
-        assert answers(name) == {f". Did you mean '{known}'?"}
-        assert known in KEYS
+        scopes = [scope for scope in SCOPES if scope in KEYS[known].scopes]
+        hint, elsewhere = f". Did you mean '{known}'?", f" It belongs to the {scopes[-1]}."
+        assert answers(name) == {hint if each.scope in ("client", *scopes) else hint + elsewhere for each in CONFIGS}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Does each public call answer a wrong argument in one sentence, before it does anything?
 
-`tests/arguments.py` gives each kind of value to each argument. An argument that is missing, and an unknown keyword,
-are Python's own TypeError.
+`tests/arguments.py` gives each kind of value to each argument.
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy
 import pyarrow as pa
 import pytest
 
@@ -74,6 +74,7 @@ KEYWORDS = {
     "Store.producer": "linger_ms",
     "Store.consumer": "max_poll_records",
     "Store.admin": "retries",
+    "Consumer.poll": "timeout",
     "TopicTable.to_arrow": "end",
     "TopicTable.to_pandas": "start",
     "TopicTable.to_polars": "isolation_level",
@@ -92,6 +93,7 @@ WHERE_USED = {
     "str | ConsumerGroupMetadata": "the name of a group has a length",
     "str | int | OffsetSpec": "a word, JSON or a time",
     "str | int | OffsetSpec | None": "as above",
+    "Never": "there is no right value",
     "Clock | None": "for tests",
     "IdGenerator | None": "for tests",
     "ObjectStore | None": "for tests",
@@ -295,9 +297,112 @@ def test_options_of_a_store_stay_secret() -> None:
         assert "hunter2" not in str(met.value)
 
 
-def test_a_missing_argument_is_pythons_own_error(store: Store) -> None:
-    call: Any = store.topic
-    with pytest.raises(TypeError, match=r"topic\(\) missing 1 required positional argument: 'name'"):
-        call()
-    with pytest.raises(TypeError, match="unexpected keyword argument 'nme'"):
-        call(nme="orders")
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda store: store.topic(), "topic(): missing a required argument: 'name'; it takes name"),
+        (
+            lambda store: store.topic(nme="orders"),
+            "topic(): missing a required argument: 'name'; it takes name",
+        ),
+        (
+            lambda store: store.create_topic("new", num_partitions=3),
+            "create_topic(): got an unexpected keyword argument 'num_partitions'; it takes name, schema, partitions, "
+            "config, if_not_exists",
+        ),
+        (
+            lambda store: store.consumer("orders").poll(timeout=1.0),
+            "poll(): 'timeout' is too much; it takes timeout_ms. hint: consumer.poll(1000): a batch of at most "
+            "max.poll.records rows, or None",
+        ),
+        (
+            lambda store: store.consumer("orders").poll(1000, 10),
+            "poll(): 10 is too much; it takes timeout_ms. hint: consumer.poll(1000): a batch of at most "
+            "max.poll.records rows, or None",
+        ),
+        (
+            lambda store: store.consumer("orders").commit(asynchronous=False),
+            "commit(): got an unexpected keyword argument 'asynchronous'; it takes offsets. "
+            "hint: consumer.commit() commits the positions",
+        ),
+        (
+            lambda store: store.producer("loader").commit_transaction(30),
+            "commit_transaction(): too many positional arguments; it takes version. "
+            "hint: producer.commit_transaction() without a time. version=7 is no time",
+        ),
+        (
+            lambda store: store.producer().flush(10),
+            "flush(): too many positional arguments; it takes nothing. hint: producer.flush() without a time",
+        ),
+        (
+            lambda store: store.producer().send("orders", value=b"1"),
+            "send(): missing a required argument: 'data'; it takes topic, data, key, partition, on_delivery. "
+            "hint: producer.send(",
+        ),
+        (
+            lambda store: txlog.Producer({"bootstrap.servers": "x"}),
+            "Producer(): missing a required argument: 'call'; it takes runtime, call. "
+            'hint: store = txlog.open("my-log"), then store.producer(config={...})',
+        ),
+        (
+            lambda store: txlog.open(bootstrap_servers="localhost:9092"),
+            "open(): missing a required argument: 'url'; it takes url",
+        ),
+        (
+            lambda store: store.consumer("orders", group_id="g").subscribe("orders", on_assign=lambda it, tps: None),
+            "subscribe(): on_assign = <function ",
+        ),
+        (
+            lambda store: store.consumer({"group.id": "g"}),
+            "consumer(): topics = {'group.id': 'g'}: expected text. hint: consumer(config={...})",
+        ),
+        (
+            lambda store: store.producer({"linger.ms": 5}),
+            "producer(): transactional_id = {'linger.ms': 5}: expected text. hint: producer(config={...})",
+        ),
+        (
+            lambda store: store.admin().fence("loader", 60000.0),
+            "fence(): timeout_ms = 60000.0: expected a whole number",
+        ),
+    ],
+)
+def test_what_hands_that_know_kafka_get_wrong_is_named(
+    store: Store, act: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as met:
+        act(store)
+    assert str(met.value).startswith(message)
+
+
+def test_a_call_of_kafkas_clients_is_answered_with_ours(store: Store) -> None:
+    producer: Any = store.producer()
+    with pytest.raises(AttributeError, match=r"'Producer' object has no attribute 'produce'\. hint: producer\.send\("):
+        producer.produce("orders", b"1")
+    consumer: Any = store.consumer("orders")
+    for name in ("consume", "get_watermark_offsets", "store_offsets", "unassign", "memberid", "list_topics"):
+        assert not hasattr(consumer, name)
+        with pytest.raises(AttributeError, match=rf"'Consumer' object has no attribute '{name}'\. hint: "):
+            getattr(consumer, name)
+    with pytest.raises(AttributeError, match=r"'Store' object has no attribute 'create_topics'\. hint: store\."):
+        _ = cast("Any", store).create_topics
+    with pytest.raises(AttributeError, match=r"no attribute 'AdminClient'\. hint: store\.admin\(\)"):
+        _ = cast("Any", txlog).AdminClient
+    with pytest.raises(AttributeError, match=r"object has no attribute 'nothing'$"):
+        _ = consumer.nothing
+
+
+def test_an_error_of_types_inside_of_a_call_stays_as_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "topic", lambda *_: len(cast("Any", 5)))
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        store.topic("orders")
+
+
+def test_numbers_and_flags_of_numpy_are_accepted(store: Store) -> None:
+    numbers: Any = numpy
+    assert store.consumer("orders", auto_offset_reset="latest").poll(numbers.int64(0)) is None
+    store.create_topic("orders", ORDERS, if_not_exists=numbers.bool_(True))
+    admin = store.admin()
+    admin.reset_offsets("g", {T0: 0})
+    planned: Any = dict(enumerate(admin.plan_reset("g", spec="earliest"))).values()
+    dry: Any = 1
+    assert admin.reset_offsets("g", planned, dry_run=dry) == ()

@@ -13,6 +13,7 @@ import pytest
 import txlog
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client.consumer import Consumer
+from txlog.client.consumer.fetcher import CREATED_AGAIN_MS
 from txlog.client.groups import GroupOffsets
 from txlog.client.groups.members import LOOK_MS
 from txlog.client.offsets import raise_committed
@@ -629,13 +630,33 @@ def test_the_partitions_of_a_deleted_topic_are_revoked_and_the_members_read_on(w
     assert owner.poll() == [7]
     settle(a, b)
     assert not a.told + b.told, "it is said once, and the group needs no other generation"
+    with world.counting.counting() as cost:
+        assert a.poll() + b.poll() == []
+    assert cost.total <= 4, "a deleted topic is looked for once a second, and not in each poll"
     world.open().create_topic("orders", ORDERS, partitions=4)
     send(world, 2)  # before the members look
+    world.clock.advance_ms(CREATED_AGAIN_MS)
     assert sorted(a.poll() + b.poll()) == [20, 21, 22, 23]
     assert {each: [at for at in each.consumer.assignment() if at.topic == "orders"] for each in (a, b)} == held
     for member in (a, b):
         assert member.told == [("assign", [each.partition for each in held[member]])]
         member.consumer.commit()
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_a_removed_member_has_lost_the_partitions_of_a_deleted_topic(world, auto):
+    a, b = (Member(world, each, topics=("orders", "out"), enable_auto_commit=auto) for each in "ab")
+    settle(a, b)
+    send(world, 1)
+    assert sorted(a.poll() + b.poll()) == [10, 11, 12, 13]
+    held = a.held
+    world.open().admin().remove_members("g")
+    world.open().delete_topic("orders")
+    a.told.clear()
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders' was deleted"):
+        a.consumer.poll(0)
+    assert a.consumer.poll(0) is None
+    assert a.told[0] == ("lost", held), "it commits and revokes nothing"
 
 
 def test_an_error_of_on_revoke_keeps_the_partitions_of_a_deleted_topic(world):

@@ -48,7 +48,6 @@ KEYWORDS = {
 """Some of the further keywords that a call takes."""
 WHERE_USED = {
     "object": "options and settings",
-    "SparkSession": "after the version of Spark, which must be right first",
     "Road": "one of three words",
     "int | TxnVersion | None": "a version has a range, and a date gets a hint",
     "str | ConsumerGroupMetadata": "the name of a group has a length",

@@ -18,7 +18,7 @@ import pyarrow as pa
 from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
-from txlog.client.session.arguments import checked_calls
+from txlog.client.session.arguments import checked, checked_calls
 from txlog.client.session.call_guard import Owner, close_after
 from txlog.client.session.repr_html import repr_html
 from txlog.client.session.runtime import Runtime
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from txlog.client.tables.table import TopicTable
 
 
+@checked
 def open(  # noqa: A001  users write txlog.open
     url: str | os.PathLike[str],
     *,

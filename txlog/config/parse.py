@@ -225,7 +225,8 @@ def _unknown(name: str, scope: Scope) -> str:
     if name in KEYS:
         return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
     if (known_as := other_name(name)) is not None:
-        return f"{start}. Did you mean '{known_as}'?"
+        where = "" if scope in ("client", *KEYS[known_as].scopes) else f" It belongs to the {_scopes_of(known_as)[-1]}."
+        return f"{start}. Did you mean '{known_as}'?{where}"
     if (why := why_not(name)) is not None:
         return f"{start}: txlog does not need it, {why}."
     # A store is opened with settings of any scope.

@@ -27,7 +27,6 @@ from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
 from txlog.engine import Layer, ObjectStore, Runtime, TransactionMetadata, TxnVersion, call_layer, checked_calls
 from txlog.errors import InvalidRequestError
-from txlog.text import any_text
 
 FINDINGS = StructType()
 """The columns of a check's report."""
@@ -61,8 +60,6 @@ class TxLog:
         UnsupportedStoreError, CorruptRecordError, InvalidRequestError if Spark is too old.
         """
         check_spark()
-        if not hasattr(spark, "createDataFrame"):
-            raise InvalidRequestError(f"spark = {any_text(spark)}: expected a SparkSession. hint: TxLog(spark, root)")
         table.PATH.value.parse("path", str(root))
         activate(spark)
         self.spark = spark

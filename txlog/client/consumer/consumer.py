@@ -106,12 +106,12 @@ class Consumer:
         begins at the group's committed offsets, or else at `auto.offset.reset`. A partition that was added since the
         consumer subscribed, or that the group does not know yet, is read from its start. With a compiled regular
         expression as `topics`, topics whose whole name matches are shared, also those that are created later: they are
-        looked for once in `metadata.max.age.ms`, and read from their start. With the same topics a second
-        call only sets the functions. With other topics the consumer leaves and joins again. A consumer that was killed
-        keeps its partitions until `session.timeout.ms` (45 s) is over; started again with the same `group.instance.id`
-        it reads on at once. In a store without the feature `group-members` a group has one member. Raises
-        IllegalStateError without group.id, UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no
-        assignor in common).
+        looked for once in `metadata.max.age.ms`, and read from their start unless a member joins before that look. With
+        the same topics a second call only sets the functions. With other topics the consumer leaves and joins again. A
+        consumer that was killed keeps its partitions until `session.timeout.ms` (45 s) is over; started again with the
+        same `group.instance.id` it reads on at once. In a store without the feature `group-members` a group has one
+        member. Raises IllegalStateError without group.id, UnknownTopicOrPartitionError, InvalidTopicError,
+        InvalidRequestError (no assignor in common).
         """
         self._check_open()
         group = self._require_group("subscribe")

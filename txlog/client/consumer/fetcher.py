@@ -34,6 +34,9 @@ from txlog.storage.arrow_schema import field_id
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
 
+CREATED_AGAIN_MS = 1000
+"""How often a deleted topic is looked for. A look costs three requests."""
+
 Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
 """Topics that a program names, or a regular expression for their whole names."""
 
@@ -360,6 +363,8 @@ class FollowedTopics:
         self._looked_at_ms = self._runtime.clock.monotonic_ms()
         self.deleted: dict[str, UnknownTopicOrPartitionError] = {}
         """The topics that were deleted and not created again, each with the error that polls raise."""
+        self._asked_ms = self._looked_at_ms
+        """When these were looked for again."""
         self._is_shared = False
         """Whether a group decides which partitions are read."""
         self._reported: set[str] = set()
@@ -420,8 +425,13 @@ class FollowedTopics:
         return tuple(each.topic for each in self._runtime.list_topics([]) if pattern.fullmatch(each.topic))
 
     def find_deleted(self) -> None:
-        """Read no deleted topics, and read those again that were created again."""
-        for topic in sorted(self.deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}):
+        """Read no deleted topics, and read those again that were created again: these are looked for once a second."""
+        now_ms, waiting = self._runtime.clock.monotonic_ms(), self.deleted.keys()
+        if waiting and now_ms - self._asked_ms >= CREATED_AGAIN_MS:
+            self._asked_ms, waiting = now_ms, set()
+        for topic in sorted(
+            (self.deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}) - waiting
+        ):
             try:
                 self._runtime.topic(topic, 0)
             except UnknownTopicOrPartitionError as error:

@@ -194,6 +194,11 @@ class SharedMembership:
         """
         gone = frozenset(tp for tp in self._reads if tp.topic in topics)
         if self.is_subscribed and (gone or self._counts.deleted.symmetric_difference(topics)):
+            if gone:  # who was removed has lost them, and gives nothing up
+                self._take(self._look())
+            if self._is_gone():
+                return
+            gone &= self._reads
             self._revoke(gone, self.generation)
             self._counts.leave_out(topics)
             self._reads -= gone

@@ -86,6 +86,7 @@ KINDS: Mapping[str, Kind] = {
     "OnDelivery": (_is_plain, "a plain function of error and metadata"),
     "Callable[[TransactionMetadata | None], None]": (callable, "a function"),
     "list[CorruptLogError]": (lambda value: isinstance(value, list), "a list, to which errors are appended"),
+    "SparkSession": (lambda value: hasattr(value, "createDataFrame"), "a SparkSession"),
     "DataFrame": (lambda value: hasattr(value, "sparkSession"), "a DataFrame of Spark"),
 }
 
@@ -146,8 +147,10 @@ def _bound(
 
 def misfit(call: Callable[..., object], what: str) -> InvalidRequestError:
     """Return the error of a call that gets too many, too few or unknown arguments."""
-    names = ", ".join(name for name in inspect.signature(call).parameters if name != "self")
-    hint = in_place_of(call.__qualname__.removesuffix(".__init__"))
+    parameters = inspect.signature(call).parameters
+    names = ", ".join(name for name, each in parameters.items() if name != "self" and each.annotation != "Never")
+    name = call.__qualname__.removesuffix(".__init__")
+    hint = in_place_of(name if "." in name else f"txlog.{name}")
     return InvalidRequestError(f"{_label(call)}(): {what}; it takes {names or 'nothing'}{hint}")
 
 
@@ -177,12 +180,14 @@ def _kinds(annotation: str) -> tuple[Kind, ...]:
 
 
 def _hint(call: str, name: str, value: Any, expected: str) -> str:
+    if call == "TxLog":
+        return ". hint: TxLog(spark, root)"
     if name == "topic" and call == "send":
         return ". hint: send(topic, rows)"
     if name.endswith("_ms") and isinstance(value, float) and 0 <= value <= 60:
         return f". hint: {value} seconds are {name}={round(value * 1000)}"
     if isinstance(value, Mapping) and call in ("producer", "consumer"):
-        return f". hint: {call}(config={{...}}), without the address of a server"
+        return f". hint: {call}(config={{...}})"
     if isinstance(value, str) and expected == _NAMES:
         return f". hint: {name}=[{value!r}]"
     if name == "topics" and _are_names(value) and len(value):
