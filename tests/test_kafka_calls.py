@@ -21,8 +21,10 @@ import pytest
 
 import txlog
 import txlog.metrics
+from conf import kafka_calls
 from tests.test_docs import PAGES, Program
 from tests.test_tutorials import blocks, here
+from txlog.config.kafka_calls import in_place_of
 
 PAGE = "docs/kafka-calls.md"
 # confluent-kafka-python 2, then kafka-python 3.
@@ -93,6 +95,15 @@ def test_the_calls_beside_them_exist() -> None:
     named = {*re.findall(r"\btxlog\.(\w+)", text), *re.findall(r"`(\w+Error)`", text)}
     assert {"open", "TopicPartition", "CommitFailedError"} <= named
     assert not {name for name in named if not hasattr(txlog, name)}
+
+
+def test_the_table_of_messages_is_what_the_script_writes() -> None:
+    """A missing call or a wrong argument of a client is answered with its row of the page."""
+    assert kafka_calls.TARGET.read_text(encoding="utf-8") == kafka_calls.text(), "run `python conf/kafka_calls.py`"
+    for title, kind in (("Producer", "producer"), ("Consumer", "consumer"), ("AdminClient", "admin")):
+        for name in CALLS[title].split():
+            if not hasattr(TYPES[kind], name):
+                assert in_place_of(f"{TYPES[kind].__name__}.{name}").startswith(". hint: "), name
 
 
 def called(program: Program, command: str, monkeypatch: pytest.MonkeyPatch) -> str:
