@@ -133,6 +133,9 @@ def test_csv_whose_first_line_does_not_name_the_columns(cli: Cli, store: Store, 
         f"standard input: its first line names no column of the topic, which has id, .*: found '{line}'", message
     )
     assert "hint: name the columns in the first line, separated by commas" in message
+    other_case = cli.fails("produce", "orders", "--format", "csv", stdin="ID,QUANTITY\n1,2\n")
+    assert "column 'ID' is unknown" in other_case
+    assert "Did you mean 'id'?" in other_case
     assert printed(cli) == []
 
 

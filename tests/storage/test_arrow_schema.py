@@ -496,7 +496,7 @@ def test_maps_may_be_dictionaries():
         (pa.timestamp("us", "UTC"), datetime.datetime(2020, 1, 1), "expected timestamp, found datetime without a time zone"),
         (pa.timestamp("us"), datetime.datetime(2020, 1, 1, tzinfo=UTC), "found datetime with a time zone"),
         (pa.timestamp("us"), datetime.date(2020, 1, 1), "found date "),
-        (pa.timestamp("us"), pd.Timestamp("2020-01-01 00:00:00.000000001"), "'c'"),
+        (pa.timestamp("us"), pd.Timestamp("2020-01-01 00:00:00.000000001"), "hint: cut it to microseconds, in pandas with .floor('us')"),
         (pa.timestamp("us"), pd.NaT, "'c'"),
         (pa.decimal128(5, 2), 1.5, "expected decimal(5,2), found float 1.5"),
         (pa.decimal128(5, 2), Decimal("1.555"), "'c'"),

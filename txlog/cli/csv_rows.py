@@ -153,7 +153,8 @@ class _Reader:
             if value := _VALUE.fullmatch(what):
                 what = f"expected {value[1]}, found {shorten(value[2], 100)!r}"
             raise SchemaMismatchError(f"{place}: {column}{what}") from None
-        if self.names is None and not set(table.column_names) & set(self._schema.names):
+        named = {name.lower() for name in table.column_names}
+        if self.names is None and named.isdisjoint(map(str.lower, self._schema.names)):
             raise SchemaMismatchError(
                 f"{self._where}: its first line names no column of the topic, which has "
                 f"{shorten(', '.join(self._schema.names), 200)}: found {shorten(','.join(table.column_names), 100)!r}. "

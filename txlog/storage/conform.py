@@ -297,6 +297,8 @@ def checked_value(value: object, field: SchemaField, path: str, row: int, where:
 
 
 def _columns_hint(value: object, field: SchemaField) -> str:
+    if getattr(value, "nanosecond", 0):
+        return ". hint: cut it to microseconds, in pandas with .floor('us')"
     if field.type == "binary" and isinstance(value, int):
         return f". hint: give text or bytes, as in str({value!r:.50})"
     if not isinstance(value, list | tuple | np.ndarray):
