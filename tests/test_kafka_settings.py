@@ -46,7 +46,7 @@ def answers(name: str) -> set[str]:
 
 def test_the_table_has_each_setting_once() -> None:
     names = [*SETTINGS["accepted"], *SETTINGS["other_names"], *REFUSED]
-    assert len(names) == len(set(names)) == 337
+    assert len(names) == len(set(names)) == 341
 
 
 def test_txlog_has_the_accepted_settings_and_refuses_none_of_its_own() -> None:
@@ -94,7 +94,8 @@ def test_another_name_is_answered_with_the_name_that_txlog_knows() -> None:
     ("name", "value", "expected"),
     [
         ("auto.offset.reset", "by_duration:PT1H", "one of earliest, latest, none (default latest)"),
-        ("auto.offset.reset", "smallest", "one of earliest, latest, none (default latest)"),
+        ("auto.offset.reset", "smallest", "one of earliest, latest, none (default latest). Did you mean 'earliest'?"),
+        ("auto.offset.reset", "End", "one of earliest, latest, none (default latest). Did you mean 'latest'?"),
         ("compression.type", "producer", "one of zstd, lz4, snappy, gzip, none (default zstd)"),
         ("compression.type", "uncompressed", "one of zstd, lz4, snappy, gzip, none (default zstd)"),
         ("enable.auto.commit", "yes", "true or false (default true)"),

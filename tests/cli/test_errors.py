@@ -244,7 +244,10 @@ def test_a_partition_is_named_as_elsewhere_on_the_command_line(cli: Cli, store: 
         assert "names partitions, and so does --partitions 0" in cli.fails(command, "orders/1", "--partitions", 0)
         assert "topic 'ordres-1' does not exist" in cli.fails(command, "ordres-1")
     assert "no row of 1 partition is beyond" in cli("retention", "orders/0").out
-    assert "topic 'orders' is not compacted" in cli.fails("compact", "orders/0")
+    assert "--set cleanup.policy=compact --set key.columns=COLUMN` sets them" in cli.fails("compact", "orders/0")
+    cli("topics", "alter", "orders", "--set", "key.columns=id")
+    assert "topic 'orders' is not compacted" in (message := cli.fails("compact", "orders/0"))
+    assert "`txlog topics alter orders --set cleanup.policy=compact` sets them" in message
 
 
 def test_no_transaction_is_open(cli: Cli, store: Store) -> None:

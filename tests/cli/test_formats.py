@@ -115,13 +115,27 @@ def test_a_version_is_written_once(cli: Cli, store: Store) -> None:
         (("--from", __file__), "the format of '.py' is not known"),
         (("--format", "parquet"), "standard input cannot be read as a Parquet file"),
         (("--format", "arrow"), "standard input cannot be read as arrow"),
-        (("--format", "csv"), "column 'nothing' is unknown"),
+        (("--format", "csv"), "its first line names no column of the topic, which has "),
         (("--format", "yaml"), "'yaml' is not one of"),
         (("--version", 3), "--version needs --transactional-id"),
     ],
 )
 def test_wrong_inputs(cli: Cli, store: Store, options: tuple[str | int, ...], words: str) -> None:
     assert words in cli.fails("produce", "orders", *options, stdin="nothing\n1\n")
+    assert printed(cli) == []
+
+
+@pytest.mark.parametrize("text", ["id;item\n1;a\n", "1,a\n2,b\n"])
+def test_csv_whose_first_line_does_not_name_the_columns(cli: Cli, store: Store, text: str) -> None:
+    message = cli.fails("produce", "orders", "--format", "csv", stdin=text)
+    line = text.splitlines()[0]
+    assert re.match(
+        f"standard input: its first line names no column of the topic, which has id, .*: found '{line}'", message
+    )
+    assert "hint: name the columns in the first line, separated by commas" in message
+    other_case = cli.fails("produce", "orders", "--format", "csv", stdin="ID,QUANTITY\n1,2\n")
+    assert "column 'ID' is unknown" in other_case
+    assert "Did you mean 'id'?" in other_case
     assert printed(cli) == []
 
 

@@ -26,6 +26,11 @@ def published(cli: Cli, store: Store) -> Cli:
     return cli
 
 
+def test_nothing_to_publish_names_the_command_that_changes_that(cli: Cli, store: Store) -> None:
+    done = cli("publish", "--once")
+    assert "`txlog topics alter TOPIC --set publish.formats=delta,iceberg` sets it." in done.out
+
+
 def test_it_tells_what_it_published(published: Cli) -> None:
     done = published("publish", "--once")
     assert done.lines[1].split() == ["orders", "delta", "1", "2", "0", "1", "0"]

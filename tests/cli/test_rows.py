@@ -163,7 +163,12 @@ def test_empty_lines_are_passed_over_but_counted() -> None:
             "id:int64",
             "line 1: expected a JSON object with the columns of topic .* .not JSON: .*hint: name the format",
         ),
-        ("[1]", "id:int64", r"line 1: expected a JSON object with the columns of topic 'orders', found \[1\]"),
+        (
+            "[1]",
+            "id:int64",
+            r"line 1: expected a JSON object with the .* 'orders', found \[1\]\. hint: write one object a line",
+        ),
+        ("[", "id:int64", r"found '\[' .not JSON: .*hint: write one object a line, without \[ and \]"),
         (
             '{"quantitty": 1}',
             "quantity:int32",

@@ -244,7 +244,8 @@ def test_every_annotation_is_checked_at_the_call_or_where_it_is_used() -> None:
         ),
         (
             lambda store: store.alter_topic("orders", set_types={"name": 5}),
-            "topic 'orders': 5 is not a type, such as 'int64' or pyarrow.int64()",
+            "topic 'orders': column 'name': 5 is not a type. hint: name one of int64, int32, int16, int8, float64, "
+            "float32, bool, string, binary, date, timestamp, timestamp_ntz and decimal(p,s)",
         ),
         (
             lambda store: store.admin().delete_group("g", force="no"),

@@ -597,6 +597,10 @@ def test_partitions_added_later_are_read_from_their_start(world, store):
 
 def test_topics_that_match_a_pattern_are_read_once_they_exist(world, store):
     consumer = world.open().consumer(auto_offset_reset="latest", metadata_max_age_ms=1000)
+    with pytest.raises(
+        InvalidTopicError, match=r"'\^new-\.\*' is not valid.*hint: subscribe to re\.compile\('new-\.\*'\)"
+    ):
+        consumer.assign_topics(["orders", "^new-.*"])
     consumer.assign_topics(re.compile("orders|new-.*"))
     assert consumer.poll(0) is None
     store.create_topic("new-1", ORDERS)
@@ -637,8 +641,16 @@ def test_calls_that_lack_something(store):
             call()
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'orders' has no partition 4: it has 4, numbered 0 to 3"):
         consumer.assign([("orders", 4)])
-    with pytest.raises(InvalidRequestError, match="is not a partition; expected TopicPartition"):
-        consumer.assign(["orders"])
+    for one in (["orders"], "orders", ORDERS_0):
+        with pytest.raises(
+            InvalidRequestError, match=r"'o.*' is not a partition: expected TopicPartition.* a list, as"
+        ):
+            consumer.assign(one)
+    for several in ([ORDERS_0], {ORDERS_0}, (ORDERS_0, ORDERS_1)):
+        with pytest.raises(InvalidRequestError, match=r"is not a partition.*hint: name them one by one, as in pause"):
+            consumer.pause(several)
+    with pytest.raises(InvalidRequestError, match=r"\(topic, number\)$"):
+        consumer.pause(("orders", -1))
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'order' does not exist. Did you mean 'orders'\?"):
         store.consumer("order")
     with pytest.raises(InvalidTopicError, match="reserved"):

@@ -141,8 +141,14 @@ def test_every_partition_must_be_named(session):
     ):
         resolved(session, spec)
     spec = OffsetSpec(kind="offsets", option="startingOffsets", offsets={A: 3, B: 0, tp("orders", 3): 0})
-    with pytest.raises(InvalidConfigurationError, match="startingOffsets names orders-3, which is not read"):
+    with pytest.raises(InvalidConfigurationError, match="startingOffsets names orders-3, which is not read: 2 part"):
         resolved(session, spec)
+    with pytest.raises(InvalidConfigurationError, match=r"JSON as .*\. Did you mean 'earliest'\?$"):
+        offsets.spec_of("beginning")
+    with pytest.raises(InvalidConfigurationError, match=r"= 'beginning': expected latest, or JSON as .*-2}}$"):
+        offsets.parse_spec("beginning", "endingOffsets", words=("latest",))
+    with pytest.raises(InvalidConfigurationError, match=r"milliseconds.*hint: give int\(time\.timestamp\(\) \* 1000\)"):
+        offsets.spec_of(pd.Timestamp(2026, 1, 1))
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 4"):
         offsets.resolve(session, [tp("orders", 4)], OffsetSpec(kind="earliest", option="o"))
 

@@ -262,6 +262,8 @@ def test_what_can_be_a_schema(store, schema):
         ({"name": "orders"}, TopicExistsError, "topic 'orders' exists already, with 4 partitions"),
         ({"partitions": 0}, InvalidPartitionsError, "0 is not a number of partitions"),
         ({"config": {"retention.msec": 1}}, InvalidConfigurationError, r"'retention.msec'.*Did you mean 'retention.ms'\?"),
+        ({"config": {"partitionBy": "id"}}, InvalidConfigurationError, r"'partitionBy'\. Did you mean 'key\.columns'\?"),
+        ({"config": {"primary_key": "id"}}, InvalidConfigurationError, r"'primary_key'\. Did you mean 'key\.columns'\?"),
         ({"config": {"key": "name"}}, InvalidConfigurationError, r"'key'\. Did you mean 'key\.columns'\?"),
         ({"config": {"segment.batches": 0}}, InvalidConfigurationError, "segment.batches = 0: expected an integer of at least 1"),
         ({"config": {"key.columns": "nam"}}, InvalidConfigurationError, r"key.columns names 'nam'.*Did you mean 'name'\?"),
@@ -272,6 +274,7 @@ def test_what_can_be_a_schema(store, schema):
         ({"schema": pa.schema([])}, SchemaMismatchError, "a topic needs at least one column"),
         ({"schema": 7}, SchemaMismatchError, "topic 't': int is not a schema: expected a pyarrow.Schema"),
         ({"schema": {"id": "int64", "n": "bigint"}}, SchemaMismatchError, r"column 'n': 'bigint' is not a type\. hint: name one of int64"),
+        ({"schema": {"n": "decimal(10,2)"}}, SchemaMismatchError, r"'decimal\(10,2\)' is not .* pyarrow\.decimal128\(10, 2\)$"),
         ({"schema": {"id": int}}, SchemaMismatchError, r"column 'id': <class 'int'> is not a type\. hint: name one of int64"),
     ],
 )  # fmt: skip

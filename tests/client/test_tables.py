@@ -259,7 +259,11 @@ def test_starts_and_ends(world: World, store: Store) -> None:
     assert ids(start={"0": 1}, end={"1": 2}) == [1, 2, 3, 4]
     for options, error, message in (
         ({"start": {0: 9}}, OffsetOutOfRangeError, "orders-0: start asks for offset 9, but the log holds 0 to 3"),
-        ({"start": {7: 0}}, InvalidConfigurationError, "start names orders-7, which is not read"),
+        (
+            {"start": {7: 0}},
+            InvalidConfigurationError,
+            "start names orders-7, which is not read: 2 partitions are read, the last one is orders-1; -2 is earliest",
+        ),
         ({"start": {"7": 0}}, InvalidConfigurationError, "start names orders-7, which is not read"),
         ({"start": {"0": 0, 0: 1}}, InvalidRequestError, "a partition is there twice, in two forms"),
         ({"end": {0: "1"}}, InvalidRequestError, "end: '1' is not an offset"),

@@ -148,6 +148,9 @@ def test_other_types() -> None:
     ("text", "message"),
     [
         ("big >", r"where = 'big >': expected a condition such as amount > 100"),
+        ("big > 1 AND a text = 'x'", r"Unexpected token.*\. hint: put a name with a space in backticks"),
+        ("a text IN ('x')", r"Line 1, Col: 9\. hint: put a name with a space in backticks, as in `first name`"),
+        ("big = 1 AND AND tiny = 2", r"expected a condition[^`]*$"),
         ("big = 1; DROP TABLE x", "expected one condition, found 2"),
         ("-- nothing", "expected one condition, found 0"),
         ("big + 1 > 2", "one side of a comparison must be a column"),

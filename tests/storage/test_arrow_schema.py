@@ -242,6 +242,7 @@ def test_wrong_types_are_refused(given, target):
         (pa.array(["a"]), pa.float64(), "expected float64 (SQL DOUBLE), found string; cast"),
         (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC"), "expected timestamp (Arrow timestamp[us, tz=UTC]), found timestamp[us]; cast"),
         (pa.array([2**53 + 1]), pa.float64(), "expected float64 (SQL DOUBLE), found int64 with values that do not fit"),
+        (pa.array([1001], pa.timestamp("ns")), pa.timestamp("us"), "would lose data: 1001. hint: cut it to microseconds, in pandas"),
         (pa.array([2**63 - 1]), pa.float64(), "Integer value 9223372036854775807 not in range"),
     ],
     ids=str,
@@ -304,6 +305,8 @@ def test_unknown_repeated_and_missing_columns():
         conform(pa.table({"amuont": [1]}), fields, topic="orders")
     with pytest.raises(SchemaMismatchError, match=r"column 'amount' \(int64 not null\) is missing"):
         conform(pa.table({"note": ["x"]}), fields, topic="orders")
+    with pytest.raises(SchemaMismatchError, match=r"'note' is there more than once\. hint: drop or rename one of them"):
+        conform(pd.DataFrame([[1, "x", "y"]], columns=["amount", "note", "note"]), fields, topic="orders")
     with pytest.raises(SchemaMismatchError, match="'note' is there more than once"):
         conform(
             pa.Table.from_arrays([pa.array([1]), pa.array(["x"]), pa.array(["y"])], ["amount", "note", "note"]),
@@ -488,12 +491,12 @@ def test_maps_may_be_dictionaries():
         (pa.string(), b"x", "expected string, found bytes"),
         (pa.string(), 1, "expected string, found int 1"),
         (pa.string(), "\ud800", "'c'"),
-        (pa.binary(), 1, "expected binary, found int 1"),
+        (pa.binary(), 1, "expected binary, found int 1. hint: give text or bytes, as in str(1)"),
         (pa.date32(), datetime.datetime(2020, 1, 1), "expected date, found datetime without a time zone"),
         (pa.timestamp("us", "UTC"), datetime.datetime(2020, 1, 1), "expected timestamp, found datetime without a time zone"),
         (pa.timestamp("us"), datetime.datetime(2020, 1, 1, tzinfo=UTC), "found datetime with a time zone"),
         (pa.timestamp("us"), datetime.date(2020, 1, 1), "found date "),
-        (pa.timestamp("us"), pd.Timestamp("2020-01-01 00:00:00.000000001"), "'c'"),
+        (pa.timestamp("us"), pd.Timestamp("2020-01-01 00:00:00.000000001"), "hint: cut it to microseconds, in pandas with .floor('us')"),
         (pa.timestamp("us"), pd.NaT, "'c'"),
         (pa.decimal128(5, 2), 1.5, "expected decimal(5,2), found float 1.5"),
         (pa.decimal128(5, 2), Decimal("1.555"), "'c'"),

@@ -101,6 +101,10 @@ def test_malformed_urls(url):
 def test_unknown_schemes():
     with pytest.raises(UnsupportedStoreError, match=r"hdfs: .*a log needs objects that are created atomically"):
         open_object_store("hdfs://host/log")
+    with pytest.raises(
+        UnsupportedStoreError, match=r"localhost: .*: this is the address of a server.*use a local path"
+    ):
+        open_object_store("localhost:9092")
 
 
 # -- the probe --------------------------------------------------------------------------------------------------------

@@ -120,11 +120,12 @@ def compaction_policies(
         if policy is not None:
             policies[tp] = policy
         elif are_named:
+            key = "" if "key.columns" in metadata.config else " --set key.columns=COLUMN"
             found = ",".join(runtime.settings.topic_config(metadata).cleanup_policy)
             raise InvalidRequestError(
                 f"topic {tp.topic!r} is not compacted: expected cleanup.policy=compact (or compact,delete) and "
                 f"key.columns, found cleanup.policy={found}; "
-                f"`txlog topics alter {tp.topic} --set cleanup.policy=compact --set key.columns=COLUMN` sets them"
+                f"`txlog topics alter {tp.topic} --set cleanup.policy=compact{key}` sets them"
             )
     return policies
 

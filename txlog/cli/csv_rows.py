@@ -153,6 +153,13 @@ class _Reader:
             if value := _VALUE.fullmatch(what):
                 what = f"expected {value[1]}, found {shorten(value[2], 100)!r}"
             raise SchemaMismatchError(f"{place}: {column}{what}") from None
+        named = {name.lower() for name in table.column_names}
+        if self.names is None and named.isdisjoint(map(str.lower, self._schema.names)):
+            raise SchemaMismatchError(
+                f"{self._where}: its first line names no column of the topic, which has "
+                f"{shorten(', '.join(self._schema.names), 200)}: found {shorten(','.join(table.column_names), 100)!r}. "
+                "hint: name the columns in the first line, separated by commas"
+            )
         self.names = table.column_names
         for batch in table.to_batches():
             yield self._converted(batch)

@@ -94,7 +94,10 @@ def publish(
 def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
     """Show a table of topics, and sentences."""
     if not documents:
-        out.line("Nothing is published: no topic has publish.formats (`txlog topics alter --set publish.formats=...`).")
+        out.line(
+            "Nothing is published: no topic has publish.formats. "
+            "`txlog topics alter TOPIC --set publish.formats=delta,iceberg` sets it."
+        )
         return
     if len(documents) == 1 and documents[0].error is not None:
         return  # the error is shown after this

@@ -34,6 +34,7 @@ BASE64_CELL = b'{"base64":'
 BOM = b"\xef\xbb\xbf"
 """What some programs write before text in UTF-8."""
 _BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
+_NO_ARRAY = ". hint: write one object a line, without [ and ], as `jq -c '.[]'` does"
 _MEMBER = re.compile(rb'"\s*:')
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -109,11 +110,14 @@ def decode_rows(
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             hint = "" if line.lstrip()[:1] == b"{" else ". hint: name the format of other rows, as in --format csv"
+            hint = _NO_ARRAY if line.lstrip()[:1] == b"[" else hint
             raise SchemaMismatchError(
                 f"{where}: {expected}, found {_line_text(line)} (not JSON: {error}){hint}"
             ) from None
         if not isinstance(given, dict):
-            raise SchemaMismatchError(f"{where}: {expected}, found {_shown(given)}")
+            raise SchemaMismatchError(
+                f"{where}: {expected}, found {_shown(given)}{_NO_ARRAY * isinstance(given, list)}"
+            )
         _check_members(line, given, where)
         for name in given:
             if name not in known:

@@ -58,7 +58,7 @@ def create(
         option(
             "--if-not-exists",
             "Do nothing if the topic exists already and has these columns, with these types; more only if they take "
-            "null. Partitions and settings are not compared.",
+            "null. Other partitions and settings are ignored: `txlog topics alter` changes them.",
         ),
     ] = False,
 ) -> None:

@@ -19,6 +19,7 @@ from txlog.client.removed import removed_offsets
 from txlog.client.session.runtime import check_partition
 from txlog.client.session.session import Session
 from txlog.config import DEFAULT_ISOLATION, IsolationLevel
+from txlog.config.kafka_settings import other_value
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
@@ -36,7 +37,7 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import fetch_offsets
 from txlog.protocol.load import get_view
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
-from txlog.text import any_text
+from txlog.text import any_text, count_text
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -89,6 +90,7 @@ def parse_spec(text: str, option: str, *, words: Sequence[str] = ("earliest", "l
         return OffsetSpec(kind="offsets", option=option, offsets=offsets)
     raise InvalidConfigurationError(
         f'{option} = {text!r}: expected {", ".join(words)}, or JSON as {{"topic": {{"0": 23, "1": -2}}}}'
+        f"{other_value(word, words)}"
     )
 
 
@@ -101,6 +103,10 @@ def spec_of(spec: str | int | OffsetSpec) -> OffsetSpec:
     """Return what a call's argument means: a name or text of `parse_spec`, a time (ms), or an OffsetSpec itself."""
     if isinstance(spec, OffsetSpec):
         return spec
+    if isinstance(spec, datetime.datetime):
+        raise InvalidConfigurationError(
+            f"timestamp = {spec}: expected milliseconds since 1970. hint: give int(time.timestamp() * 1000)"
+        )
     if not isinstance(spec, str):
         return parse_timestamp(any_text(spec), "timestamp")
     return replace(parse_spec(spec, "offsets"), option=f"offsets {spec.strip().lower()!r}")
@@ -381,8 +387,10 @@ def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
             f"{', '.join(map(str, lacking[:5]))}{also}{hint}"
         )
     if foreign:
+        last = "".join(f", the last one is {tp}" for tp in sorted(partitions)[-1:])
         raise InvalidConfigurationError(
-            f"{spec.option} names {', '.join(map(str, foreign[:5]))}, which is not read{hint}"
+            f"{spec.option} names {', '.join(map(str, foreign[:5]))}, which is not read: "
+            f"{count_text(len(partitions), 'partition')} {'is' if len(partitions) == 1 else 'are'} read{last}{hint}"
         )
 
 

@@ -165,9 +165,10 @@ class Store:
         Makes the store if the location was empty. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidConfigurationError, SchemaMismatchError; UnsupportedStoreError and ClockSkewError from the probe.
 
-        With `if_not_exists` an existing topic is left exactly as it is and its description is returned, whatever
-        partitions and settings are given. So a program can be started again. The topic must have the columns of
-        `schema`, but may have further nullable ones. Otherwise SchemaMismatchError names the missing columns.
+        With `if_not_exists` an existing topic is left exactly as it is and its description is returned. Other
+        `partitions` and another `config` are ignored without a message, as in Kafka: compare the description, and
+        change them with `alter_topic`. So a program can be started again. The topic must have the columns of `schema`,
+        but may have further nullable ones. Otherwise SchemaMismatchError names the missing columns.
         """
         self._check_open()
         fields = KAFKA_FIELDS if schema is None else to_fields(_schema(schema, name), where=f"topic {name!r}")
@@ -489,7 +490,8 @@ def _schema(given: object, topic: str) -> pa.Schema:
                 if not _is_type(kind):
                     raise SchemaMismatchError(
                         f"topic {topic!r}: column {name!r}: {shorten(repr(kind), 80)} is not a type. hint: name one of "
-                        "int64, double, bool, string, binary and date32, or a type as pyarrow.timestamp('us', 'UTC')"
+                        "int64, double, bool, string, binary and date32, or a type of Arrow, such as "
+                        "pyarrow.timestamp('us', 'UTC') or pyarrow.decimal128(10, 2)"
                     ) from None
         raise SchemaMismatchError(
             f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, names with types "

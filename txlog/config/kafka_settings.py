@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import tomllib
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
@@ -22,6 +23,12 @@ def other_names() -> dict[str, str]:
 def other_name(name: str) -> str | None:
     """Return the name that txlog knows for a setting with another name; None if there is none."""
     return other_names().get(_dotted(name))
+
+
+def other_value(value: object, known: Iterable[str]) -> str:
+    """Return ". Did you mean 'x'?" with the word of `known` that means the same in txlog, or "" if there is none."""
+    meant = _table()["other_values"].get(str(value).strip().lower())
+    return f". Did you mean '{meant}'?" if meant in known else ""
 
 
 def why_not(name: str) -> str | None:

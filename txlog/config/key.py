@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias, get_args
 
+from txlog.config.kafka_settings import other_value
 from txlog.errors import InvalidConfigurationError, InvalidRequestError
 from txlog.text import any_text
 
@@ -79,7 +80,7 @@ class ConfigKey:
             raise self.error(
                 f"{self.name} = {any_text(value)}: expected "
                 f"{self._range if self._is_above(value) else self.expected} (default "
-                f"{self.default_text}){self._hint(value)}"
+                f"{self.default_text}){other_value(value, self.choices)}{self._hint(value)}"
             )
         return parsed
 

@@ -88,6 +88,7 @@ def _to_table(data: object, fields: Sequence[SchemaField], where: str) -> pa.Tab
         if hasattr(data, "__arrow_c_array__"):
             return pa.Table.from_batches([pa.record_batch(data)])
     except (pa.ArrowException, TypeError, ValueError) as error:
+        _check_once(list(getattr(data, "columns", ())), where)
         _check_objects(data, fields, where)
         raise SchemaMismatchError(
             f"{where}: {type(data).__name__} could not be read as rows in Arrow's form: {error}"
@@ -116,9 +117,15 @@ def _check_columns(
     for name in found:
         if name not in known:
             raise _unknown_column(name, known, where, former)
+    _check_once(found, where)
+
+
+def _check_once(found: Sequence[str], where: str) -> None:
     if len(set(found)) != len(found):
         twice = next(name for name in found if list(found).count(name) > 1)
-        raise SchemaMismatchError(f"{where}: column {twice!r} is there more than once")
+        raise SchemaMismatchError(
+            f"{where}: column {twice!r} is there more than once. hint: drop or rename one of them"
+        )
 
 
 def _unknown_column(
@@ -155,9 +162,11 @@ def _conformed_column(column: pa.ChunkedArray[Any], field: SchemaField, target: 
     try:
         return cast_column(column, field, field.name, where)
     except pa.ArrowException as error:
+        below = str(column.type).startswith("timestamp[ns")
+        hint = ". hint: cut it to microseconds, in pandas with .dt.floor('us')" if below else ""
         raise SchemaMismatchError(
             f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)} with values "
-            f"that do not fit: {error}"
+            f"that do not fit: {error}{hint}"
         ) from error
 
 
@@ -283,11 +292,15 @@ def checked_value(value: object, field: SchemaField, path: str, row: int, where:
         return value
     raise SchemaMismatchError(
         f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} "
-        f"{value!r:.100}{_columns_hint(value)}"
+        f"{value!r:.100}{_columns_hint(value, field)}"
     )
 
 
-def _columns_hint(value: object) -> str:
+def _columns_hint(value: object, field: SchemaField) -> str:
+    if getattr(value, "nanosecond", 0):
+        return ". hint: cut it to microseconds, in pandas with .floor('us')"
+    if field.type == "binary" and isinstance(value, int):
+        return f". hint: give text or bytes, as in str({value!r:.50})"
     if not isinstance(value, list | tuple | np.ndarray):
         return ""
     return ". hint: a dictionary is one row; for lists of values send pyarrow.table({...}), or a frame"

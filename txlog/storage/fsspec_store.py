@@ -81,6 +81,8 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
     backend = BY_SCHEME.get(scheme)
     if backend is None or "::" in url:
         reason = _REASONS.get(scheme, "txlog does not know a driver for it")
+        if url.removeprefix(f"{scheme}:").isdigit():
+            reason = "this is the address of a server, such as a broker of Kafka, which txlog does not need"
         if "::" in url:
             reason = "a chain of file systems hides which one writes"
         raise UnsupportedStoreError(

@@ -37,6 +37,7 @@ from txlog.errors import (
     CorruptLogError,
     GroupIdNotFoundError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     TransactionalIdNotFoundError,
     TxlogError,
 )
@@ -159,8 +160,10 @@ class Admin:
     def expire_id(self, transactional_id: str, *, force: bool = False) -> bool:
         """Delete an idle id, and return whether it was deleted.
 
-        An id is idle after `transactional.id.expiration.ms` and `delete.grace.ms`. With `force` any id without an open
-        transaction is deleted, together with its last `txn.version`. Raises TransactionalIdNotFoundError.
+        False means that the id stays, because a transaction is open, because it has a `txn.version`, or because it
+        changed within the last `transactional.id.expiration.ms` or `delete.grace.ms`. `describe_transaction` shows
+        these. With `force` any id without an open transaction is deleted, together with its `txn.version`, unless a
+        hanging transaction ended within `delete.grace.ms`. Raises TransactionalIdNotFoundError.
         """
         self.describe_transaction(transactional_id)
         self._runtime.ensure_writable()
@@ -218,7 +221,7 @@ class Admin:
         return describe_partition(self._session, self._runtime.partition(topic, partition, 0))
 
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
-        """Move a partition's log start to `before` (None: after its last row), and return the log start.
+        """Move a partition's log start to `before` (None: after its last row, Kafka's -1), and return the log start.
 
         If the log start is higher already, it stays. So you can run a script again, as in Kafka. A consumer that has
         read every row stays in range, as in Kafka, because the control record that moves the log start is at or above
@@ -229,7 +232,12 @@ class Admin:
         view = self._view(topic, partition)
         tp = view.topic_partition
         if before is not None:
-            if 0 <= before < view.state.log_start_offset:
+            if before < 0:
+                raise OffsetOutOfRangeError(
+                    f"{tp}: the rows below offset {before} cannot be deleted: expected an offset from 0. "
+                    "hint: to delete all rows leave the offset out; list_offsets() returns where a partition ends"
+                )
+            if before < view.state.log_start_offset:
                 return view.state.log_start_offset
             lookup.check_range(view, before, "deleting records")
         self._runtime.ensure_writable()

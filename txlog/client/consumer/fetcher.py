@@ -26,7 +26,7 @@ from txlog.config import IsolationLevel
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
-from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, InvalidTopicError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 from txlog.storage.arrow_schema import field_id
@@ -389,7 +389,14 @@ class FollowedTopics:
                 f"{self._session.who}: no topic of {self._runtime.where} matches {topics.pattern!r:.200}; the whole "
                 "name must match"
             )
-        names = dict.fromkeys(map(check_topic_name, (topics,) if isinstance(topics, str) else topics))
+        given = (topics,) if isinstance(topics, str) else tuple(topics)
+        for name in given:
+            if isinstance(name, str) and name.startswith("^"):
+                raise InvalidTopicError(
+                    f"topic name {name!r:.200} is not valid: a pattern is expected to be a re.Pattern. "
+                    f"hint: subscribe to re.compile({name[1:]!r:.200}), which must match the whole name of a topic"
+                )
+        names = dict.fromkeys(map(check_topic_name, given))
         if not names:
             raise InvalidRequestError(f"{self._session.who}: no topic is named")
         return tuple(names)

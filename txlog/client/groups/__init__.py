@@ -7,7 +7,7 @@ shares partitions, and `rebalance`, `session_timeouts` and `group_log`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -279,7 +279,11 @@ def topic_partition(key: object) -> TopicPartition:
         number = key[1]
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MAX_PARTITIONS:
             return TopicPartition(key[0], number)
-    raise InvalidRequestError(f"{any_text(key)} is not a partition; expected TopicPartition(topic, number)")
+    hint = ". hint: give a list, as in [TopicPartition('orders', 0)], where a call takes several"
+    if not isinstance(key, str):
+        are_many = isinstance(key, Collection) and all(isinstance(each, tuple) for each in key)
+        hint = ". hint: name them one by one, as in pause(first, second)" if are_many else ""
+    raise InvalidRequestError(f"{any_text(key)} is not a partition: expected TopicPartition(topic, number){hint}")
 
 
 def check_offset(tp: TopicPartition, offset: object) -> int:

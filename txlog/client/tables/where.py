@@ -57,6 +57,7 @@ _ISO_TIME = re.compile(
 )
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _ESCAPES = re.compile(r"\\(?!['\"\\])")
+_TWO_WORDS = re.compile(r"\b(?!and\b|or\b|not\b)[a-z_]\w*\s+\w+\s*([=<>!]|(is|in|like|between)\b)", re.IGNORECASE)
 _EXACT = Context(prec=1000)
 _MAX_EXPONENT = 400
 _SHOWN = 300
@@ -101,8 +102,11 @@ def _parse(text: str) -> exp.Expr:
     try:
         found = sqlglot.parse(text, dialect="spark")
     except SqlglotError as error:
-        plain = re.sub(r"\x1b\[\d*m", "", str(error)).split("\n")[0]
-        raise InvalidRequestError(f"where = {_shown(text)}: expected {_EXAMPLE}: {plain}") from None
+        plain = re.sub(r"\x1b\[\d*m", "", str(error)).split("\n")[0].rstrip(".")
+        hint = ". hint: put a name with a space in backticks, as in `first name` = 'Ann'" * bool(
+            _TWO_WORDS.search(text)
+        )
+        raise InvalidRequestError(f"where = {_shown(text)}: expected {_EXAMPLE}: {plain}{hint}") from None
     if len(found) != 1 or found[0] is None:
         raise InvalidRequestError(
             f"where = {_shown(text)}: expected one condition, found {len([x for x in found if x])}"

@@ -32,7 +32,7 @@ from txlog.core.evolution import (
 )
 from txlog.core.features import SCHEMA_EVOLUTION, check_features
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.core.schema import parse_decimal
+from txlog.core.schema import SCALAR_TYPES, parse_decimal
 from txlog.errors import SchemaMismatchError, UnsupportedStoreError
 from txlog.protocol.column_changes import change_columns
 from txlog.protocol.topic_changes import alter_topic
@@ -130,7 +130,9 @@ def changes_of(base: TopicMetadata, changes: ColumnChanges) -> tuple[Change, ...
     def path(text: str) -> Path:
         return find_path(base.schema, text, where)
 
-    made: list[Change] = [SetType(path(name), _type_text(kind, where)) for name, kind in changes.set_types.items()]
+    made: list[Change] = [
+        SetType(path(name), _type_text(name, kind, where)) for name, kind in changes.set_types.items()
+    ]
     made += [AllowNulls(path(name)) for name in changes.allow_nulls]
     dropped = [path(name) for name in dict.fromkeys(changes.drop)]
     # The deepest come first, so that the paths of the others stay right.
@@ -192,13 +194,17 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
     return stored
 
 
-def _type_text(kind: str | pa.DataType, where: str) -> str:
-    if isinstance(kind, str):
-        return "".join(kind.split())
-    if not isinstance(kind, pa.DataType):
-        raise SchemaMismatchError(f"{where}: {any_text(kind)} is not a type, such as 'int64' or pyarrow.int64()")
-    (made,) = to_fields(pa.schema([pa.field("c", kind)]), where=where)
-    return made.type
+def _type_text(name: str, kind: str | pa.DataType, where: str) -> str:
+    if isinstance(kind, pa.DataType):
+        (made,) = to_fields(pa.schema([pa.field(name, kind)]), where=where)
+        return made.type
+    text = "".join(kind.split()) if isinstance(kind, str) else ""
+    if text not in SCALAR_TYPES and parse_decimal(text) is None:
+        raise SchemaMismatchError(
+            f"{where}: column {name!r}: {any_text(kind)} is not a type. hint: name one of int64, int32, int16, int8, "
+            "float64, float32, bool, string, binary, date, timestamp, timestamp_ntz and decimal(p,s)"
+        )
+    return text
 
 
 def _renames(names: Mapping[Path, str]) -> list[Change]:
