@@ -591,6 +591,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
         (
             "--metrics-file keeps them",
             "<name>=<given>",
+            "<name>=<moment>",
             "<name>=[",
             "<value> seconds are",
             "TxLog(spark, root)",
@@ -623,6 +624,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "if it comes from a checkpoint, that checkpoint belongs to another source",
             "keep the checkpoint in a local folder or an object store",
             "leave it out",
+            "leave partitionBy and clusterBy out",
             "leave the option out",
             "let the handler raise an exception or set a flag",
             "make the folder first",
@@ -703,6 +705,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "`txlog topics list` shows",
             "check the store with `txlog fsck`",
             "check which other program commits for this group",
+            "if its rows were never written, see the page",
             "list again; if this persists",
             "look at them with `txlog fsck`",
             "look at them, and repeat what is still wanted",
