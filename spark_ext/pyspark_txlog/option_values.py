@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from txlog.engine import KEYS, txn_version
+from txlog.engine import KEYS, TxnVersion, txn_version
 from txlog.engine.offsets import OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.engine.schemas import check_topic_name
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, TxlogError, UnsupportedStoreError
@@ -174,9 +174,8 @@ def _time(name: str, text: str) -> OffsetSpec:
 
 
 def _version(_: str, text: str) -> int:
-    version = txn_version(int(text) if re.fullmatch(r"-?\d{1,99}", text, re.ASCII) else text)  # type: ignore[arg-type]
-    assert version is not None
-    return version.version
+    number: Any = int(text) if re.fullmatch(r"-?\d{1,99}", text, re.ASCII) else text
+    return cast(TxnVersion, txn_version(number)).version
 
 
 def _text(_: str, text: str) -> str:

@@ -210,7 +210,7 @@ def check_scope(current: TransactionMetadata | None, query_id: str) -> None:
     advice = ". hint: give this query another id; if that write was its own, start behind the rows that are in the log"
     if current.txn_scope:
         theirs = f"micro-batch {current.txn_version} of query {current.txn_scope}"
-        # The page comes first: who takes another id after a lost checkpoint writes all rows a second time.
+        # Who takes another id after a lost checkpoint writes all rows a second time, so the hint keeps the id.
         advice = (
             ": a lost checkpoint (another id would double its rows), or two queries with one id. hint: after a lost "
             f"checkpoint run `txlog transactions expire --transactional-id {name} --force --execute`, remove the new "
