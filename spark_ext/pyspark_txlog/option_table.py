@@ -33,7 +33,7 @@ CATALOG_HINT = (
     "Tables of Spark's catalog (CREATE TABLE ... USING txlog, saveAsTable) are not supported: "
     "Spark drops their options. "
     "hint: use CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), "
-    "TxLog.create_views(), or .save(path)"
+    "TxLog.create_views(), .save(path), or .start(path)"
 )
 
 
@@ -337,7 +337,7 @@ TRANSACTIONAL_ID: Option[str] = _setting(
 TXN_VERSION = Option(
     "txn.version",
     _WRITE,
-    values.integer(0),
+    values.VERSION,
     doc="The number of the transaction. If it is not above the last one committed under `transactional.id`, the "
     "write is skipped. A stream uses its batch number.",
 )
@@ -411,6 +411,16 @@ _KAFKA: Mapping[Side, Mapping[str, str]] = {
         "spark.kafka.clusters.*": "nothing: the object store controls who may read and write",
     },
 }
+
+DELTA_OPTIONS: Mapping[str, str] = {
+    "txnappid": "`transactional.id`",
+    "txnversion": "`txn.version`",
+    "timestampasof": "`endingTimestamp`, in milliseconds since 1970, reads the rows that were appended before",
+    "versionasof": "`endingOffsets`; a topic has offsets, and no versions",
+    "startingversion": "`startingOffsets`; a topic has offsets, and no versions",
+    "replacewhere": "nothing: a log is append-only, so a write replaces no rows",
+}
+"""What to use instead of options of Delta's source and sink; names in lower case."""
 
 KAFKA_OPTIONS: tuple[KafkaOption, ...] = tuple(
     KafkaOption(name, side, here) for side, options in _KAFKA.items() for name, here in options.items()

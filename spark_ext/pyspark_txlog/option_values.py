@@ -9,13 +9,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from txlog.engine import KEYS
+from txlog.engine import KEYS, TxnVersion, txn_version
 from txlog.engine.offsets import OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.engine.schemas import check_topic_name
-from txlog.errors import InvalidRequestError, TxlogError, UnsupportedStoreError
-from txlog.text import nearest, parse_storage_value, shorten
+from txlog.errors import InvalidConfigurationError, InvalidRequestError, TxlogError, UnsupportedStoreError
+from txlog.text import nearest, parse_storage_value, parse_time, shorten
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -164,6 +164,20 @@ def _storage(name: str, text: str) -> dict[str, Any]:
     return parsed
 
 
+def _time(name: str, text: str) -> OffsetSpec:
+    moment = None if text.isdigit() else parse_time(text)
+    if moment is not None and moment >= 0:
+        raise InvalidConfigurationError(
+            f"{name} = {text!r}: expected milliseconds since 1970. hint: {name}={moment} (a time without zone is UTC)"
+        )
+    return parse_timestamp(text, name)
+
+
+def _version(_: str, text: str) -> int:
+    number: Any = int(text) if re.fullmatch(r"-?\d{1,99}", text, re.ASCII) else text
+    return cast(TxnVersion, txn_version(number)).version
+
+
 def _text(_: str, text: str) -> str:
     return text
 
@@ -186,7 +200,8 @@ STARTS = Value(
     offsets("earliest", "committed"),
 )
 ENDS = Value(f"latest, or JSON: {_OFFSETS_JSON}, -1 latest", offsets("latest"))
-TIME = Value("milliseconds since 1970", lambda name, text: parse_timestamp(text, name))
+TIME = Value("milliseconds since 1970", _time)
+VERSION = Value(integer(0).range, _version)
 TIMES = Value(f"JSON: {_TIMES_JSON}", lambda name, text: parse_timestamps(text, name))
 BOOLEAN = Value("true, false", _checked(_boolean, "true or false"))
 COLUMNS = Value(

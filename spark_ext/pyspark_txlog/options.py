@@ -14,6 +14,7 @@ from typing import Any, Self, overload
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import (
     CATALOG_HINT,
+    DELTA_OPTIONS,
     PATH,
     STORAGE_OPTION,
     STORAGE_OPTIONS,
@@ -68,7 +69,8 @@ class Options:
             text = texts.get(option.name.lower())
             if text is None:
                 if option.missing:
-                    raise InvalidRequestError(option.missing.format("load" if call.startswith("read") else "save"))
+                    method = {"write": "save", "writeStream": "start"}.get(call, "load")
+                    raise InvalidRequestError(option.missing.format(method))
             elif not any(name.lower() in texts for name in option.overridden_by):
                 if not text.strip():
                     raise InvalidRequestError(f"option {option.name!r} is empty; leave it out, or give it a value")
@@ -121,12 +123,12 @@ def check_names(given: Mapping[str, str], known: Sequence[str], what: str) -> No
             else f" Spark's Kafka {'source and sink have' if kafka.side == 'both' else f'{kafka.side} has'} "
             f"it; here: {kafka.here}."
             if kafka
+            else f" Delta has it; here: {DELTA_OPTIONS[name]}."
+            if name in DELTA_OPTIONS
             else nearest(name, known)
         )
-        raise UnknownOptionError(
-            f"option {option.name if option else name!r} is unknown: {what} has "
-            f"{', '.join(known)}, storage.<name>.{hint}"
-        )
+        has = "no such option" if hint else f"{', '.join(known)}, storage.<name>"
+        raise UnknownOptionError(f"option {option.name if option else name!r} is unknown: {what} has {has}.{hint}")
 
 
 @plain_errors

@@ -26,6 +26,7 @@ from pyspark.sql.streaming import readwriter as streaming
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import NotNativeError
+from txlog.errors import InvalidRequestError
 from txlog.logs import log
 
 if TYPE_CHECKING:
@@ -165,10 +166,18 @@ def _save(writer: Any, path: object) -> Callable[[], None]:
     java = writer._jwrite
     if java.curmode().name() != "Append":
         raise NotNativeError(f"the mode is {java.curmode().name()}")
-    arranged = (java.partitioningColumns(), java.bucketColumnNames(), java.sortColumnNames(), java.clusteringColumns())
-    if any(columns.isDefined() for columns in arranged):
-        raise NotNativeError("a topic is not partitioned, bucketed, sorted or clustered by columns")
+    if java.partitioningColumns().isDefined() or java.clusteringColumns().isDefined():
+        return _refuse_columns
+    if java.bucketColumnNames().isDefined() or java.sortColumnNames().isDefined():
+        raise NotNativeError("a topic is not bucketed or sorted by columns")
     return begin_save(writer._df, _options(java.extraOptions(), path))
+
+
+def _refuse_columns() -> None:
+    raise InvalidRequestError(
+        "a topic is not partitioned or clustered by columns. hint: leave partitionBy and clusterBy out; "
+        "the topic's key.columns, or the option 'key', choose the partition of a row"
+    )
 
 
 def _start(writer: Any, path: object) -> Callable[[], StreamingQuery]:

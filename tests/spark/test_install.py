@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -19,6 +20,7 @@ from pyspark_txlog.messages import NotNativeError
 from pyspark_txlog.native import write
 from tests.spark.conftest import ORDERS, Console, Log
 from tests.spark.test_stream_sink import Files, committed, forget_last_commit, query_id, run, start
+from txlog.errors import InvalidRequestError
 from txlog.storage.open import open_object_store
 
 pytestmark = pytest.mark.spark
@@ -318,10 +320,11 @@ def test_writes_that_are_not_native(log: Log, console: Console) -> None:
     for mode in ("overwrite", "errorifexists", "ignore"):
         with pytest.raises(Exception, match=r"append|Append"):
             log.frame(0, 1).write.format("txlog").mode(mode).option("topic", "orders").save(log.url)
-    with pytest.raises(Exception, match="partitioning or clustering columns"):
-        log.frame(0, 1).write.format("txlog").mode("append").partitionBy("carrier").option("topic", "orders").save(
-            log.url
-        )
+    writer = log.frame(0, 1).write.format("txlog").mode("append").option("topic", "orders")
+    with pytest.raises(InvalidRequestError, match=r"not partitioned .* hint: leave partitionBy and clusterBy out"):
+        writer.partitionBy("carrier").save(log.url)
+    with pytest.raises(AnalysisException, match="bucketBy"):
+        log.frame(0, 1).write.format("txlog").mode("append").bucketBy(2, "carrier").save(log.url)
     assert len(log.ids()) == 20
 
 

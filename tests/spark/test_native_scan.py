@@ -565,9 +565,11 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
     table = native.table("orders")
     with pytest.raises(
         UnknownOptionError,
-        match=r"option 'isolation' is unknown: a native scan has subscribe_pattern, .*isolation_level",
+        match=r"option 'isolation' is unknown: a native scan has no such option. Did you mean 'isolation_level'",
     ):
         to_df(table, isolation="read_committed")
+    with pytest.raises(UnknownOptionError, match=r"'zzz' is unknown: a native scan has .*, isolation_level, "):
+        to_df(table, zzz=1)
     with pytest.raises(
         InvalidRequestError,
         match=r"'minPartitions' is not supported by a native scan. hint: Spark splits this scan itself",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_txlog import option_table as table
-from pyspark_txlog.sink.options import parse_write_options, settled_write
+from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options, settled_write
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.subscription import named_topics
 from txlog.client.offsets import OffsetSpec
@@ -133,11 +133,15 @@ def test_write_options() -> None:
         (
             {"endingOfsets": "latest"},
             UnknownOptionError,
-            "'endingofsets' is unknown: a read has .* Did you mean 'endingOffsets'",
+            "'endingofsets' is unknown: a read has no such option. Did you mean 'endingOffsets'",
         ),
         ({"transactional.id": "x"}, UnknownOptionError, "'transactional.id' is unknown: .* It is an option of a write"),
         ({"kafka.bootstrap.servers": "x"}, UnknownOptionError, "'kafka.bootstrap.servers' is unknown"),
-        ({"storage.": "x"}, UnknownOptionError, "'storage.' is unknown"),
+        ({"storage.": "x"}, UnknownOptionError, "'storage.' is unknown: .* Did you mean 'storageOptions'"),
+        ({"zzz": "x"}, UnknownOptionError, "'zzz' is unknown: a read has path, .*, storage.<name>.$"),
+        ({"timestampAsOf": "x"}, UnknownOptionError, "no such option. Delta has it; here: `endingTimestamp`"),
+        ({"versionAsOf": "1"}, UnknownOptionError, "no such option. Delta has it; here: `endingOffsets`"),
+        ({"startingVersion": "1"}, UnknownOptionError, "no such option. Delta has it; here: `startingOffsets`"),
         ({"subscribe": "bad/name"}, InvalidTopicError, "topic name 'bad/name' is not valid"),
         ({"subscribe": "__consumer_offsets"}, InvalidTopicError, "reserved"),
         ({"subscribe": " , "}, InvalidRequestError, "'subscribe': expected topics"),
@@ -167,6 +171,11 @@ def test_write_options() -> None:
         ({"endingOffsets": "earliest"}, InvalidConfigurationError, "endingOffsets = 'earliest': expected latest"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, InvalidConfigurationError, "orders-0 says -2"),
         ({"startingTimestamp": "noon"}, InvalidConfigurationError, "startingTimestamp = 'noon': expected milliseconds"),
+        (
+            {"endingTimestamp": "2026-01-01"},
+            InvalidConfigurationError,
+            "'2026-01-01': expected milliseconds since 1970. hint: endingTimestamp=1767225600000",
+        ),
         ({"endingOffsetsByTimestamp": '{"orders":{"x":1}}'}, InvalidConfigurationError, "'x' is not a partition"),
         ({"startingOffsets": ""}, InvalidRequestError, "'startingOffsets' is empty"),
         ({"path": "memory://log"}, UnsupportedStoreError, "in memory lives in one process"),
@@ -203,7 +212,19 @@ def test_bad_reads(options: dict[str, Any], message: str) -> None:
             UnknownOptionError,
             "'subscribe' is unknown: a write has .* It is an option of a read",
         ),
-        ({"txn.version": "-3", "transactional.id": "x"}, InvalidRequestError, "an integer of at least 0, found '-3'"),
+        (
+            {"txn.version": "-3", "transactional.id": "x"},
+            InvalidRequestError,
+            "-3 is not a txn.version: expected an integer from 0",
+        ),
+        (
+            {"txn.version": "2026-01-01", "transactional.id": "x"},
+            InvalidRequestError,
+            "'2026-01-01' is not a txn.version: .* hint: version=20260101; if an older day may come later, use",
+        ),
+        ({"txnAppId": "x"}, UnknownOptionError, "a write has no such option. Delta has it; here: `transactional.id`"),
+        ({"txnVersion": "1"}, UnknownOptionError, "a write has no such option. Delta has it; here: `txn.version`"),
+        ({"replaceWhere": "a = 1"}, UnknownOptionError, "Delta has it; here: nothing: a log is append-only"),
         ({"compression.type": "rar"}, InvalidConfigurationError, "compression.type"),
         ({"topic": "a b"}, InvalidTopicError, "not valid"),
         ({"path": "memory://log"}, UnsupportedStoreError, "from many"),
@@ -224,3 +245,5 @@ def test_what_only_all_layers_together_can_miss() -> None:
 def test_a_write_needs_a_place() -> None:
     with pytest.raises(InvalidRequestError, match=r"Name its folder or URL in .save"):
         parse_write_options({"topic": "orders"})
+    with pytest.raises(InvalidRequestError, match=r"Name its folder or URL in .start\("):
+        parse_stream_write_options({"topic": "orders"})

@@ -393,9 +393,13 @@ def test_after_a_lost_checkpoint_it_goes_on_where_the_last_commit_was(log: Log, 
         in said
     )
     # The first advice is followed. Another id, which it warns of, would write the 100 rows again.
-    advice = r"hint: after a lost checkpoint run `txlog (.*?)`, and start at the committed offsets: see the page"
+    advice = (
+        r"hint: after a lost checkpoint run `txlog (.*?)`, remove the new checkpoint, and start with "
+        r"startingOffsets=(\w+) and group.id=(\w+) \(or the source's own\): see the page"
+    )
     found = re.search(advice, said)
     assert found is not None, said
+    assert found.groups()[1:] == ("committed", "cleaner")
     command("--store", log.url, *shlex.split(found[1]))
     # A start from the beginning is refused, with the committed offset in the message.
     shutil.rmtree(checkpoint)

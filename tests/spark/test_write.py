@@ -51,7 +51,13 @@ def test_a_repeated_version_is_skipped_and_said_so(log: Log, console: Console) -
     log.write(log.frame(0, 10), **once)
     said = "'monthly': txn.version 3 is not above 3, the last one committed: this write was done before, and is skipped"
     assert console.says(said)
+    assert "never written" not in console.text()
+    # A version below the last one may have been another write: after a lost checkpoint its rows are missing.
     log.write(log.frame(100, 10), transactional_id="monthly", txn_version=2)
+    assert console.says(
+        "'monthly': txn.version 2 is not above 3, the last one committed: this write is skipped. hint: if its rows "
+        'were never written, see the page "After a lost checkpoint"'
+    )
     assert log.ids() == list(range(10))
     # The skipped writes computed no rows and wrote no files.
     assert log.files() == files

@@ -371,9 +371,10 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
                 f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope "
                 f"{current.txn_scope!r}, and this transaction has version {version.version} of scope "
                 f"{version.scope!r}: a lost checkpoint, or two queries with one id. "
-                "hint: after a lost checkpoint let the query write only the rows that the log lacks, and run "
-                f"`txlog transactions expire --transactional-id {current.transactional_id} --force --execute`: see the "
-                'page "After a lost checkpoint". Another id is for other rows only, because it writes these again'
+                "hint: after a lost checkpoint let the query write only the rows that the log lacks, run "
+                f"`txlog transactions expire --transactional-id {current.transactional_id} --force --execute`, and "
+                'remove the new checkpoint: see the page "After a lost checkpoint". '
+                "Another id is for other rows: it writes these again"
             )
         )
     if (

@@ -29,9 +29,9 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
         option = known.get(_plain(name))
         if option is None:
             spelled = [_snake(each.name) for each in known.values() if not each.native]
-            raise UnknownOptionError(
-                f"option {name!r} is unknown: a native scan has {', '.join(spelled)}.{nearest(name, spelled)}"
-            )
+            similar = nearest(name, spelled)
+            has = "no such option" if similar else ", ".join(spelled)
+            raise UnknownOptionError(f"option {name!r} is unknown: a native scan has {has}.{similar}")
         if option.native:
             raise InvalidRequestError(
                 f"option {option.name!r} is not supported by a native scan. hint: {option.native}"

@@ -16,7 +16,8 @@ checkpoint continues with either of the two. Only the tasks differ: `write_frame
       mode append and the option topic              native
       no option topic: rows name their topics       Python          a native write has one topic
       a compacted topic                             Python          it keeps the order of the rows of a key
-      another mode, partitionBy, bucketBy, sortBy   Python          Spark or the sink refuses it
+      another mode, bucketBy, sortBy                Python          Spark or the sink refuses it
+      partitionBy, clusterBy                        refused         a topic's keys choose the partitions
       Spark Connect                                 Python          Spark's writer loses the columns' ids there
     start()
       the option topic, any micro-batch trigger     native

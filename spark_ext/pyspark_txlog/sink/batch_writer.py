@@ -190,10 +190,14 @@ class TxlogWriter(DataSourceArrowWriter):
     def _commit(self, transaction: StagedTransaction, parts: Sequence[StagedPart]) -> None:
         result = transaction.commit(parts, version=version_of(self.options, {part.topic for part in parts}))
         if result.skipped:
-            version = self.options[table.TXN_VERSION] or 0
+            version, last = self.options[table.TXN_VERSION] or 0, result.txn.txn_version
             text = (
                 f"transactional.id {transaction.transactional_id!r}: txn.version {version} is not above "
-                f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
+                f"{last}, the last one committed: this write "
+            ) + (
+                "was done before, and is skipped"
+                if version == last
+                else 'is skipped. hint: if its rows were never written, see the page "After a lost checkpoint"'
             )
             log(_LOG, logging.WARNING, "transaction_skipped", text, txn=result.txn, txn_version=version)
         transaction.forget()

@@ -207,16 +207,15 @@ def check_scope(current: TransactionMetadata | None, query_id: str) -> None:
         return
     name = current.transactional_id
     theirs = f"txn.version {current.txn_version}, of a batch write"
-    advice = "give this query another id; if that write was its own, start behind the rows that are in the log"
+    advice = ". hint: give this query another id; if that write was its own, start behind the rows that are in the log"
     if current.txn_scope:
         theirs = f"micro-batch {current.txn_version} of query {current.txn_scope}"
-        # The page comes first: who takes another id after a lost checkpoint writes all rows a second time.
+        # Who takes another id after a lost checkpoint writes all rows a second time, so the hint keeps the id.
         advice = (
-            f"after a lost checkpoint run `txlog transactions expire --transactional-id {name} --force --execute`, and "
-            'start at the committed offsets: see the page "After a lost checkpoint". Another id is for another query '
-            "only, because it writes all rows again"
+            ": a lost checkpoint (another id would double its rows), or two queries with one id. hint: after a lost "
+            f"checkpoint run `txlog transactions expire --transactional-id {name} --force --execute`, remove the new "
+            f"checkpoint, and start with startingOffsets=committed and group.id={name} (or the source's own): "
+            'see the page "After a lost checkpoint"'
         )
-    error = TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, but this is query {query_id}. hint: {advice}"
-    )
+    error = TxnVersionScopeError(f"transactional.id {name!r} holds {theirs}, but this is query {query_id}{advice}")
     raise mismatch(_LOG, error, transactional_id=name, query_id=query_id)
