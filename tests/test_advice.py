@@ -445,6 +445,8 @@ def test_who_follows_a_hint_loses_and_doubles_no_row(hint: str, world: World) ->
 
     expected = sorted(FOLLOWED[hint](world, store, hinted))
     assert [each for each in met if each.startswith(hint)], met
+    own = tuple(each for each, case in FOLLOWED.items() if case is FOLLOWED[hint])
+    assert [each for each in met if not each.startswith(own)] == [], "each message that the case meets has its hint"
     assert sorted(world.read()) == expected
     check_store(world.memory, settled=False)
 
