@@ -16,9 +16,9 @@ from scripts.code_lines import PACKAGES, code_lines, room, rooms, shipped
 from txlog import errors
 
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "msgspec", "typer", "rich")
-# Lines of code in the wheel, and in one module: `python scripts/code_lines.py`. 42,000 is the limit: a feature
-# says in its commit how many lines it adds.
-SHIPPED_LINES = 42_250
+# Lines of code in the wheel, and in one module: `python scripts/code_lines.py`. A feature says in its commit how many
+# lines it adds. 42,000 was the limit before the calls, groups and messages for programs of Kafka took 400.
+SHIPPED_LINES = 42_400
 MODULE_LINES = 400
 
 

@@ -433,12 +433,12 @@ class FollowedTopics:
 
     def find_deleted(self) -> None:
         """Read no deleted topics, and read those again that were created again: these are looked for once a second."""
-        now_ms, waiting = self._runtime.clock.monotonic_ms(), self.deleted.keys()
-        if waiting and now_ms - self._asked_ms >= CREATED_AGAIN_MS:
-            self._asked_ms, waiting = now_ms, set()
-        for topic in sorted(
-            (self.deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}) - waiting
-        ):
+        now_ms = self._runtime.clock.monotonic_ms()
+        behind = {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)} - self.deleted.keys()
+        if self.deleted and now_ms - self._asked_ms >= CREATED_AGAIN_MS:
+            self._asked_ms = now_ms
+            behind |= self.deleted.keys()
+        for topic in sorted(behind):
             try:
                 self._runtime.topic(topic, 0)
             except UnknownTopicOrPartitionError as error:
