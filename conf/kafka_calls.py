@@ -29,7 +29,7 @@ def _calls(page: str) -> Iterator[tuple[str, str]]:
         for row in re.findall(r"^\| (.*) \|$", section, re.MULTILINE)[1:]:
             *theirs, ours = row.split(" | ")
             hint = _hint(ours)
-            for name in re.findall(r"`(\w+)[(`]", " ".join(theirs)) if hint else ():
+            for name in re.findall(r"`(?:future\.)?(\w+)[(`]", " ".join(theirs)) if hint else ():
                 yield f"{kind}.{name}", hint
 
 

@@ -89,7 +89,10 @@ def trace(*, staged: bool | None = None, commit: bool = True, offsets: bool = Fa
                 producer.flush()  # otherwise the rows have not left the buffer, and the abort writes nothing
             if offsets:
                 producer.send_offsets_to_transaction({TopicPartition("baskets", 0): max(rows)}, GROUP)
-            (producer.commit_transaction if commit else producer.abort_transaction)()
+            if commit:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
 
         transaction(BEFORE, True)
         before = _objects(memory)

@@ -173,9 +173,12 @@ def _time(name: str, text: str) -> OffsetSpec:
     return parse_timestamp(text, name)
 
 
-def _version(_: str, text: str) -> int:
+def _version(name: str, text: str) -> int:
     number: Any = int(text) if re.fullmatch(r"-?\d{1,99}", text, re.ASCII) else text
-    return cast(TxnVersion, txn_version(number)).version
+    try:
+        return cast(TxnVersion, txn_version(number)).version
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"option '{name}': {error}") from None
 
 
 def _text(_: str, text: str) -> str:

@@ -255,4 +255,6 @@ def _cast_hint(column: spark.StructField, field: SchemaField) -> str:
 
 
 def _reserved_hint(name: str) -> str:
-    return f"; {name!r} is set by the log, drop it before writing" if name in METADATA.names else ""
+    if name in METADATA.names:
+        return f"; {name!r} is set by the log, drop it before writing"
+    return ". hint: drop it, or let the write add it with .option('mergeSchema', 'true')"

@@ -86,7 +86,10 @@ def test_nothing_of_a_transaction_stays_if_a_later_file_is_bad(cli: Cli, store: 
     assert printed(cli) == []
     # Without a transaction the rows before are written.
     message = cli.fails("produce", "orders", *files)
-    assert "Written: 6 rows before the error, and nothing from there on. With --transaction it is" in message
+    assert (
+        "Written: 6 rows before the error, and nothing from there on. Leave these out when you repeat the command."
+        in message
+    )
     assert printed(cli)[:6] == ROWS
 
 
@@ -96,7 +99,8 @@ def test_a_bad_line_of_a_file_is_named(cli: Cli, store: Store, tmp_path: Path) -
     message = cli.fails("produce", "orders", "--from", path, "--partition", 0)
     assert message.splitlines() == [
         f"{path}, line 7: column 'id': expected int64 not null, found \"seven\"",
-        f"Written: 6 rows before {path}, line 7, and nothing from there on. With --transaction it is all or nothing.",
+        f"Written: 6 rows before {path}, line 7, and nothing from there on. Leave these out when you repeat the command. "
+        "With --transaction it is all or nothing.",
     ]
 
 

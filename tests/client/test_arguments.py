@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import numpy
 import pyarrow as pa
@@ -75,6 +78,8 @@ KEYWORDS = {
     "Store.consumer": "max_poll_records",
     "Store.admin": "retries",
     "Consumer.poll": "timeout",
+    "Producer.send": "value",
+    "Producer.commit_transaction": "timeout",
     "TopicTable.to_arrow": "end",
     "TopicTable.to_pandas": "start",
     "TopicTable.to_polars": "isolation_level",
@@ -313,12 +318,12 @@ def test_options_of_a_store_stay_secret() -> None:
         ),
         (
             lambda store: store.consumer("orders").poll(timeout=1.0),
-            "poll(): 'timeout' is too much; it takes timeout_ms. hint: consumer.poll(1000): a batch of at most "
+            "poll(): timeout= cannot be given; it takes timeout_ms. hint: consumer.poll(1000): a batch of at most "
             "max.poll.records rows, or None",
         ),
         (
             lambda store: store.consumer("orders").poll(1000, 10),
-            "poll(): 10 is too much; it takes timeout_ms. hint: consumer.poll(1000): a batch of at most "
+            "poll(): 10 cannot be given; it takes timeout_ms. hint: consumer.poll(1000): a batch of at most "
             "max.poll.records rows, or None",
         ),
         (
@@ -328,17 +333,20 @@ def test_options_of_a_store_stay_secret() -> None:
         ),
         (
             lambda store: store.producer("loader").commit_transaction(30),
-            "commit_transaction(): too many positional arguments; it takes version. "
+            "commit_transaction(): 30 cannot be given; it takes version. "
             "hint: producer.commit_transaction() without a time. version=7 is no time",
         ),
         (
             lambda store: store.producer().flush(10),
-            "flush(): too many positional arguments; it takes nothing. hint: producer.flush() without a time",
+            "flush(): 10 cannot be given; it takes nothing. hint: producer.flush() without a time",
         ),
         (
             lambda store: store.producer().send("orders", value=b"1"),
-            "send(): missing a required argument: 'data'; it takes topic, data, key, partition, on_delivery. "
-            "hint: producer.send(",
+            "send(): value= cannot be given; it takes topic, data, key, partition, on_delivery. hint: producer.send(",
+        ),
+        (
+            lambda store: store.producer().send("orders"),
+            "send(): missing a required argument: 'data'; it takes topic, data, key, partition, on_delivery",
         ),
         (
             lambda store: cast("Any", txlog.Producer)({"bootstrap.servers": "x"}),
@@ -390,6 +398,78 @@ def test_a_call_of_kafkas_clients_is_answered_with_ours(store: Store) -> None:
         _ = cast("Any", txlog).AdminClient
     with pytest.raises(AttributeError, match=r"object has no attribute 'nothing'$"):
         _ = consumer.nothing
+
+
+def test_a_report_is_what_takes_an_error_and_metadata(store: Store) -> None:
+    def report(error: object, metadata: object, more: object = None) -> None: ...
+
+    with store.producer() as producer:
+        taken: Any = (report, mock.Mock(), functools.partial(report, more=1), print, lambda *_: None)
+        for each in taken:
+            producer.send("orders", orders(1), on_delivery=each).result()
+        for wrong in (lambda metadata: None, lambda error, metadata, more: None):
+            with pytest.raises(InvalidRequestError, match="expected a plain function of two arguments, error and meta"):
+                producer.send("orders", orders(2), on_delivery=cast("Any", wrong))
+    assert store.table("orders").count() == 5
+
+
+def test_a_listener_is_what_takes_the_partitions(store: Store) -> None:
+    def needs_two(context: object, partitions: object) -> None: ...
+
+    def decorated(partitions: object) -> None:
+        needs_two("context", partitions)
+
+    functools.update_wrapper(decorated, needs_two)
+    heard: list[object] = []
+    taken: Any = (decorated, mock.Mock(spec=decorated), functools.partial(needs_two, 1), print, heard.append)
+    for number, each in enumerate(taken):
+        with store.consumer(group_id=f"g{number}") as consumer:
+            consumer.subscribe("orders", on_assign=each)
+
+    async def later(partitions: object) -> None: ...
+
+    for wrong in (needs_two, later, lambda: None):
+        with pytest.raises(InvalidRequestError, match="expected a plain function of one argument, the partitions"):
+            store.consumer(group_id="g").subscribe("orders", on_assign=cast("Any", wrong))
+
+
+def test_futures_and_tables_name_their_own_calls(store: Store) -> None:
+    with store.producer() as producer:
+        future: Any = producer.send("orders", orders(1))
+        with pytest.raises(
+            AttributeError, match=r"no attribute 'get'\. hint: producer\.send\(\.\.\.\)\.result\(timeout\)"
+        ):
+            future.get(10)
+    table: Any = store.table("orders")
+    with pytest.raises(AttributeError, match=r"'TopicTable' object has no attribute 'head'; it has .*to_pandas, "):
+        table.head()
+    with pytest.raises(
+        InvalidRequestError, match=r"to_pandas\(\): filters= cannot be given; it takes columns, where, "
+    ):
+        table.to_pandas(filters=[("id", ">", 3)])
+    with pytest.raises(InvalidRequestError, match=r"seconds are 1700000000000"):
+        store.consumer("orders").offsets_for_times({T0: 1_700_000_000})
+
+
+def test_a_property_that_lacks_something_says_what(store: Store) -> None:
+    class Named(Consumer):
+        @property
+        def name(self) -> Any:
+            return cast("Any", self).nothing
+
+    consumer = Named(store.runtime, {})
+    with pytest.raises(AttributeError, match=r"'Named' object has no attribute 'nothing'$"):
+        _ = consumer.name
+
+
+def test_no_frame_stands_between_the_last_step_of_a_send_and_its_caller() -> None:
+    """An interrupt there would look as if no row was sent."""
+    raw: tuple[Any, ...] = (Producer.send, Producer.begin_transaction, Producer.commit_transaction, Consumer.poll)
+    assert not [call for call in raw if hasattr(call, "__wrapped__")]
+    alone: tuple[Any, ...] = (Producer.flush, Producer.init_transactions, Producer.abort_transaction, Producer.close)
+    for call in alone:
+        calls = [each.opname for each in dis.get_instructions(call) if each.opname.startswith("CALL")]
+        assert calls[-1] == "CALL"
 
 
 def test_an_error_of_types_inside_of_a_call_stays_as_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pyspark
 import pytest
 
@@ -27,4 +30,4 @@ def test_too_old(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
         with pytest.raises(InvalidRequestError, match="needs Spark"):
             getattr(pyspark_txlog, name)
     with pytest.raises(InvalidRequestError, match="needs Spark"):
-        TxLog(None, "log")  # type: ignore[arg-type]
+        TxLog(cast("Any", SimpleNamespace(createDataFrame=None)), "log")

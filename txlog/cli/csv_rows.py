@@ -158,7 +158,7 @@ class _Reader:
             raise SchemaMismatchError(
                 f"{self._where}: its first line names no column of the topic, which has "
                 f"{shorten(', '.join(self._schema.names), 200)}: found {shorten(','.join(table.column_names), 100)!r}. "
-                "hint: name the columns in the first line, separated by commas"
+                "hint: name the columns in the first line, and separate all cells by commas"
             )
         self.names = table.column_names
         for batch in table.to_batches():

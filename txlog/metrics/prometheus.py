@@ -62,7 +62,8 @@ class Server:
         try:
             self._server, self._thread = start_http_server(port, host, _registry_of(registry, before))
         except (OSError, OverflowError) as error:
-            text = f"metrics cannot be served at {host}:{port}: {error}. hint: choose another port"
+            why = getattr(error, "strerror", None) or error
+            text = f"metrics cannot be served at {host}:{port}: {why}. hint: choose another port, as in --port 9100"
             raise InvalidRequestError(text) from None
         self.host = host
 

@@ -94,8 +94,8 @@ def _to_table(data: object, fields: Sequence[SchemaField], where: str) -> pa.Tab
             f"{where}: {type(data).__name__} could not be read as rows in Arrow's form: {error}"
         ) from error
     raise SchemaMismatchError(
-        f"{where}: rows must be a pyarrow Table or RecordBatch, anything with __arrow_c_stream__ (pandas, polars, …) "
-        f"or a list of dictionaries, found {type(data).__name__}"
+        f"{where}: rows must be a pyarrow Table or RecordBatch, anything with __arrow_c_stream__ (pandas, polars, …), "
+        f"a dictionary, or a list of dictionaries, found {type(data).__name__}"
     )
 
 

@@ -147,5 +147,6 @@ def _check_subscription(options: Options, what: str) -> None:
     if len(modes) != 1:
         found = " and ".join(modes) if modes else "none"
         raise InvalidRequestError(
-            f"{what} takes exactly one of {', '.join(option.name for option in _SUBSCRIPTIONS)}; found {found}"
+            f"{what} takes exactly one of {', '.join(option.name for option in _SUBSCRIPTIONS)}; found {found}. "
+            "hint: name topics, as in .option('subscribe', 'orders')"
         )

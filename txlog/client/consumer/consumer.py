@@ -229,7 +229,7 @@ class Consumer:
         ends when you assign other topics. If the topic is created again, polls return its rows from the first one on.
         """
         if others or unknown:
-            raise misfit(Consumer.poll, f"{', '.join(map(repr, (*others, *unknown)))} is too much")
+            raise misfit(Consumer.poll, others, unknown)
         if type(timeout_ms) is not int or timeout_ms < 0:
             check("poll", "timeout_ms", timeout_ms, "Milliseconds")
         batch = self._poll(timeout_ms, sys._getframe())

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from txlog import metrics
+from txlog.client.session.arguments import named_calls
 from txlog.client.session.call_guard import has_ended
 from txlog.client.session.retry import RetryLog
 from txlog.core.ages import ClockReading
@@ -72,6 +73,7 @@ ASK_AGAIN_S = 1.0
 """How long a thread that waits for a future waits before it looks whether another one still takes care of the rows."""
 
 
+@named_calls
 class SendFuture(Future[RecordMetadata]):
     """The future of one send. Waiting for it sends its rows without further linger.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import NoReturn, Self
+from typing import Never, NoReturn, Self
 
 from txlog.client.groups import ConsumerGroupMetadata, Offsets
 from txlog.client.producer import at_exit
@@ -23,7 +23,7 @@ from txlog.client.producer.producer_state import Call, ProducerState, again
 from txlog.client.producer.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.producer.transaction_manager import TransactionManager
 from txlog.client.producer.transaction_scope import TransactionCall, TransactionScope
-from txlog.client.session.arguments import check, checked_calls
+from txlog.client.session.arguments import check, checked_calls, misfit
 from txlog.client.session.call_guard import CallGuard, InsideCallError, call_below, close_after
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
@@ -130,11 +130,12 @@ class Producer:
     def send(
         self,
         topic: str,
-        data: object,
+        data: object = ...,
         key: str | Sequence[str] | None = None,
         partition: int | None = None,
-        *,
+        *others: Never,
         on_delivery: OnDelivery | None = None,
+        **unknown: Never,
     ) -> Future[RecordMetadata]:
         """Send rows. The future's result is where they are, or its error is why they were not written.
 
@@ -163,6 +164,8 @@ class Producer:
         without these rows. Errors of the arguments are an exception: SchemaMismatchError, IllegalStateError and a plain
         InvalidRequestError. In a transaction, TransactionAbortableError replaces errors that may be retried elsewhere.
         """
+        if others or unknown or data is ...:
+            raise misfit(Producer.send, others, unknown, "data")
         if type(topic) is not str:
             check("send", "topic", topic, "str")
         if key is not None and type(key) is not str:
@@ -283,7 +286,9 @@ class Producer:
         with self._turn("send_offsets_to_transaction"):
             self._transactions.send_offsets(offsets, group, expected)
 
-    def commit_transaction(self, *, version: int | TxnVersion | None = None) -> EndResult:
+    def commit_transaction(
+        self, *others: Never, version: int | TxnVersion | None = None, **unknown: Never
+    ) -> EndResult:
         """Commit. Return when every row and offset is visible to read_committed.
 
         `version` numbers the transaction. If it is not above the id's last committed version, the transaction is not
@@ -300,6 +305,8 @@ class Producer:
         * TxlogTimeoutError: rows still wait; call this again, or abort.
         * OutcomeUnknownError: the decision was attempted; call this or `abort_transaction`, which finds out what won.
         """
+        if others or unknown:
+            raise misfit(Producer.commit_transaction, others, unknown)
         with self._turn("commit_transaction"):
             return self._transactions.commit(version)
 
@@ -428,7 +435,9 @@ class Producer:
         """Run a transaction call in the block: no other one runs, and the state allows it."""
         self._guard.check()
         if self.transactional_id is None:
-            raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id. hint: name it in producer(...)")
+            raise IllegalStateError(
+                f"{self._who}: {call}() needs a transactional.id. hint: name it, as in producer(transactional_id=...)"
+            )
         self._refuse_inside(call)
         return TransactionCall(self._guard.take(call, frame=sys._getframe(1)), self._transactions, call)
 

@@ -10,7 +10,8 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from types import FunctionType, MethodType
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from txlog.config.kafka_calls import in_place_of
 from txlog.errors import InvalidRequestError, SchemaMismatchError
@@ -48,16 +49,18 @@ def _are_resets(value: object) -> bool:
     return isinstance(value, Collection) and all(hasattr(each, "after") for each in value)
 
 
-def _is_plain(value: object) -> bool:
-    return callable(value) and not inspect.iscoroutinefunction(value)
+def _takes(count: int) -> Callable[[object], bool]:
+    def accepts(value: Any) -> bool:
+        function = value.__func__ if isinstance(value, MethodType) else value
+        if not isinstance(function, FunctionType):  # other objects that can be called are not looked into
+            return callable(value)
+        code, given = function.__code__, count + isinstance(value, MethodType)
+        is_enough = given >= code.co_argcount - len(function.__defaults__ or ())
+        is_enough &= code.co_kwonlyargcount <= len(function.__kwdefaults__ or ())
+        fits = given <= code.co_argcount or bool(code.co_flags & inspect.CO_VARARGS)
+        return is_enough and fits and not code.co_flags & inspect.CO_COROUTINE
 
-
-def _is_listener(value: Any) -> bool:
-    try:
-        inspect.signature(value).bind(())
-    except (TypeError, ValueError) as error:
-        return _is_plain(value) and isinstance(error, ValueError)  # a function of C may have no signature
-    return _is_plain(value)
+    return accepts
 
 
 _NAMES = "a list of names"
@@ -82,29 +85,42 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("Offsets", "Mapping[TopicPartition, int | None]"), _BY_PARTITION),
     "Mapping[TopicPartition, int | datetime.datetime]": _BY_PARTITION,
     "Sequence[OffsetReset]": (_are_resets, "what plan_reset(group, spec='earliest') returns"),
-    "Listener": (_is_listener, "a plain function of one argument, the partitions"),
-    "OnDelivery": (_is_plain, "a plain function of error and metadata"),
+    "Listener": (_takes(1), "a plain function of one argument, the partitions"),
+    "OnDelivery": (_takes(2), "a plain function of two arguments, error and metadata"),
     "Callable[[TransactionMetadata | None], None]": (callable, "a function"),
     "list[CorruptLogError]": (lambda value: isinstance(value, list), "a list, to which errors are appended"),
     "SparkSession": (lambda value: hasattr(value, "createDataFrame"), "a SparkSession"),
     "DataFrame": (lambda value: hasattr(value, "sparkSession"), "a DataFrame of Spark"),
 }
 
+MANY = 16
+"""A class with at most so many calls lists them if another one is called."""
 PARTS = re.compile(r" \| (?![^\[]*\])")
 """Stands between the parts of an annotation, and not inside of one."""
-_CHECK_THEMSELVES = ("poll", "send")
-"""`poll` is not wrapped, because it knows the line in which rows leave it. Each row may be a `send`: it is quick."""
+_CHECK_THEMSELVES = ("poll", "send", "begin_transaction", "commit_transaction")
+"""Calls that are not wrapped. An interrupt after their last step, in a wrapper, would look as if they had not ended."""
 
 
 def checked_calls(kind: type[T]) -> type[T]:
     """Make each public call of a class check its arguments first, and name what a call of Kafka's clients is here."""
     for name, call in list(vars(kind).items()):
-        if inspect.isfunction(call) and (name == "__init__" or not name.startswith("_")) and name != "poll":
+        is_public = name == "__init__" or not name.startswith("_")
+        if inspect.isfunction(call) and is_public and name not in _CHECK_THEMSELVES:
             setattr(kind, name, checked(call))
 
+    return named_calls(kind)
+
+
+def named_calls(kind: type[T]) -> type[T]:
+    """Let a class name what it has in place of a call of Kafka's clients."""
+    names = [name for name in vars(kind) if not name.startswith("_")]
+
     def lacking(self: T, name: str) -> Any:
-        hint = in_place_of(f"{kind.__name__}.{name}", f".{name}")
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+        if hasattr(type(self), name):  # a property that has raised
+            return object.__getattribute__(self, name)
+        hint = "" if name.startswith("_") else in_place_of(f"{kind.__name__}.{name}", f".{name}")
+        hint = hint or (f"; it has {', '.join(names)}" if len(names) <= MANY else "")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     kind.__getattr__ = lacking  # type: ignore[attr-defined]
     return kind
@@ -116,9 +132,19 @@ def checked(call: Callable[P, T]) -> Callable[P, T]:
     known = {
         name: parameter
         for name, parameter in signature.parameters.items()
-        if call.__name__ not in _CHECK_THEMSELVES
-        and all(part in KINDS for part in PARTS.split(str(parameter.annotation)))
+        if all(part in KINDS for part in PARTS.split(str(parameter.annotation)))
     }
+
+    if len(signature.parameters) == 1:
+
+        @functools.wraps(call)
+        def plain(self: object, /, *others: object, **unknown: object) -> T:
+            if others or unknown:
+                raise misfit(call, others, unknown)
+            return alone(self)  # with no `*`: so nothing interrupts between its last step and the caller
+
+        alone = cast(Callable[[object], T], call)
+        return cast(Callable[P, T], plain)
 
     @functools.wraps(call)
     def checking(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -142,11 +168,18 @@ def _bound(
     try:
         return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        raise misfit(call, str(error)) from None
+        raise _misfit(call, str(error)) from None
 
 
-def misfit(call: Callable[..., object], what: str) -> InvalidRequestError:
-    """Return the error of a call that gets too many, too few or unknown arguments."""
+def misfit(
+    call: Callable[..., object], others: Iterable[object], unknown: Iterable[str], needed: str = ""
+) -> InvalidRequestError:
+    """Return the error of a call that gets too many or unknown arguments, or otherwise lacks the one that is needed."""
+    given = [*map(any_text, others), *(f"{name}=" for name in unknown)]
+    return _misfit(call, f"{', '.join(given)} cannot be given" if given else f"missing a required argument: {needed!r}")
+
+
+def _misfit(call: Callable[..., object], what: str) -> InvalidRequestError:
     parameters = inspect.signature(call).parameters
     names = ", ".join(name for name, each in parameters.items() if name != "self" and each.annotation != "Never")
     name = call.__qualname__.removesuffix(".__init__")
@@ -186,6 +219,8 @@ def _hint(call: str, name: str, value: Any, expected: str) -> str:
         return ". hint: send(topic, rows)"
     if name.endswith("_ms") and isinstance(value, float) and 0 <= value <= 60:
         return f". hint: {value} seconds are {name}={round(value * 1000)}"
+    if isinstance(value, Mapping) and call == "open":
+        return ". hint: name a folder or a URL; there are no servers"
     if isinstance(value, Mapping) and call in ("producer", "consumer"):
         return f". hint: {call}(config={{...}})"
     if isinstance(value, str) and expected == _NAMES:

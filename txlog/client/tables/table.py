@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -198,6 +199,11 @@ class TopicTable:
         """
         _load("pandas", "to_pandas")
         of_scan = {name: options.pop(name) for name in _SCAN_OPTIONS if name in options}
+        if unknown := options.keys() - inspect.signature(pa.Table.to_pandas).parameters:
+            raise InvalidRequestError(
+                f"to_pandas(): {min(unknown)}= cannot be given; it takes columns, where, {', '.join(_SCAN_OPTIONS)}, and "
+                "what pyarrow.Table.to_pandas takes. hint: a condition is where='id > 3'"
+            )
         return self.to_arrow(columns, where, **of_scan).to_pandas(**options)
 
     def to_polars(self, columns: Sequence[str] | None = None, where: Where | None = None, **options: Any) -> Any:
