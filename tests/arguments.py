@@ -46,8 +46,10 @@ class Scene(Protocol):
 
 
 def parameters_of(call: Callable[..., object]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of a function, without `self`."""
-    yield from (each for name, each in inspect.signature(call).parameters.items() if name not in ("self", "cls"))
+    """Yield the parameters of a function, without `self`, and without those that take nothing."""
+    for name, each in inspect.signature(call).parameters.items():
+        if name not in ("self", "cls") and each.annotation != "Never":
+            yield each
 
 
 def public_calls(kinds: Iterable[type]) -> dict[str, Callable[..., object]]:

@@ -18,7 +18,7 @@ from txlog import errors
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "msgspec", "typer", "rich")
 # Lines of code in the wheel, and in one module: `python scripts/code_lines.py`. A feature says in its commit how many
 # lines it adds. 42,000 was the limit before the calls, groups and messages for programs of Kafka took 400.
-SHIPPED_LINES = 42_400
+SHIPPED_LINES = 42_450
 MODULE_LINES = 400
 
 

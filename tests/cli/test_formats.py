@@ -99,8 +99,8 @@ def test_a_bad_line_of_a_file_is_named(cli: Cli, store: Store, tmp_path: Path) -
     message = cli.fails("produce", "orders", "--from", path, "--partition", 0)
     assert message.splitlines() == [
         f"{path}, line 7: column 'id': expected int64 not null, found \"seven\"",
-        f"Written: 6 rows before {path}, line 7, and nothing from there on. Leave these out when you repeat the command. "
-        "With --transaction it is all or nothing.",
+        f"Written: 6 rows before {path}, line 7, and nothing from there on. Leave these out when you repeat the "
+        "command. With --transaction it is all or nothing.",
     ]
 
 
@@ -136,7 +136,7 @@ def test_csv_whose_first_line_does_not_name_the_columns(cli: Cli, store: Store, 
     assert re.match(
         f"standard input: its first line names no column of the topic, which has id, .*: found '{line}'", message
     )
-    assert "hint: name the columns in the first line, separated by commas" in message
+    assert "hint: name the columns in the first line, and separate all cells by commas" in message
     other_case = cli.fails("produce", "orders", "--format", "csv", stdin="ID,QUANTITY\n1,2\n")
     assert "column 'ID' is unknown" in other_case
     assert "Did you mean 'id'?" in other_case

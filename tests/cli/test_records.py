@@ -113,7 +113,7 @@ def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store:
     ]
     assert cli("consume", "orders", *NOW).rows == ROWS
     message = cli.fails("produce", "orders", stdin="{\n" + ALL)
-    assert message.splitlines()[1] == "Nothing was written. With --transaction it is all or nothing."
+    assert message.splitlines()[2] == "Nothing was written. With --transaction it is all or nothing."
     assert cli("consume", "orders", *NOW).rows == ROWS
 
 

@@ -643,11 +643,11 @@ def test_calls_that_lack_something(store):
         consumer.assign([("orders", 4)])
     for one in (["orders"], "orders", ORDERS_0):
         with pytest.raises(
-            InvalidRequestError, match=r"'o.*' is not a partition: expected TopicPartition.* a list, as"
+            InvalidRequestError, match=r"'o.*' is not a partition: expected TopicPartition.* give \[tp\]"
         ):
             consumer.assign(one)
     for several in ([ORDERS_0], {ORDERS_0}, (ORDERS_0, ORDERS_1)):
-        with pytest.raises(InvalidRequestError, match=r"is not a partition.*hint: name them one by one, as in pause"):
+        with pytest.raises(InvalidRequestError, match=r"is not a partition.*hint: give one TopicPartition, or several"):
             consumer.pause(several)
     with pytest.raises(InvalidRequestError, match=r"\(topic, number\)$"):
         consumer.pause(("orders", -1))

@@ -436,7 +436,7 @@ class Producer:
         self._guard.check()
         if self.transactional_id is None:
             raise IllegalStateError(
-                f"{self._who}: {call}() needs a transactional.id. hint: name it, as in producer(transactional_id=...)"
+                f"{self._who}: {call}() needs a transactional.id. hint: name it in producer(transactional_id=...)"
             )
         self._refuse_inside(call)
         return TransactionCall(self._guard.take(call, frame=sys._getframe(1)), self._transactions, call)

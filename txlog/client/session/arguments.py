@@ -51,10 +51,11 @@ def _are_resets(value: object) -> bool:
 
 def _takes(count: int) -> Callable[[object], bool]:
     def accepts(value: Any) -> bool:
-        function = value.__func__ if isinstance(value, MethodType) else value
-        if not isinstance(function, FunctionType):  # other objects that can be called are not looked into
+        is_method = type(value) is MethodType
+        function = value.__func__ if is_method else value
+        if type(function) is not FunctionType:  # other objects that can be called are not looked into
             return callable(value)
-        code, given = function.__code__, count + isinstance(value, MethodType)
+        code, given = function.__code__, count + is_method
         is_enough = given >= code.co_argcount - len(function.__defaults__ or ())
         is_enough &= code.co_kwonlyargcount <= len(function.__kwdefaults__ or ())
         fits = given <= code.co_argcount or bool(code.co_flags & inspect.CO_VARARGS)

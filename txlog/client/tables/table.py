@@ -201,8 +201,8 @@ class TopicTable:
         of_scan = {name: options.pop(name) for name in _SCAN_OPTIONS if name in options}
         if unknown := options.keys() - inspect.signature(pa.Table.to_pandas).parameters:
             raise InvalidRequestError(
-                f"to_pandas(): {min(unknown)}= cannot be given; it takes columns, where, {', '.join(_SCAN_OPTIONS)}, and "
-                "what pyarrow.Table.to_pandas takes. hint: a condition is where='id > 3'"
+                f"to_pandas(): {min(unknown)}= cannot be given; it takes columns, where, {', '.join(_SCAN_OPTIONS)} "
+                "and what pyarrow.Table.to_pandas takes. hint: a condition is where='id > 3'"
             )
         return self.to_arrow(columns, where, **of_scan).to_pandas(**options)
 
