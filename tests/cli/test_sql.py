@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ import txlog
 from tests.cli.support import FAST, Cli, run
 from tests.cli.test_interrupts import program
 from tests.storage.arrow_rows import EVERY_TYPE, ROWS, rows_table
+from txlog.cli import sql
+from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.program import app
 from txlog.client import Store
 
@@ -342,6 +345,17 @@ def test_a_signal_ends_the_query(cli: Cli, shop: Store, tmp_path: Path, number: 
         os.environ.pop("TMPDIR") if env_before is None else os.environ.update(TMPDIR=env_before)
     assert (process.returncode, err) == (128 + number, "")
     assert list(tmp_path.glob("txlog-sql-*")) == []
+
+
+def test_a_signal_just_before_a_query_begins_ends_it_too() -> None:
+    def query() -> object:
+        time.sleep(0.5)  # DuckDB forgets an interrupt that comes meanwhile
+        return connection.sql("SELECT count(*) FROM range(1000000000000) r(i) WHERE i % 3 = 1").fetchall()
+
+    with duckdb.connect() as connection, Interrupts() as interrupts:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(Interrupted), sql._Worker(connection, interrupts) as worker:
+            worker.call(query)
 
 
 def test_a_reader_that_goes_away_ends_it(cli: Cli, shop: Store) -> None:

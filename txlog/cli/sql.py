@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -172,18 +172,22 @@ class _Worker:
         self._connection = connection
         self._interrupts = interrupts
         self._pool = ThreadPoolExecutor(1)
+        self._running: Future[Any] | None = None
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Return what `work` returns. Raises Interrupted at once if a signal comes."""
-        running = self._pool.submit(work)
+        self._running = self._pool.submit(work)
         with self._interrupts.at_once():
-            return running.result()
+            return self._running.result()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.interrupt()
+        # DuckDB forgets an interrupt that comes just before a query begins.
+        while self._running is not None and not self._running.done():
+            self._connection.interrupt()
+            wait([self._running], timeout=0.1)
         self._pool.shutdown()
 
 
