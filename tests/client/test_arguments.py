@@ -424,7 +424,7 @@ def test_a_listener_is_what_takes_the_partitions(store: Store) -> None:
 
     async def later(partitions: object) -> None: ...
 
-    for wrong in (needs_two, later, lambda: None):
+    for wrong in (needs_two, later, functools.partial(later), lambda: None):
         with pytest.raises(InvalidRequestError, match="expected a plain function of one argument, the partitions"):
             store.consumer(group_id="g").subscribe("orders", on_assign=cast("Any", wrong))
 
@@ -441,8 +441,20 @@ def test_futures_and_tables_name_their_own_calls(store: Store) -> None:
         table.head()
     with pytest.raises(InvalidRequestError, match=r"to_pandas\(\): filters= cannot be given; it takes columns, "):
         table.to_pandas(filters=[("id", ">", 3)])
-    with pytest.raises(InvalidRequestError, match=r"seconds are 1700000000000"):
-        store.consumer("orders").offsets_for_times({T0: 1_700_000_000})
+    for wrong in (1_700_000_000, 1_700_000_000.5):
+        with pytest.raises(InvalidRequestError, match=r"seconds are 1700000000[05]00"):
+            store.consumer("orders").offsets_for_times(cast("Any", {T0: wrong}))
+
+    class Ms(int):
+        """A range would be searched for it, number by number."""
+
+    assert store.consumer("orders").offsets_for_times({T0: Ms(0), tp("orders", 1): Ms(4_000_000_000_000)})
+    with pytest.raises(AttributeError, match=r"'RecordMetadata' object .* 'offset'; it has base_offset, "):
+        _ = cast("Any", future.result()).offset
+    with store.consumer("orders", group_id="g") as consumer, store.producer("loader") as producer:
+        producer.begin_transaction()
+        with pytest.raises(InvalidRequestError, match=r"hint: give consumer\.group_metadata\(\)"):
+            producer.send_offsets_to_transaction({T0: 1}, cast("Any", consumer))
 
 
 def test_a_property_that_lacks_something_says_what(store: Store) -> None:

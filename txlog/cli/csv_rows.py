@@ -152,6 +152,8 @@ class _Reader:
                 column = f"column {names[int(found[1])]!r}: "
             if value := _VALUE.fullmatch(what):
                 what = f"expected {value[1]}, found {shorten(value[2], 100)!r}"
+            elif what.startswith("Expected"):  # another number of cells
+                what += ". hint: separate cells by commas, and quote a cell with a comma"
             raise SchemaMismatchError(f"{place}: {column}{what}") from None
         named = {name.lower() for name in table.column_names}
         if self.names is None and named.isdisjoint(map(str.lower, self._schema.names)):

@@ -213,7 +213,7 @@ def _explained(tables: Sequence[QueryTable]) -> Iterator[None]:
 def _of_query(text: str) -> TxlogError:
     if text.startswith("Out of Memory"):
         return TxlogError(f"the query failed: {text} hint: give it more with --memory-limit, or read fewer rows")
-    hint = ""
+    hint = " hint: a text stands in single quotes" if text.startswith("Binder Error: Referenced column") else ""
     if text.startswith("Parser Error") and _BARE_NAME.search(text):
         hint = (
             ' hint: a topic with other characters than letters, digits and _ needs double quotes, as in FROM "my-topic"'

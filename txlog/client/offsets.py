@@ -39,8 +39,6 @@ from txlog.protocol.load import get_view
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
 from txlog.text import any_text, count_text
 
-_SECONDS = range(10**9, 10**10)
-"""Seconds since 1970 in the years 2001 to 2286. As milliseconds they are days in 1970."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 EARLIEST = -2
@@ -293,8 +291,11 @@ def milliseconds(time: int | datetime.datetime, what: str) -> int:
     if isinstance(time, datetime.datetime) and time.tzinfo is not None:
         # Not by microseconds: a subclass may have nanoseconds.
         return max(-(-(time - _EPOCH) // datetime.timedelta(milliseconds=1)), 0)
-    if isinstance(time, bool) or not isinstance(time, int) or time < 0 or time in _SECONDS:
-        hint = f". hint: {time} seconds are {time}000" if isinstance(time, int) and time in _SECONDS else ""
+    hint = ""
+    # Seconds of the years 2001 to 2286. As milliseconds they are days in 1970.
+    if isinstance(time, int | float) and 10**9 <= time < 10**10:
+        hint = f". hint: {time} seconds are {int(time * 1000)}"
+    if isinstance(time, bool) or not isinstance(time, int) or time < 0 or hint:
         raise InvalidRequestError(
             f"{what}: {any_text(time)} is not a time: expected a datetime with a time zone, or milliseconds since "
             f"1970{hint}"

@@ -18,7 +18,7 @@ import pyarrow as pa
 from txlog.client.admin.admin import Admin
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
-from txlog.client.session.arguments import checked, checked_calls
+from txlog.client.session.arguments import checked, checked_calls, named_calls
 from txlog.client.session.call_guard import Owner, close_after
 from txlog.client.session.repr_html import repr_html
 from txlog.client.session.runtime import Runtime
@@ -78,6 +78,7 @@ def open(  # noqa: A001  users write txlog.open
     )
 
 
+@named_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
     """A topic as its newest metadata describe it."""

@@ -103,6 +103,8 @@ class ConfigKey:
         return len(text) > _LONGEST_WHOLE or int(text) > self.maximum
 
     def _hint(self, value: object) -> str:
+        if self.name.endswith(".ms") and isinstance(value, float) and 0 < value < 3600:
+            return f". hint: {value} seconds are {self.name}={round(value * 1000)}"
         given = _DURATION.fullmatch(str(value)) if self.name.endswith(".ms") else None
         return "" if given is None else f". hint: {self.name}={int(given[1]) * _UNIT_MS[given[2].lower()]}"
 

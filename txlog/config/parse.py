@@ -232,7 +232,10 @@ def _unknown(name: str, scope: Scope) -> str:
         return f"{start}: txlog does not need it, {why}."
     # A store is opened with settings of any scope.
     known = KEYS.values() if scope == "client" else keys_of(scope)
-    return start + "." + nearest(name, [key.name for key in known if not _is_opposite(name, key.name)])
+    similar = nearest(name, [key.name for key in known if not _is_opposite(name, key.name)])
+    if not similar and scope == "store":
+        similar = f" A new store takes {', '.join(key.name for key in known)}; --store and txlog.open name its URL."
+    return f"{start}.{similar}"
 
 
 def _is_opposite(name: str, other: str) -> bool:

@@ -35,6 +35,7 @@ BATCH_ROWS = 65_536
 BATCH_BYTES = 32 * 2**20
 """Approximate largest size of a batch that a read returns, if its rows have similar sizes."""
 TRAILER_BYTES = 8
+_DAMAGED = "hint: restore this file from a copy; `txlog fsck` lists all that are damaged"
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 1024
 """Bytes fetched at once from the end of a file: most footers fit."""
@@ -153,7 +154,7 @@ class OpenedFile:
                 pass
         except (pa.ArrowException, OSError, ValueError) as error:
             self._reader.raise_failure()
-            raise CorruptRecordError(f"{self.path}: row group {group} cannot be read: {error}") from error
+            raise CorruptRecordError(f"{self.path}: row group {group} cannot be read: {error}. {_DAMAGED}") from error
         row_group = metadata.row_group(group)
         for leaf in leaves:
             found, expected = row_group.column(leaf).physical_type, metadata.schema.column(leaf).physical_type
@@ -247,7 +248,7 @@ class OpenedFile:
                 yield batch
         except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError) as error:
             self._reader.raise_failure()
-            raise CorruptRecordError(f"{self.path}: row group {group} cannot be read: {error}") from error
+            raise CorruptRecordError(f"{self.path}: row group {group} cannot be read: {error}. {_DAMAGED}") from error
         # Page headers have no CRC. After one changed bit, Arrow may return no rows and treat that as the end.
         if decoded != expected:
             raise CorruptRecordError(f"{self.path}: row group {group} yields {decoded} rows of {expected}")
@@ -384,8 +385,7 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
 def _check_digest(path: str, found: str, expected: str) -> None:
     if found != expected:
         raise CorruptRecordError(
-            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(expected)}. "
-            "hint: restore this file from a copy; `txlog fsck` lists all that are damaged"
+            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(expected)}. {_DAMAGED}"
         )
 
 

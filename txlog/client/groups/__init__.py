@@ -131,6 +131,8 @@ def group_offsets(
     Raises InvalidRequestError, OffsetMetadataTooLargeError, IllegalStateError for a consumer that commits
     automatically.
     """
+    if hasattr(group, "group_metadata"):
+        raise InvalidRequestError(f"{who}: {group!r} is no group.id. hint: give consumer.group_metadata()")
     metadata = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group_id=group)
     check_group(metadata.group_id)
     if metadata.auto_commit:

@@ -33,6 +33,7 @@ SEND_BYTES = 2048
 """About the size of one send in memory without its rows: its future above all."""
 
 
+@named_calls
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
     """Partition and offset of the rows of one send.

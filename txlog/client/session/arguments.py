@@ -54,7 +54,7 @@ def _takes(count: int) -> Callable[[object], bool]:
         is_method = type(value) is MethodType
         function = value.__func__ if is_method else value
         if type(function) is not FunctionType:  # other objects that can be called are not looked into
-            return callable(value)
+            return callable(value) and not inspect.iscoroutinefunction(getattr(value, "func", None))
         code, given = function.__code__, count + is_method
         is_enough = given >= code.co_argcount - len(function.__defaults__ or ())
         is_enough &= code.co_kwonlyargcount <= len(function.__kwdefaults__ or ())
@@ -114,13 +114,14 @@ def checked_calls(kind: type[T]) -> type[T]:
 
 def named_calls(kind: type[T]) -> type[T]:
     """Let a class name what it has in place of a call of Kafka's clients."""
-    names = [name for name in vars(kind) if not name.startswith("_")]
+    names = [name for name in dir(kind) if not name.startswith("_")]
 
     def lacking(self: T, name: str) -> Any:
         if hasattr(type(self), name):  # a property that has raised
             return object.__getattribute__(self, name)
-        hint = "" if name.startswith("_") else in_place_of(f"{kind.__name__}.{name}", f".{name}")
-        hint = hint or (f"; it has {', '.join(names)}" if len(names) <= MANY else "")
+        endings = (f"{each}.{name}" for each in (kind.__name__, "Producer", "Admin"))
+        hint = in_place_of(*endings) or f"; it has {', '.join(names)}"
+        hint = "" if name.startswith("_") or (hint[0] == ";" and len(names) > MANY) else hint
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     kind.__getattr__ = lacking  # type: ignore[attr-defined]
@@ -216,6 +217,12 @@ def _kinds(annotation: str) -> tuple[Kind, ...]:
 def _hint(call: str, name: str, value: Any, expected: str) -> str:
     if call == "TxLog":
         return ". hint: TxLog(spark, root)"
+    if call == "create_topic" and name == "name":
+        return ". hint: create_topic(name, columns)"
+    if call == "send" and name == "key":
+        return ". hint: name columns; the key itself is a value of the row"
+    if expected == _BY_PARTITION[1] and name == "offsets":
+        return ". hint: {tp: row['_offset'] + 1}, or {tp: consumer.position(tp)}"
     if name == "topic" and call == "send":
         return ". hint: send(topic, rows)"
     if name.endswith("_ms") and isinstance(value, float) and 0 <= value <= 60:

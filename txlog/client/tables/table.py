@@ -202,7 +202,7 @@ class TopicTable:
         if unknown := options.keys() - inspect.signature(pa.Table.to_pandas).parameters:
             raise InvalidRequestError(
                 f"to_pandas(): {min(unknown)}= cannot be given; it takes columns, where, {', '.join(_SCAN_OPTIONS)} "
-                "and what pyarrow.Table.to_pandas takes. hint: a condition is where='id > 3'"
+                "and those of pyarrow. hint: where='id > 3' chooses rows, and as_of=a datetime an older state"
             )
         return self.to_arrow(columns, where, **of_scan).to_pandas(**options)
 
