@@ -628,7 +628,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "give each consumer a group.id of its own",
             "give a group.id, or leave",
             "drop it, or let the write add it",
-            "give [tp], or {tp: offset} to commit",
+            "give [tp], or {tp: row[",
             "give one TopicPartition, or several",
             "give int(time.timestamp() * 1000)",
             "give it as the storage option 'account_name'",

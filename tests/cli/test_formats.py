@@ -87,7 +87,7 @@ def test_nothing_of_a_transaction_stays_if_a_later_file_is_bad(cli: Cli, store: 
     # Without a transaction the rows before are written.
     message = cli.fails("produce", "orders", *files)
     assert (
-        "Written: 6 rows before the error, and nothing from there on. Leave these out when you repeat the command."
+        "Written: 6 rows before the error, and nothing from there on. Repeat the command without the first 6."
         in message
     )
     assert printed(cli)[:6] == ROWS
@@ -99,8 +99,8 @@ def test_a_bad_line_of_a_file_is_named(cli: Cli, store: Store, tmp_path: Path) -
     message = cli.fails("produce", "orders", "--from", path, "--partition", 0)
     assert message.splitlines() == [
         f"{path}, line 7: column 'id': expected int64 not null, found \"seven\"",
-        f"Written: 6 rows before {path}, line 7, and nothing from there on. Leave these out when you repeat the "
-        "command. With --transaction it is all or nothing.",
+        f"Written: 6 rows before {path}, line 7, and nothing from there on. Repeat the command "
+        "without the first 6. With --transaction it is all or nothing.",
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_version_is_written_once(cli: Cli, store: Store) -> None:
         (("--from", __file__), "the format of '.py' is not known"),
         (("--format", "parquet"), "standard input cannot be read as a Parquet file"),
         (("--format", "arrow"), "standard input cannot be read as arrow"),
-        (("--format", "csv"), "its first line names no column of the topic, which has "),
+        (("--format", "csv"), "its first line does not name columns of the topic, which has "),
         (("--format", "yaml"), "'yaml' is not one of"),
         (("--version", 3), "--version needs --transactional-id"),
     ],
@@ -129,12 +129,12 @@ def test_wrong_inputs(cli: Cli, store: Store, options: tuple[str | int, ...], wo
     assert printed(cli) == []
 
 
-@pytest.mark.parametrize("text", ["id;item\n1;a\n", "1,a\n2,b\n"])
+@pytest.mark.parametrize("text", ["id;item\n1;a\n", "1,a\n2,b\n", "item;x,id\na;1,2\n"])
 def test_csv_whose_first_line_does_not_name_the_columns(cli: Cli, store: Store, text: str) -> None:
     message = cli.fails("produce", "orders", "--format", "csv", stdin=text)
     line = text.splitlines()[0]
     assert re.match(
-        f"standard input: its first line names no column of the topic, which has id, .*: found '{line}'", message
+        f"standard input: its first line does not name columns of the topic, which has id, .*: found '{line}'", message
     )
     assert "hint: name the columns in the first line, and separate all cells by commas" in message
     other_case = cli.fails("produce", "orders", "--format", "csv", stdin="ID,QUANTITY\n1,2\n")

@@ -108,7 +108,7 @@ def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store:
     message = cli.fails("produce", "orders", "--batch", 4, stdin=ALL + lines({"id": None}, {"id": 8}))
     assert message.splitlines() == [
         "line 7: column 'id' is not nullable, and its value is missing or null",
-        "Written: 6 rows before line 7, and nothing from there on. Leave these out when you repeat the command. "
+        "Written: 6 rows before line 7, and nothing from there on. Repeat the command without the first 6. "
         "With --transaction it is all or nothing.",
     ]
     assert cli("consume", "orders", *NOW).rows == ROWS

@@ -156,9 +156,10 @@ class _Reader:
                 what += ". hint: separate cells by commas, and quote a cell with a comma"
             raise SchemaMismatchError(f"{place}: {column}{what}") from None
         named = {name.lower() for name in table.column_names}
-        if self.names is None and named.isdisjoint(map(str.lower, self._schema.names)):
+        other = any(mark in name for name in named.difference(self._schema.names) for mark in ";\t|")
+        if self.names is None and (other or named.isdisjoint(map(str.lower, self._schema.names))):
             raise SchemaMismatchError(
-                f"{self._where}: its first line names no column of the topic, which has "
+                f"{self._where}: its first line does not name columns of the topic, which has "
                 f"{shorten(', '.join(self._schema.names), 200)}: found {shorten(','.join(table.column_names), 100)!r}. "
                 "hint: name the columns in the first line, and separate all cells by commas"
             )

@@ -148,7 +148,7 @@ def _say_what_became(error: TxlogError, transactional_id: str | None, feed: _Fee
         if feed.bad_line and not feed.rows:
             said = "Nothing was written"
         elif feed.bad_line and written == feed.rows:
-            said = f"Written: {before}, and nothing from there on. Leave these out when you repeat the command"
+            said = f"Written: {before}, and nothing from there on. Repeat the command without the first {feed.rows}"
         elif feed.rows:
             said = f"Written for sure: {written} of {before}"
         else:

@@ -111,7 +111,7 @@ class ConsumerConfig(_ActorConfig):
             raise InvalidConfigurationError(
                 f"heartbeat.interval.ms = {self.heartbeat_interval_ms} must be less than session.timeout.ms = "
                 f"{self.session_timeout_ms} (milliseconds). hint: set heartbeat.interval.ms to a third of "
-                "session.timeout.ms, which should be 6000 or more"
+                "session.timeout.ms; 45 seconds are session.timeout.ms=45000"
             )
         unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNOR_NAMES]
         if unknown or not self.partition_assignment_strategy:

@@ -281,7 +281,7 @@ def topic_partition(key: object) -> TopicPartition:
         number = key[1]
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MAX_PARTITIONS:
             return TopicPartition(key[0], number)
-    hint = ". hint: give [tp], or {tp: offset} to commit, where tp = TopicPartition('orders', 0)"
+    hint = ". hint: give [tp], or {tp: row['_offset'] + 1} to commit, where tp = TopicPartition('orders', 0)"
     if not isinstance(key, str):
         are_many = isinstance(key, Collection) and all(isinstance(each, tuple) for each in key)
         hint = ". hint: give one TopicPartition, or several one by one and without a list" if are_many else ""
