@@ -129,6 +129,12 @@ def test_wrong_inputs(cli: Cli, store: Store, options: tuple[str | int, ...], wo
     assert printed(cli) == []
 
 
+def test_csv_may_name_a_column_with_the_mark_of_another_separator(cli: Cli, store: Store) -> None:
+    store.create_topic("marks", {"A|B;c": "int64", "id": "int64"})
+    cli("produce", "marks", "--format", "csv", stdin="A|B;c,id\n1,2\n")
+    assert store.table("marks").to_arrow(["A|B;c", "id"]).to_pylist() == [{"A|B;c": 1, "id": 2}]
+
+
 @pytest.mark.parametrize("text", ["id;item\n1;a\n", "1,a\n2,b\n", "item;x,id\na;1,2\n"])
 def test_csv_whose_first_line_does_not_name_the_columns(cli: Cli, store: Store, text: str) -> None:
     message = cli.fails("produce", "orders", "--format", "csv", stdin=text)

@@ -155,18 +155,23 @@ class _Reader:
             elif what.startswith("Expected"):  # another number of cells
                 what += ". hint: separate cells by commas, and quote a cell with a comma"
             raise SchemaMismatchError(f"{place}: {column}{what}") from None
-        named = {name.lower() for name in table.column_names}
-        other = any(mark in name for name in named.difference(self._schema.names) for mark in ";\t|")
-        if self.names is None and (other or named.isdisjoint(map(str.lower, self._schema.names))):
-            raise SchemaMismatchError(
-                f"{self._where}: its first line does not name columns of the topic, which has "
-                f"{shorten(', '.join(self._schema.names), 200)}: found {shorten(','.join(table.column_names), 100)!r}. "
-                "hint: name the columns in the first line, and separate all cells by commas"
-            )
+        if self.names is None:
+            self._check_first_line(table.column_names)
         self.names = table.column_names
         for batch in table.to_batches():
             yield self._converted(batch)
             self.rows += batch.num_rows
+
+    def _check_first_line(self, names: Sequence[str]) -> None:
+        known = self._schema.names
+        # Another separator makes one name of several.
+        is_torn = re.search(r"[;\t|]", "".join(set(names).difference(known)))
+        if is_torn or {name.lower() for name in names}.isdisjoint(map(str.lower, known)):
+            raise SchemaMismatchError(
+                f"{self._where}: its first line does not name columns of the topic, which has "
+                f"{shorten(', '.join(known), 200)}: found {shorten(','.join(names), 100)!r}. "
+                "hint: name the columns in the first line, and separate all cells by commas"
+            )
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
