@@ -238,6 +238,13 @@ def test_wrong_queries(cli: Cli, shop: Store, query: str, message: str) -> None:
     assert message in cli.fails("sql", query)
 
 
+@pytest.mark.parametrize(("value", "is_text"), [('"FR"', True), ("FR", False)])
+def test_a_text_in_double_quotes_is_told_from_a_wrong_name(cli: Cli, shop: Store, value: str, is_text: bool) -> None:
+    message = cli.fails("sql", f"SELECT * FROM orders WHERE country = {value}")
+    assert 'Referenced column "FR" not found' in message
+    assert ("hint: a text stands in single quotes" in message) == is_text
+
+
 def test_an_error_that_is_not_about_a_name_has_no_hint_about_names(cli: Cli, shop: Store) -> None:
     assert "hint" not in cli.fails("sql", "SELEC order_id FROM orders")
 

@@ -42,6 +42,7 @@ _TABLE_ROWS = 1000
 _CELL = 200
 """Maximum length of a text in a table."""
 _BATCH_ROWS = 10_000
+_NO_COLUMN = re.compile(r'Binder Error: Referenced column ("[^"]*") not found')
 _BARE_NAME = re.compile(r"\b(from|join)\s+(\w+-|\d)", re.IGNORECASE)
 """A table in a query that DuckDB cannot read as a name without quotes."""
 _OWN_SCHEMAS = ("information_schema", "main", "pg_catalog")
@@ -116,7 +117,7 @@ def sql(
     with (
         Interrupts() as interrupts,
         tempfile.TemporaryDirectory(prefix="txlog-sql-") as folder,
-        _explained(tables),
+        _explained(tables, query),
         _connected(folder, memory_limit) as connection,
     ):
         with bar as show, _Worker(connection, interrupts) as worker:
@@ -192,7 +193,7 @@ class _Worker:
 
 
 @contextmanager
-def _explained(tables: Sequence[QueryTable]) -> Iterator[None]:
+def _explained(tables: Sequence[QueryTable], query: str) -> Iterator[None]:
     """Raise the error of a scan or an error of the query in place of what DuckDB or Arrow makes of it."""
     try:
         yield
@@ -207,13 +208,14 @@ def _explained(tables: Sequence[QueryTable]) -> Iterator[None]:
                 raise table.error from None
         if not isinstance(error, duckdb.Error | pa.ArrowException | OSError):
             raise
-        raise _of_query(str(error)) from None
+        raise _of_query(str(error), query) from None
 
 
-def _of_query(text: str) -> TxlogError:
+def _of_query(text: str, query: str) -> TxlogError:
     if text.startswith("Out of Memory"):
         return TxlogError(f"the query failed: {text} hint: give it more with --memory-limit, or read fewer rows")
-    hint = " hint: a text stands in single quotes" if text.startswith("Binder Error: Referenced column") else ""
+    lacking = _NO_COLUMN.match(text)
+    hint = " hint: a text stands in single quotes" if lacking and lacking[1] in query else ""
     if text.startswith("Parser Error") and _BARE_NAME.search(text):
         hint = (
             ' hint: a topic with other characters than letters, digits and _ needs double quotes, as in FROM "my-topic"'
