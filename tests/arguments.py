@@ -71,7 +71,7 @@ def unchecked(calls: Mapping[str, Callable[..., object]]) -> set[str]:
 def wrong_answers(
     make: Callable[[], Scene], name: str, parameter: inspect.Parameter, given: Arguments, keyword: str
 ) -> list[str]:
-    """Give each value to one parameter, or to a `keyword` of many, and return the answers that are no answer.
+    """Give each value to one parameter, or to a `keyword` of many, and return the wrong answers.
 
     A scene is used until a call has worked in it. A refused call has done nothing.
     """

@@ -1,6 +1,6 @@
 """Which delivery does each program of docs/delivery.md give? Kill it again and again, and count its rows.
 
-A program has a folder of its own, with a store and the rows that come in. Each of its lives is a real process. SIGKILL
+Each program has its own folder, with a store and the rows that come in. Each of its lives is a real process. SIGKILL
 ends all lives but the last one. The fork server starts programs without Spark, so that a life begins at once. A query
 of Spark runs until it is killed, as a user runs it. Its rows come in meanwhile.
 """

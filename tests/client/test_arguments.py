@@ -330,7 +330,7 @@ def test_options_of_a_store_stay_secret() -> None:
         (
             lambda store: store.producer("loader").commit_transaction(30),
             "commit_transaction(): 30 cannot be given; it takes version. "
-            "hint: producer.commit_transaction() without a time. version=7 is no time",
+            "hint: producer.commit_transaction() without a time. version=7 numbers the transaction",
         ),
         (
             lambda store: store.producer().flush(10),

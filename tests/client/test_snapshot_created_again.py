@@ -1,4 +1,4 @@
-"""A snapshot of a topic that was created again meanwhile says so, each time and in each way of reading."""
+"""Each way of reading refuses a snapshot of a topic that was created again meanwhile, each time."""
 
 from __future__ import annotations
 

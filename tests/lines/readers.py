@@ -3,7 +3,7 @@
 * Each row is returned, at least once. A consumer without a group returns each row once.
 * Two members of one generation do not return the same row.
 * No committed offset is above a row that nobody has received.
-* A member reads what its listeners have heard of: what was assigned, and neither revoked nor lost.
+* A member reads what its listeners have heard of: partitions that were assigned, and neither revoked nor lost.
 """
 
 from __future__ import annotations

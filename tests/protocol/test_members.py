@@ -605,7 +605,7 @@ def test_an_operator_sets_offsets_beside_live_members_only_by_force(cluster: Clu
 
 
 def test_offsets_that_are_pending_while_the_partition_moves(cluster: Cluster) -> None:
-    """The new owner cannot pass them. It begins where the transaction ends, whoever ends it."""
+    """The new owner cannot pass them. It begins where the transaction ends."""
     process, other = started(cluster), started(cluster, "y")
     cluster.run(join("p"))
     p = condition(cluster, "p")
