@@ -187,7 +187,7 @@ def test_rows_of_a_repeated_version_have_no_offset(world, store):
         future = producer.send("orders", orders(2), partition=0)
         result = producer.commit_transaction(version=3)
     assert result.skipped
-    skipped = r"transactional\.id 'loader': \w+ \(producer \d+, epoch \d+\), skipped: version 3 is in the log"
+    skipped = r"transactional\.id 'loader' \(producer \d+, epoch \d+\): \w+, skipped: version 3 is in the log"
     assert re.fullmatch(skipped, str(result))
     assert (future.result().base_offset, future.result().timestamp) == (-1, -1)
     assert world.read() == [1]

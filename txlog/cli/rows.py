@@ -109,10 +109,10 @@ def decode_rows(
         try:
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            is_open = line.strip()[:1] == b"{" and line.strip()[-1:] != b"}"
-            hint = ". hint: write each object in one line, as `jq -c .` does" if is_open else ""
-            hint = hint if line.lstrip()[:1] == b"{" else ". hint: name the format of other rows, as in --format csv"
-            hint = _NO_ARRAY if line.lstrip()[:1] == b"[" else hint
+            text = line.strip()
+            hint = _NO_ARRAY if text[:1] == b"[" else ". hint: name the format of other rows, as in --format csv"
+            if text[:1] == b"{":
+                hint = "" if text[-1:] == b"}" else ". hint: write each object in one line, as `jq -c .` does"
             raise SchemaMismatchError(
                 f"{where}: {expected}, found {_line_text(line)} (not JSON: {error}){hint}"
             ) from None

@@ -15,6 +15,7 @@ from txlog.core import names
 from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, merge_parts, next_marker
 from txlog.core.effects import Gather, NewId, Program, ReadClocks
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.owner_errors import describe_owner
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
@@ -71,8 +72,7 @@ class EndResult:
     def __str__(self) -> str:
         """Return one line for people, as in `print(txn.result)`."""
         skipped = f", skipped: version {self.txn.txn_version} is in the log" if self.skipped else ""
-        ids = f"producer {self.txn.producer_id}, epoch {self.txn.producer_epoch}"
-        return f"transactional.id {self.txn.transactional_id!r}: {self.txn.state} ({ids}){skipped}"
+        return f"{describe_owner(self.txn)}: {self.txn.state}{skipped}"
 
 
 def init_producer(

@@ -454,8 +454,10 @@ class FollowedTopics:
         A member of a group has given up the partitions then. Where they stay assigned, the error is raised again
         `at_end` of a poll without rows, and if no other topic is assigned.
         """
-        assigned = {tp.topic for tp in self._fetcher.assigned}
+        if not self.deleted:
+            return
         due = self.deleted.keys() - self._reported
+        assigned = {tp.topic for tp in self._fetcher.assigned}
         if not self._is_shared and (due or at_end or self.deleted.keys() >= assigned):
             due = set(self.deleted)
         if due:

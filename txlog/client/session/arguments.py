@@ -119,9 +119,10 @@ def named_calls(kind: type[T]) -> type[T]:
     def lacking(self: T, name: str) -> Any:
         if hasattr(type(self), name):  # a property that has raised
             return object.__getattribute__(self, name)
-        endings = (f"{each}.{name}" for each in (kind.__name__, "Producer", "Admin"))
-        hint = in_place_of(*endings) or f"; it has {', '.join(names)}"
-        hint = "" if name.startswith("_") or (hint[0] == ";" and len(names) > MANY) else hint
+        hint = ""
+        if not name.startswith("_"):
+            hint = in_place_of(*(f"{each}.{name}" for each in (kind.__name__, "Producer", "Admin")))
+            hint = hint or (f"; it has {', '.join(names)}" if len(names) <= MANY else "")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     kind.__getattr__ = lacking  # type: ignore[attr-defined]
@@ -182,8 +183,8 @@ def misfit(
 
 
 def _misfit(call: Callable[..., object], what: str) -> InvalidRequestError:
-    parameters = inspect.signature(call).parameters
-    names = ", ".join(name for name, each in parameters.items() if name != "self" and each.annotation != "Never")
+    given = inspect.signature(call).parameters.values()
+    names = ", ".join(each.name for each in given if each.name != "self" and each.annotation != "Never")
     name = call.__qualname__.removesuffix(".__init__")
     hint = in_place_of(name if "." in name else f"txlog.{name}")
     return InvalidRequestError(f"{_label(call)}(): {what}; it takes {names or 'nothing'}{hint}")
@@ -214,17 +215,21 @@ def _kinds(annotation: str) -> tuple[Kind, ...]:
     return tuple(KINDS[part] for part in PARTS.split(annotation))
 
 
+_HINTS = {
+    ("TxLog", "spark"): "hint: TxLog(spark, root)",
+    ("TxLog", "root"): "hint: TxLog(spark, root)",
+    ("create_topic", "name"): "hint: create_topic(name, columns)",
+    ("send", "key"): "hint: name columns; the key itself is a value of the row",
+    ("send", "topic"): "hint: send(topic, rows)",
+    ("commit", "offsets"): "hint: {tp: row['_offset'] + 1}, or {tp: consumer.position(tp)}",
+    ("send_offsets_to_transaction", "offsets"): "hint: {tp: row['_offset'] + 1}, or {tp: consumer.position(tp)}",
+}
+"""By call and argument."""
+
+
 def _hint(call: str, name: str, value: Any, expected: str) -> str:
-    if call == "TxLog":
-        return ". hint: TxLog(spark, root)"
-    if call == "create_topic" and name == "name":
-        return ". hint: create_topic(name, columns)"
-    if call == "send" and name == "key":
-        return ". hint: name columns; the key itself is a value of the row"
-    if expected == _BY_PARTITION[1] and name == "offsets":
-        return ". hint: {tp: row['_offset'] + 1}, or {tp: consumer.position(tp)}"
-    if name == "topic" and call == "send":
-        return ". hint: send(topic, rows)"
+    if (call, name) in _HINTS:
+        return f". {_HINTS[call, name]}"
     if name.endswith("_ms") and isinstance(value, float) and 0 <= value <= 60:
         return f". hint: {value} seconds are {name}={round(value * 1000)}"
     if isinstance(value, Mapping) and call == "open":

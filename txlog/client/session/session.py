@@ -22,10 +22,10 @@ from txlog.core.names import TopicPartition
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load, prove, refresh
-from txlog.protocol.transactions import EndResult, resolve
+from txlog.protocol.transactions import resolve
 from txlog.storage.forks import lock_for_forks
 
-__all__ = ["Call", "EndResult", "Session", "TopicPartition"]
+__all__ = ["Call", "Session", "TopicPartition"]
 
 LONG_TAIL_RECORDS = 512
 LONG_TAIL_AGE_MS = 5000

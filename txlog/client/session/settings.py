@@ -30,7 +30,7 @@ from txlog.config import (
 from txlog.core.append_rules import RollPolicy
 from txlog.core.records import StoreConstants, TopicMetadata
 from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
-from txlog.text import shorten
+from txlog.text import any_text
 
 CONFIG_VARIABLE = "TXLOG_CONFIG"
 
@@ -90,8 +90,8 @@ class Settings:
         for name in _NEED_A_GROUP if config.group_id is None else ():
             if (value := call.get(name)) is not None and KEYS[name].parse(value):
                 raise InvalidConfigurationError(
-                    f"{name} = {shorten(repr(value), 80)} has no effect without group.id. hint: give a group.id, or "
-                    f"leave {name} out"
+                    f"{name} = {any_text(value)} has no effect without group.id. "
+                    f"hint: give a group.id, or leave {name} out"
                 )
         return config
 

@@ -199,7 +199,7 @@ class TopicTable:
         """
         _load("pandas", "to_pandas")
         of_scan = {name: options.pop(name) for name in _SCAN_OPTIONS if name in options}
-        if unknown := options.keys() - inspect.signature(pa.Table.to_pandas).parameters:
+        if options and (unknown := options.keys() - inspect.signature(pa.Table.to_pandas).parameters):
             raise InvalidRequestError(
                 f"to_pandas(): {min(unknown)}= cannot be given; it takes columns, where, {', '.join(_SCAN_OPTIONS)} "
                 "and those of pyarrow. hint: where='id > 3' chooses rows, and as_of=a datetime an older state"
