@@ -99,7 +99,7 @@ def mismatch(logger: logging.Logger, found: E, /, **fields: Unpack[logs.Fields])
     return found
 
 
-def _is_python_worker() -> bool:
+def is_python_worker() -> bool:
     """Return whether Spark started this process for its own work: no program can set logging up here."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
@@ -107,5 +107,5 @@ def _is_python_worker() -> bool:
 
 # PySpark's JSON formatter shows the fields of a record that are in this dictionary, and no others.
 logs.also_as("context")
-if _is_python_worker():
+if is_python_worker():
     logs.print_from(logging.WARNING)

@@ -96,7 +96,7 @@ def console(spark: SparkSession, spark_console: Path, monkeypatch: pytest.Monkey
     """Return the user's view of standard error, with what this process prints. A failing test shows it."""
     made = Console(spark_console)
     # Not sys.stderr: pytest replaces it between the phases of a test.
-    monkeypatch.setattr(messages, "sys", SimpleNamespace(stderr=made))
+    monkeypatch.setattr(messages, "sys", SimpleNamespace(stderr=made, modules=sys.modules))
     monkeypatch.setattr(logs, "sys", SimpleNamespace(stderr=made))
     # pytest has handlers, and a user's program has none.
     monkeypatch.setattr(logs, "_is_handled", lambda _: False)

@@ -3,6 +3,7 @@ bytes."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from lab.invariants import check_store
 from pyspark_txlog import TxLog, install
 from pyspark_txlog.native import one_job, write
 from pyspark_txlog.native.one_job import MAX_BYTES, share_of
+from pyspark_txlog.worker import spare_modules
 from tests.spark.conftest import Console, Log, append
 from tests.spark.test_stream_sink import start
 from txlog.errors import SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
@@ -231,6 +233,23 @@ def test_attempts_that_fail_leave_no_rows(spark: SparkSession, log: Log, native:
     assert log.ids() == [*range(1400)]
     assert len(log.files()) == 12, "the first attempts' files are there, and no record names them"
     assert_sound(log)
+
+
+def test_the_collector_skips_modules_in_the_workers_only(log: Log, native: TxLog, monkeypatch: Any) -> None:
+    """Spark collects garbage after each task."""
+    log.create()
+    spared = log.spark.sparkContext.accumulator(0)
+    original = one_job.run_task
+
+    def counted(writer: one_job.TaskWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from original(writer, batches)
+        spared.add(gc.get_freeze_count())
+
+    monkeypatch.setattr(one_job, "run_task", counted)
+    append(native.table("orders"), log.frame(0, 10, tasks=1))
+    assert spared.value > 10_000
+    spare_modules()
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_stop_inside_a_micro_batch_is_no_error(log: Log, tmp_path: Path, console: Console) -> None:

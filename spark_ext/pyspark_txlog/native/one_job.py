@@ -29,6 +29,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from pyspark_txlog.sink.routing import TopicRoute
+from pyspark_txlog.worker import spare_modules
 from txlog.engine import Runtime, StagedPart, TransactionMetadata
 from txlog.engine.arrow import MAX_INLINE_BYTES, StagedFiles
 from txlog.errors import SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
@@ -209,6 +210,7 @@ def write_once(
 
 def run_task(writer: TaskWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the result of this task as Spark takes it; runs on the executors."""
+    spare_modules()
     context = TaskContext.get()
     assert context is not None
     result = writer.run(context.partitionId(), batches)

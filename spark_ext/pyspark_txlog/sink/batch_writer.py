@@ -35,6 +35,7 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.micro_batch import QUERY_ID_PROPERTY
 from pyspark_txlog.sink.options import parse_write_options, settled_write
+from pyspark_txlog.worker import spare_modules
 from txlog.engine import (
     Runtime,
     Session,
@@ -120,6 +121,7 @@ class TxlogWriter(DataSourceArrowWriter):
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
         """
+        spare_modules()
         context = TaskContext.get()
         if self.is_repeated:
             # The coordinator will skip this version. In foreachBatch Spark keeps a query's state only of tasks that

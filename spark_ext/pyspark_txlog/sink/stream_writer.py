@@ -50,6 +50,7 @@ from pyspark_txlog.sink.micro_batch import (
 )
 from pyspark_txlog.sink.options import checkpoint_of, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
+from pyspark_txlog.worker import spare_modules
 from txlog.engine import Session, StagedPart, StagedTransaction, TransactionMetadata, TxnVersion, is_repeated
 from txlog.errors import (
     AbortableError,
@@ -169,6 +170,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
         """
+        spare_modules()
         context = TaskContext.get()
         assert context is not None
         assert self.txn is not None

@@ -22,6 +22,7 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
 from pyspark_txlog.source.options import ReadOptions, settled
 from pyspark_txlog.source.subscription import read_ranges, subscribed_partitions, subscribed_topics
+from pyspark_txlog.worker import spare_modules
 from txlog import engine
 from txlog.engine import ReadPlan, Runtime, TopicPartition
 from txlog.engine.conditions import bind
@@ -63,6 +64,7 @@ def read_input(partition: InputPartition, schema: StructType, options: Options) 
 
     Raises OffsetOutOfRangeError if retention overtook the read.
     """
+    spare_modules()
     # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
