@@ -29,7 +29,7 @@ SPECS = (
         title="append of 100 rows of a filtered file through Spark",
         contestants=spark_sides(
             "appends_of_a_file",
-            ("txlog, native", 'format("txlog")', "Iceberg", "Delta", "Parquet"),
+            ("txlog, native", 'format("txlog")', "Iceberg", "Delta, tuned", "Parquet"),
             rows=100,
             times=20,
         ),

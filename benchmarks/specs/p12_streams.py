@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.harness import Goal, Spec
 from benchmarks.sides import spark_sides
 
-FEW = ("txlog, native", 'format("txlog")', "Iceberg", "Delta", "Parquet")
+FEW = ("txlog, native", 'format("txlog")', "Iceberg", "Delta, tuned", "Parquet")
 SINKS = (
     "txlog, native",
     'format("txlog")',

@@ -57,7 +57,7 @@ def _spec(partitions: int, pause_s: float = 0, times: int = TIMES) -> Spec:
         row="P16",
         title=f"transaction over {what} at {LATENCY_MS} ms a request{pace}",
         contestants=(
-            Contestant(name="txlog", start=start),
+            *(() if pause_s else (Contestant(name="txlog", start=start),)),
             Contestant(name="txlog, staged", start=partial(start, staged=True)),
             Contestant(name="two rounds", start=partial(two_rounds, partitions=partitions)),
         ),

@@ -1,8 +1,8 @@
 """Row take-over: a producer was killed in a transaction over ten partitions, and a new one takes over its id.
 
 The killed producer had sent its rows, so they block every read_committed reader. Another producer has then sent a row
-to each partition. `init ms` is the new producer's init_transactions. `seen ms` is the time until a read_committed
-consumer of this process has those ten rows.
+to each partition. `init ms` is the time until a new producer, with a store or a connection of its own, has returned
+from init_transactions. `seen ms` is the time until a read_committed consumer has those ten rows.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def txlog_side(place: Place) -> Iterator[Callable[[], Samples]]:
                 plain.send(log.TOPIC, row, partition=partition).result()
 
         def take_over() -> None:
-            with store.producer(ID, staged=False):
+            with log.opened(place.folder) as (new, _), new.producer(ID, staged=False):
                 pass
 
         def seen() -> int:
