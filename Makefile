@@ -148,7 +148,7 @@ chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n repeats a 
 bench: $(BENCH_STAMP) $(ICEBERG_STAMP) ## Measure txlog beside Kafka, Delta, Iceberg, delta-rs and Parquet: a table with a line for each goal; ARGS='P3 P8' chooses rows
 	$(BENCH)/bin/python -m benchmarks $(ARGS)
 
-bench-quick: $(BENCH_STAMP) $(ICEBERG_STAMP) ## The same with a tenth of the work, in fifteen minutes
+bench-quick: $(BENCH_STAMP) $(ICEBERG_STAMP) ## The same with a tenth of the work, in 25 minutes
 	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)
 
 bench-core: ## Rows P1, P3 and P16: appends and transactions of one process

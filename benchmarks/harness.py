@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.resources import Resources
 
@@ -21,6 +21,8 @@ Samples = Mapping[str, Sequence[float]]
 """What one turn of a contestant measured, by figure. The name of a figure contains its unit."""
 Statistic = Literal["p50", "p99"]
 
+KAFKA = "Kafka"
+"""How the names of the contestants begin that need Kafka's broker."""
 WIDEST_SPREAD = 1.5
 """Between the quartiles of the rounds' ratios. A wider spread establishes no ratio."""
 FEWEST_ROUNDS = 3
@@ -45,6 +47,10 @@ class Place:
     def sized(self, number: int, *, least: int = 1) -> int:
         """Return that number for this run."""
         return max(round(number * self.scale), least)
+
+    def paused(self, pause_s: float) -> float:
+        """Return that pause for this run. Only tests shorten it: with less than a tenth of the size."""
+        return pause_s * min(1.0, self.scale * 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +107,11 @@ class Spec:
     floor: str = ""
     """For goals that are not met: what was tried, and what the floor is. The page shows it then."""
 
+    @property
+    def needs_kafka(self) -> bool:
+        """Return whether a contestant needs Kafka's broker."""
+        return any(each.name.startswith(KAFKA) for each in self.contestants)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
@@ -123,6 +134,8 @@ class Measured:
     """Whether the work has the size that the goals mean."""
     beside: bool = False
     """Whether the machine had other work."""
+    broker: Mapping[str, Any] | None = None
+    """How Kafka's broker was warmed, if it took part."""
 
     def figures(self, contestant: str) -> list[str]:
         """Return the names of a contestant's figures."""
@@ -185,6 +198,8 @@ def measure(
             for name in names:
                 note(f"round {number + 1} of {rounds}: {name}")
                 measured.rounds.setdefault(name, []).append(turns[name]())
+    if any(name.startswith(KAFKA) for name in turns):
+        measured.broker = resources.about_kafka()
     return measured
 
 

@@ -21,6 +21,8 @@ from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 
 TOPIC = "rows"
+PACES = ((0.5, 10), (2.0, 5))
+"""Seconds before each commit, and the commits of a turn: the producer is idle before each of them."""
 
 
 @contextmanager
@@ -55,14 +57,28 @@ def transaction(producer: Any, rows: pa.Table, partitions: range) -> Callable[[]
 
 @contextmanager
 def transactions(
-    place: Place, *, rows: int, partitions: int, times: int, fsync: bool = False, latency_ms: int = 0, **settings: Any
+    place: Place,
+    *,
+    rows: int,
+    partitions: int,
+    times: int,
+    fsync: bool = False,
+    latency_ms: int = 0,
+    pause_s: float = 0,
+    **settings: Any,
 ) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of transactions in this process."""
     create(place.folder, inputs.RECORDS, partitions)
     with opened(place.folder, fsync=fsync, latency_ms=latency_ms) as (store, counting):  # noqa: SIM117  three lines read better
         with store.producer("bench", **settings) as producer:
             call = transaction(producer, inputs.records(rows, place.seed), range(partitions))
-            yield partial(timed, call, place.sized(times, least=3), lambda: counting.requests().total)
+            yield partial(
+                timed,
+                call,
+                place.sized(times, least=3),
+                lambda: counting.requests().total,
+                pause_s=place.paused(pause_s),
+            )
 
 
 @contextmanager

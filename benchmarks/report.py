@@ -58,6 +58,7 @@ def to_json(measured: Measured, about: dict[str, Any]) -> dict[str, Any]:
         "about": about,
         "rounds": rounds,
         "missing": measured.missing,
+        **_about_broker(measured),
     }
 
 
@@ -99,6 +100,7 @@ def of_specs(results: Iterable[dict[str, Any]], specs: Sequence[Spec]) -> list[t
                 missing=found["missing"],
                 full_size=min(found["about"]["scale"], found["about"]["scale factor"]) >= 1,
                 beside=found["about"]["other work beside it"],
+                broker=found.get("broker"),
             ),
             found["about"],
         )
@@ -151,7 +153,18 @@ def conditions_text(results: Sequence[dict[str, Any]]) -> str:
             f"{about['rounds']} rounds, seed {about['seed']}"
         )
         lines.append(f"- {rows}: {about['date']}; {about['machine']}; {quiet}; {sizes}; {versions}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_broker_lines(results)])
+
+
+def _broker_lines(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each of Kafka's brokers: how it was warmed, and for which rows."""
+    brokers: dict[str, dict[str, None]] = {}
+    for each in results:
+        if broker := each.get("broker"):
+            first, last = (number(rate) for rate in (broker["per s"][0], broker["per s"][-1]))
+            how = f"warmed for {broker['warm-up s']:.0f} s, from {first} to {last} transactions per s"
+            brokers.setdefault(how, {})[f"`{each['row']}`"] = None
+    return [f"- Kafka's broker of {', '.join(rows)}: {how}." for how, rows in brokers.items()]
 
 
 def summary(measured: Measured, about: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +180,7 @@ def summary(measured: Measured, about: dict[str, Any]) -> dict[str, Any]:
         "missing": measured.missing,
         "goals": [_goal(measured, goal) for goal in spec.goals],
         "figures": figures,
+        **_about_broker(measured),
     }
 
 
@@ -258,6 +272,10 @@ def number(value: float) -> str:
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _about_broker(measured: Measured) -> dict[str, Any]:
+    return {"broker": measured.broker} if measured.broker else {}
 
 
 def _figure(measured: Measured, name: str, figure: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What do contestants share? The input, one Spark session, and the folder that keeps inputs between runs."""
+"""What do contestants share? The input, Spark sessions, Kafka's broker, and the folder that keeps inputs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyarrow import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from benchmarks.rivals.iceberg import Iceberg
+    from benchmarks.rivals.kafka import Broker
+    from benchmarks.rivals.spark_process import SparkProcess
 
 
 class Resources:
@@ -27,19 +28,25 @@ class Resources:
         self._scale_factor = scale_factor
         self._open = ExitStack()
         self._spark: SparkSession | None = None
-        self._iceberg: Iceberg | None = None
+        self._rivals: SparkProcess | None = None
+        self._iceberg: SparkProcess | None = None
+        self._open_kafka = ExitStack()
+        self._kafka: Broker | None = None
 
     def __enter__(self) -> Resources:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end_kafka()
         self._open.close()
 
     def restart(self) -> None:
-        """End Spark and Iceberg's process, which may have died. Each starts again when it is needed."""
+        """End each Spark and Kafka's broker, which may have died. Each starts again when it is needed."""
         with suppress(Exception):
             self._open.close()
-        self._spark = self._iceberg = None
+        with suppress(Exception):
+            self.end_kafka()
+        self._spark = self._rivals = self._iceberg = None
 
     def table(self, name: str) -> Path:
         """Return the Parquet file of an input, which is made once: `lineitem`, `lineitem x10` or `flights`."""
@@ -62,23 +69,49 @@ class Resources:
         return file
 
     def spark(self) -> SparkSession:
-        """Return the session of all contestants on Spark, with Delta if its package is installed."""
+        """Return the session of txlog's contestants, which has txlog's settings."""
         if self._spark is None:
-            from benchmarks.rivals.spark_session import start_spark
+            from benchmarks.spark_log import start_spark
 
             self._spark = self._open.enter_context(start_spark())
         return self._spark
 
-    def iceberg(self) -> Iceberg:
-        """Return the process that has Iceberg's Spark, with the same settings as the other session."""
+    def rivals(self) -> SparkProcess:
+        """Return the process that has the rivals' Spark, of the same version, with Delta if it is installed."""
+        if self._rivals is None:
+            from benchmarks.rivals import spark_process
+
+            config = {**spark_process.SHARED, **spark_process.delta()}
+            self._rivals = self._open.enter_context(spark_process.start(Path(sys.executable), config))
+        return self._rivals
+
+    def iceberg(self) -> SparkProcess:
+        """Return the process that has Iceberg's Spark."""
         if self._iceberg is None:
-            from benchmarks.rivals import iceberg, table_formats
-            from pyspark_txlog.spark_session import DEFAULTS
+            from benchmarks.rivals import spark_process, table_formats
 
             warehouse = self._open.enter_context(tempfile.TemporaryDirectory(prefix="txlog-bench-iceberg-"))
-            config = {**DEFAULTS, **table_formats.Iceberg.config(Path(warehouse))}
-            self._iceberg = self._open.enter_context(iceberg.start(config))
+            config = {**spark_process.SHARED, **table_formats.Iceberg.config(Path(warehouse))}
+            self._iceberg = self._open.enter_context(spark_process.start(spark_process.ICEBERG, config))
         return self._iceberg
+
+    def kafka(self, scale: float) -> Broker:
+        """Return the broker of all contestants, which is warm. The first call warms it with work of that scale."""
+        if self._kafka is None:
+            from benchmarks.rivals import kafka
+
+            folder = self._open_kafka.enter_context(tempfile.TemporaryDirectory(prefix="txlog-bench-kafka-"))
+            self._kafka = self._open_kafka.enter_context(kafka.running(Path(folder), scale))
+        return self._kafka
+
+    def about_kafka(self) -> dict[str, Any] | None:
+        """Return how the broker was warmed; None if it does not run."""
+        return None if self._kafka is None else self._kafka.about()
+
+    def end_kafka(self) -> None:
+        """End the broker, which would take memory and a little time beside the other rows."""
+        self._kafka = None
+        self._open_kafka.close()
 
 
 def _generate(folder: Path, table: str, factor: str) -> None:

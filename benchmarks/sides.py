@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 
 from benchmarks.harness import Contestant, NotAvailable, Place, Samples
 
@@ -27,19 +28,21 @@ def _start(
         import pyspark  # noqa: F401
     except ImportError as error:
         raise NotAvailable("needs the package pyspark") from error
-    from benchmarks.spark_log import formats
+    from benchmarks.rivals.table_formats import FORMATS
     from benchmarks.spark_works import Work, running
 
     # Rows of a commit are a part of what is measured. Only the number of commits follows the scale.
     scaled = {size: number if size == "rows" else place.sized(number, least=3) for size, number in sizes.items()}
     file = str(place.resources.table(table)) if table else ""
     given = Work(name=work, table=table, file=file, warm_up=warm_up, **scaled)
-    if name == "Iceberg":
-        with place.resources.iceberg().running(place.folder, given) as turn:
+    if name in FORMATS:
+        if name.startswith("Delta") and find_spec("delta") is None:
+            raise NotAvailable("needs the package delta-spark")
+        rival = place.resources.iceberg() if name == "Iceberg" else place.resources.rivals()
+        with rival.running(name, place.folder, given) as turn:
             yield turn
         return
-    spark = place.resources.spark()
-    if name.startswith("Delta") and not spark.conf.get("spark.sql.extensions", ""):
-        raise NotAvailable("needs the package delta-spark")
-    with running(formats()[name](spark, place.folder), given) as turn:
+    from benchmarks.spark_log import WAYS
+
+    with running(WAYS[name](place.resources.spark(), place.folder), given) as turn:
         yield turn

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import txlog
 from benchmarks import counted_sink
-from benchmarks.rivals.table_formats import FORMATS, TableFormat
-from pyspark_txlog import TxLog
+from benchmarks.rivals.table_formats import TableFormat
+from pyspark_txlog import TxLog, session
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 
 PARTITIONS = 2
 """Of a topic, as many as Spark has tasks here."""
+
+
+@contextmanager
+def start_spark() -> Iterator[SparkSession]:
+    """Start the session of all txlog's ways: `pyspark_txlog.session()`, with its settings."""
+    spark = session("txlog benchmark")
+    # A query is always stopped in the middle of a micro-batch, which Spark logs as an error.
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        try:
+            spark.stop()
+        except Exception:
+            # Its JVM has died. Without this, pyspark would look for it again.
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+            SparkSession._instantiatedSession = None
 
 
 class Native(TableFormat):
@@ -112,13 +131,11 @@ class PythonSink(Format):
         return counted_sink.total(self._counts)
 
 
-def formats() -> dict[str, Callable[[SparkSession, Path], TableFormat]]:
-    """Return txlog's ways and the rivals' formats, by the names that the table of results shows."""
-    return {
-        "txlog, native": Native,
-        'format("txlog")': Format,
-        'format("txlog"), same id': FormatWithId,
-        "txlog, Python sink": PythonSink,
-        "txlog, native, fsync": partial(Native, fsync=True),
-        **FORMATS,
-    }
+WAYS: dict[str, Callable[[SparkSession, Path], TableFormat]] = {
+    "txlog, native": Native,
+    'format("txlog")': Format,
+    'format("txlog"), same id': FormatWithId,
+    "txlog, Python sink": PythonSink,
+    "txlog, native, fsync": partial(Native, fsync=True),
+}
+"""By the name that the table of results shows."""

@@ -46,6 +46,16 @@ def appends(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
 
 
 @contextmanager
+def appends_of_a_file(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """The same of a file behind a filter: the plan does not show how many rows it has."""
+    file = str(form.folder / "few.parquet")
+    _few(form.spark, work.rows).write.parquet(file)
+    filtered = form.spark.read.parquet(file).where("amount >= 0")
+    form.create("small", filtered)
+    yield partial(timed, lambda: form.append(filtered, "small"), work.times, form.requests)
+
+
+@contextmanager
 def bulk_write(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
     """All rows of the input in one commit, to a new table each time."""
     rows = form.spark.read.parquet(work.file)
@@ -176,7 +186,17 @@ def stream_source(form: TableFormat, work: Work) -> Iterator[Callable[[], Sample
 
 WORKS: dict[str, Callable[[TableFormat, Work], AbstractContextManager[Callable[[], Samples]]]] = {
     work.__name__: work
-    for work in (appends, bulk_write, bulk_peak, scans, many_commits, bytes_after, micro_batches, stream_source)
+    for work in (
+        appends,
+        appends_of_a_file,
+        bulk_write,
+        bulk_peak,
+        scans,
+        many_commits,
+        bytes_after,
+        micro_batches,
+        stream_source,
+    )
 }
 
 

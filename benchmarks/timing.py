@@ -31,11 +31,16 @@ def no_requests() -> int:
     return 0
 
 
-def timed(call: Call, times: int, requests: Callable[[], int] = no_requests) -> Samples:
-    """Make the call so many times; return the milliseconds of each call and the mean number of requests."""
+def timed(call: Call, times: int, requests: Callable[[], int] = no_requests, *, pause_s: float = 0) -> Samples:
+    """Make the call so many times; return the milliseconds of each call and the mean number of requests.
+
+    A pause before each call is not in its time. Requests that are made during the pauses count.
+    """
     taken_ms = []
     before = requests()
     for _ in range(times):
+        if pause_s:
+            time.sleep(pause_s)
         started = time.perf_counter()
         call()
         taken_ms.append((time.perf_counter() - started) * 1000)

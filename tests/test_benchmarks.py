@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,86 +24,76 @@ import pytest
 from benchmarks import __main__ as program, report
 from benchmarks.harness import Contestant, Goal, Measured, NotAvailable, Place, Samples, Spec, measure
 from benchmarks.resources import Resources
+from benchmarks.rivals import kafka
 from benchmarks.specs import all_specs, memory
 from benchmarks.timing import peaks, repeated
 
-CHEAP = ("P1", "P3", "P16")
+CHEAP = ("P1", "P3")
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the results of the cheap rows, without the rivals' packages."""
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Run the program with the cheap rows at a tiny size; return the folder of its results, and how it ended."""
     folder = tmp_path_factory.mktemp("reports")
-    chosen = tuple(
-        Spec(
-            row=spec.row,
-            title=spec.title,
-            contestants=tuple(each for each in spec.contestants if each.name.startswith(("txlog", "two"))),
-            goals=spec.goals,
-            once=spec.once,
-        )
-        for spec in program.choose(all_specs(), list(CHEAP))
-    )
-    about = report.conditions(seed=1, scale=0.03, scale_factor=0.01, rounds=3, beside=True)
-    assert program.run(chosen, folder / "bench.json", about) == []
-    return folder
+    options = ("--scale", "0.001", "--scale-factor", "0.01", "--rounds", "2", "--beside", "--output", str(folder))
+    command = [sys.executable, "-m", "benchmarks", *CHEAP, *options]
+    return folder, subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=program.ROOT, check=False)
 
 
-def test_cheap_rows_have_figures_and_ratios(reports: Path) -> None:
-    found = [measured for measured, _ in report.of_specs(report.load(reports / "bench.json"), all_specs())]
-    assert [measured.spec.row for measured in found] == ["P1", "P3", "P3", "P3", "P16"]
-    for measured in found:
+@pytest.fixture(scope="module")
+def reports(ended: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
+    """Return the folder of the results."""
+    return ended[0]
+
+
+def _found(reports: Path) -> list[Measured]:
+    return [measured for measured, _ in report.of_specs(report.load(reports / "bench.json"), all_specs())]
+
+
+def test_the_program_ends_with_its_tables(ended: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    reports, process = ended
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
+    conditions, goals, figures = process.stdout.strip().split("\n\n")
+    assert conditions.startswith("- All results: ")
+    found = _found(reports)
+    assert [measured.spec for measured in found] == list(program.choose(all_specs(), list(CHEAP)))
+    assert goals == report.goals_table(found)
+    assert figures == report.figures_table(found)
+    assert (reports / program.PAGE.name).read_text() == process.stdout
+
+
+def test_cheap_rows_have_figures(reports: Path) -> None:
+    append, *transactions = _found(reports)
+    for measured in (append, *transactions):
         for contestant, turns in measured.rounds.items():
-            assert len(turns) == (1 if measured.spec.once else 3), contestant
+            assert len(turns) == (1 if measured.spec.once else measured.spec.rounds or 2), contestant
             assert all(value > 0 for turn in turns for samples in turn.values() for value in samples)
-    append, *_, rounds = found
+        assert any(name.startswith("txlog") for name in measured.rounds)
     assert set(append.figures("txlog")) == {"ms", "requests"}
-    goal = rounds.spec.goals[0]
+
+
+def test_a_commit_is_measured_beside_two_rounds_of_requests(tmp_path: Path) -> None:
+    four, *_ = (spec for spec in all_specs() if spec.row == "P16")
+    with Resources(tmp_path / "cache") as resources:
+        measured = measure(replace(four, once=True), resources, tmp_path / "four", rounds=1, seed=1, scale=0.001)
+    goal = four.goals[0]
     assert (goal.of, goal.versus) == ("txlog, staged", "two rounds")
-    ratio = rounds.ratio(goal)
-    assert ratio is None or ratio.low <= ratio.median <= ratio.high
+    assert measured.ratio(goal) is not None
     # Even a slow machine needs no less than the latency of two requests.
-    assert min(rounds.by_round("two rounds", "ms")) >= 120
+    assert min(measured.by_round("two rounds", "ms")) >= 120
 
 
 def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:
-    found = [measured for measured, _ in report.of_specs(report.load(reports / "bench.json"), all_specs())]
+    found = _found(reports)
     lines = report.goals_table(found).splitlines()
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [
         measured.spec.row for measured in found for _ in measured.spec.goals
     ]
     # A small run decides nothing.
     assert not any(line.endswith(("| met |", "| **not met** |")) for line in lines)
-    assert any("delta-rs" in line and "not measured" in line for line in lines)
-    assert "| P16 |" in report.figures_table(found)
-
-
-def test_the_program_ends_with_its_tables(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "P1",
-        "P3",
-        "--scale",
-        "0.001",
-        "--rounds",
-        "1",
-        "--output",
-        str(tmp_path),
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=program.ROOT, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr
-    conditions, goals, figures = ended.stdout.strip().split("\n\n")
-    assert conditions.startswith("- All results: ")
-    found = report.of_specs(report.load(tmp_path / "bench.json"), all_specs())
-    assert [(measured.spec.row, measured.spec.title) for measured, _ in found] == [
-        (spec.row, spec.title) for spec in program.choose(all_specs(), ["P1", "P3"])
-    ]
-    assert goals == report.goals_table([measured for measured, _ in found])
-    assert figures == report.figures_table([measured for measured, _ in found])
-    assert (tmp_path / program.PAGE.name).read_text() == ended.stdout
+    assert any("delta-rs" in line for line in lines)
+    assert "| P3 |" in report.figures_table(found)
 
 
 def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None:
@@ -126,8 +117,11 @@ def test_the_conditions_name_their_rows(reports: Path) -> None:
     *others, last = found
     line, other = report.conditions_text([*others, {**last, "about": last["about"] | {"seed": 2}}]).splitlines()
     assert line.startswith("- All other results: ")
-    assert other.startswith(f"- Results of `{last['row']}`: ")
+    assert other.startswith(f"- Results of `P3` ({last['title']}): ")
     assert "seed 2" in other
+    broker = {"warm-up s": 93.4, "per s": [333.0, 1300.5, 1341.0]}
+    _, line = report.conditions_text([*others, {**last, "broker": broker}]).splitlines()
+    assert line == "- Kafka's broker of `P3`: warmed for 93 s, from 333 to 1,341 transactions per s."
 
 
 def test_a_row_that_does_not_exist_is_refused() -> None:
@@ -167,6 +161,37 @@ def steady(place: Place, *, figures: list[float], log: list[str], name: str) -> 
 def absent(place: Place) -> Iterator[Callable[[], Samples]]:
     raise NotAvailable("needs something")
     yield
+
+
+def test_rows_that_need_kafka_come_first_and_keep_how_it_was_warmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"warm-up s": 30.0, "per s": [300.0, 900.0, 950.0]}
+    monkeypatch.setattr(Resources, "about_kafka", lambda self: about)
+    log: list[str] = []
+    specs = tuple(
+        Spec(
+            row=row,
+            title="known",
+            contestants=(Contestant(name=name, start=partial(steady, figures=[1.0], log=log, name=row)),),
+            once=True,
+        )
+        for row, name in (("P1", "mine"), ("P2", "Kafka, Java"))
+    )
+    conditions = report.conditions(seed=1, scale=1, scale_factor=1, rounds=3, beside=True)
+    assert program.run(specs, tmp_path / "bench.json", conditions) == []
+    assert log == ["P2", "P1"]
+    found = [measured for measured, _ in report.of_specs(report.load(tmp_path / "bench.json"), specs)]
+    assert [measured.broker for measured in found] == [None, about]
+    assert report.summary(found[1], conditions)["broker"] == about
+
+
+@pytest.mark.parametrize(
+    ("per_s", "warm"),
+    [([], False), ([820], False), ([900, 1200], False), ([900, 990], True), ([900, 820], True)],
+)
+def test_a_broker_is_warm_if_two_turns_in_a_row_are_alike(per_s: list[float], warm: bool) -> None:
+    assert kafka._is_warm([300.0, 500.0, 800.0, 810.0, *per_s]) is warm
 
 
 def _measured(

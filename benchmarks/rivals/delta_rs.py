@@ -23,8 +23,8 @@ def package() -> Any:
     return deltalake
 
 
-def append(table: str, rows: pa.Table, options: dict[str, str] | None = None) -> bool:
-    """Append by path, as one commit. Return whether delta-rs could commit, with its own retries."""
+def append(table: Any, rows: pa.Table, options: dict[str, str] | None = None) -> bool:
+    """Append as one commit, by path or by an open handle. Return whether delta-rs could commit, with its retries."""
     deltalake = package()
     try:
         deltalake.write_deltalake(table, rows, mode="append", storage_options=options)
@@ -34,23 +34,30 @@ def append(table: str, rows: pa.Table, options: dict[str, str] | None = None) ->
 
 
 @contextmanager
-def appends(place: Place, rows: pa.Table, *, times: int) -> Iterator[Callable[[], Samples]]:
-    """Yield a turn of appends in this process."""
-    package()
-    call = partial(append, str(place.folder / "table"), rows)
-    yield partial(timed, call, place.sized(times, least=3))
-
-
-@contextmanager
-def crew_of_appends(place: Place, rows: pa.Table, *, processes: int, seconds: float) -> Iterator[Callable[[], Samples]]:
-    """Yield a turn of several processes that append to one table."""
+def appends(place: Place, rows: pa.Table, *, times: int, handle: bool) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of appends in this process, by an open handle or by path."""
     package()
     table = place.folder / "table"
     append(str(table), rows)
-    with crew(partial(_member, table, rows), processes, max(seconds * place.scale, 0.5)) as turn:
+    yield partial(timed, partial(append, _given(table, handle), rows), place.sized(times, least=3))
+
+
+@contextmanager
+def crew_of_appends(
+    place: Place, rows: pa.Table, *, processes: int, seconds: float, handle: bool
+) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of several processes that append to one table, each by its own handle or by path."""
+    package()
+    table = place.folder / "table"
+    append(str(table), rows)
+    with crew(partial(_member, table, rows, handle), processes, max(seconds * place.scale, 0.5)) as turn:
         yield turn
 
 
 @contextmanager
-def _member(table: Path, rows: pa.Table, number: int) -> Iterator[tuple[Call, Callable[[], int]]]:
-    yield partial(append, str(table), rows), no_requests
+def _member(table: Path, rows: pa.Table, handle: bool, number: int) -> Iterator[tuple[Call, Callable[[], int]]]:
+    yield partial(append, _given(table, handle), rows), no_requests
+
+
+def _given(table: Path, handle: bool) -> Any:
+    return package().DeltaTable(str(table)) if handle else str(table)

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import inputs
 from benchmarks.harness import NotAvailable, Place, Samples
 from benchmarks.timing import Call, crew, no_requests, timed
 
-TOPIC = "rows"
-WARM_UP, WARM_UP_S = "warm-up", 5
 TIMEOUT_S = 60
+WARM_UP: dict[str, Any] = {"processes": 8, "rows": 100, "partitions": 8, "seconds": 10.0}
+FEWEST_TURNS, LONGEST_WARM_UP_S = 6, 480
+SAME = 0.1
+"""A broker is warm if the rates of two turns in a row differ by less. Two of the first turns may do so by chance."""
 JAVA = (
     "-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
 )  # fmt: skip
 """What Kafka's own start script gives to Java."""
+SETTINGS = {"transaction.state.log.num.partitions": "50", "offsets.topic.num.partitions": "50"}
+"""Kafka's defaults, where the broker of the tests is smaller."""
 QUIET = {"log_level": 2}
 """The client logs each connection that ends with the broker."""
+_numbers = itertools.count()
 
 
 def package() -> Any:
@@ -36,28 +44,77 @@ def package() -> Any:
     return confluent_kafka
 
 
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the broker."""
+
+    address: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A warm broker."""
+
+    address: str
+    per_s: list[float]
+    """Transactions a second of each turn of the warm-up."""
+    warm_up_s: float
+
+    def about(self) -> dict[str, Any]:
+        """Return how it was warmed, as JSON's types: results keep it."""
+        return {"warm-up s": round(self.warm_up_s, 1), "per s": [round(rate, 1) for rate in self.per_s]}
+
+
 @contextmanager
-def broker(place: Place, partitions: int) -> Iterator[str]:
-    """Run a broker that has the topic, and yield its address."""
-    client = package()
+def running(folder: Path, scale: float) -> Iterator[Broker]:
+    """Run a broker, and yield it when it is warm.
+
+    Java compiles what a broker does often, and a broker that has just started does a third of its later transactions
+    a second. So eight processes commit transactions until two turns in a row have nearly the same rate.
+    """
+    package()
     from tests.kafka.broker import running_broker
 
-    with running_broker(place.folder, JAVA) as address:
-        topics = [client.admin.NewTopic(TOPIC, partitions, 1), client.admin.NewTopic(WARM_UP, 1, 1)]
-        admin = client.admin.AdminClient({"bootstrap.servers": address, **QUIET})
-        for future in admin.create_topics(topics, operation_timeout=TIMEOUT_S).values():
-            future.result(TIMEOUT_S)
-        _warm_up(address)
-        yield address
+    with running_broker(folder, JAVA, SETTINGS) as address:
+        began = time.monotonic()
+        per_s: list[float] = []
+        with _topic(address, WARM_UP["partitions"]) as warm_up, _crew(warm_up, scale=scale, seed=0, **WARM_UP) as turn:
+            while not _is_warm(per_s) and time.monotonic() - began < LONGEST_WARM_UP_S:
+                per_s += turn()["per s"]
+        yield Broker(address, per_s, time.monotonic() - began)
 
 
-def _warm_up(address: str) -> None:
-    """Let Java compile what transactions need."""
-    with producer(address, WARM_UP) as opened:
-        call = transaction(opened, [b"x" * inputs.RECORD_BYTES] * 100, range(1), WARM_UP)
-        began = time.perf_counter()
-        while time.perf_counter() - began < WARM_UP_S:
-            call()
+def _is_warm(per_s: list[float]) -> bool:
+    if len(per_s) < FEWEST_TURNS:
+        return False
+    before, last = per_s[-2:]
+    return abs(last - before) < SAME * max(last, before)
+
+
+@contextmanager
+def topic(place: Place, partitions: int) -> Iterator[Topic]:
+    """Yield a new topic of the broker that all contestants share, and delete it at the end."""
+    package()
+    with _topic(place.resources.kafka(place.scale).address, partitions) as made:
+        yield made
+
+
+@contextmanager
+def _topic(address: str, partitions: int) -> Iterator[Topic]:
+    client = package()
+    made = Topic(address, f"rows-{next(_numbers)}")
+    admin = client.admin.AdminClient({"bootstrap.servers": address, **QUIET})
+    new = [client.admin.NewTopic(made.name, partitions, 1)]
+    for future in admin.create_topics(new, operation_timeout=TIMEOUT_S).values():
+        future.result(TIMEOUT_S)
+    try:
+        yield made
+    finally:
+        # The broker may have died. The row then fails with its own error.
+        with suppress(client.KafkaException):
+            for future in admin.delete_topics([made.name], operation_timeout=TIMEOUT_S).values():
+                future.result(TIMEOUT_S)
 
 
 @contextmanager
@@ -74,7 +131,7 @@ def idempotent_producer(address: str) -> Any:
     return package().Producer({"bootstrap.servers": address, "enable.idempotence": True, **QUIET})
 
 
-def transaction(producer: Any, values: list[bytes], partitions: range, topic: str = TOPIC) -> Callable[[], None]:
+def transaction(producer: Any, values: list[bytes], partitions: range, topic: str) -> Callable[[], None]:
     """Return a call that commits one transaction with the values spread evenly over the partitions."""
     each = len(values) // len(partitions)
     parts = [(number, values[place * each : (place + 1) * each]) for place, number in enumerate(partitions)]
@@ -90,11 +147,14 @@ def transaction(producer: Any, values: list[bytes], partitions: range, topic: st
 
 
 @contextmanager
-def transactions(place: Place, *, rows: int, partitions: int, times: int) -> Iterator[Callable[[], Samples]]:
+def transactions(
+    place: Place, *, rows: int, partitions: int, times: int, pause_s: float = 0
+) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of transactions in this process."""
     values: list[Any] = inputs.records(rows, place.seed)["value"].to_pylist()
-    with broker(place, partitions) as address, producer(address, "bench") as opened:
-        yield partial(timed, transaction(opened, values, range(partitions)), place.sized(times, least=3))
+    with topic(place, partitions) as made, producer(made.address, made.name) as opened:
+        call = transaction(opened, values, range(partitions), made.name)
+        yield partial(timed, call, place.sized(times, least=3), pause_s=place.paused(pause_s))
 
 
 @contextmanager
@@ -102,31 +162,40 @@ def crew_of_transactions(
     place: Place, *, processes: int, rows: int, partitions: int, seconds: float
 ) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of several processes. Process i writes to partition i modulo `partitions`."""
-    with broker(place, partitions) as address:
-        prepare = partial(_member, address, rows=rows, partitions=partitions, seed=place.seed)
-        with crew(prepare, processes, max(seconds * place.scale, 0.5)) as turn:
+    with topic(place, partitions) as made:
+        shape: dict[str, Any] = {"processes": processes, "rows": rows, "partitions": partitions, "seconds": seconds}
+        with _crew(made, scale=place.scale, seed=place.seed, **shape) as turn:
             yield turn
 
 
 @contextmanager
+def _crew(
+    topic: Topic, *, processes: int, rows: int, partitions: int, seconds: float, scale: float, seed: int
+) -> Iterator[Callable[[], Samples]]:
+    prepare = partial(_member, topic, rows=rows, partitions=partitions, seed=seed)
+    with crew(prepare, processes, max(seconds * scale, 0.5)) as turn:
+        yield turn
+
+
+@contextmanager
 def _member(
-    address: str, number: int, *, rows: int, partitions: int, seed: int
+    topic: Topic, number: int, *, rows: int, partitions: int, seed: int
 ) -> Iterator[tuple[Call, Callable[[], int]]]:
     values: list[Any] = inputs.records(rows, seed + number)["value"].to_pylist()
     mine = range(number % partitions, number % partitions + 1)
-    with producer(address, f"bench-{number}") as opened:
-        yield transaction(opened, values, mine), no_requests
+    with producer(topic.address, f"{topic.name}-{number}") as opened:
+        yield transaction(opened, values, mine, topic.name), no_requests
 
 
-def producer_performance(address: str, rows: int, row_bytes: int) -> float:
+def producer_performance(topic: Topic, rows: int, row_bytes: int) -> float:
     """Return the rows per second that Kafka's own tool reports, in transactions of a tenth of a second."""
     from tests import jars
     from tests.kafka.broker import class_path
 
     classes = os.pathsep.join((class_path(), *map(str, jars.fetch(jars.TOOLS))))
-    command = ["java", "-cp", classes, "org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC]
+    command = ["java", "-cp", classes, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic.name]
     command += ["--num-records", str(rows), "--record-size", str(row_bytes), "--throughput", "-1"]
-    command += ["--transaction-duration-ms", "100", "--producer-props", f"bootstrap.servers={address}"]
+    command += ["--transaction-duration-ms", "100", "--producer-props", f"bootstrap.servers={topic.address}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     rates = re.findall(r"([\d.]+) records/sec", done.stdout)
     if not rates:

@@ -22,6 +22,7 @@ from benchmarks import inputs, log
 from benchmarks.harness import Contestant, Goal, NotAvailable, Place, Samples, Spec
 from benchmarks.specs.p14_merge import merge_here
 from benchmarks.timing import PROCESSES, peaks
+from txlog.core.cleaning import MergePolicy
 
 BATCH_ROWS = 480_000
 """48 MB."""
@@ -59,7 +60,7 @@ def scan(store: Path, batches: int, seed: int) -> None:
 
 def merge(store: Path, batches: int, seed: int) -> None:
     """Merge the files of each segment."""
-    merge_here(store)
+    merge_here(store, MergePolicy(target_bytes=2**40))
 
 
 WORKS = (write, read, scan, merge)

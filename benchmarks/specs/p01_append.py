@@ -34,9 +34,9 @@ def appends(place: Place, *, fsync: bool = False, inline: bool = True) -> Iterat
 
 
 @contextmanager
-def rival(place: Place) -> Iterator[Callable[[], Samples]]:
+def rival(place: Place, *, handle: bool) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of delta-rs."""
-    with delta_rs.appends(place, inputs.sales(ROWS, place.seed), times=TIMES) as turn:
+    with delta_rs.appends(place, inputs.sales(ROWS, place.seed), times=TIMES, handle=handle) as turn:
         yield turn
 
 
@@ -48,8 +48,11 @@ SPECS = (
             Contestant(name="txlog", start=appends),
             Contestant(name="txlog, rows in files", start=partial(appends, inline=False)),
             Contestant(name="txlog, fsync", start=partial(appends, fsync=True)),
-            Contestant(name="delta-rs", start=rival),
+            Contestant(name="delta-rs", start=partial(rival, handle=False)),
+            Contestant(name="delta-rs, handle", start=partial(rival, handle=True)),
         ),
-        goals=(Goal(of="txlog", figure="ms", versus="delta-rs", at_most=0.5),),
+        goals=tuple(
+            Goal(of="txlog", figure="ms", versus=versus, at_most=0.5) for versus in ("delta-rs", "delta-rs, handle")
+        ),
     ),
 )

@@ -15,10 +15,10 @@ _start = partial(log.crew_of_transactions, processes=PROCESSES, rows=ROWS, parti
 
 
 @contextmanager
-def rival(place: Place) -> Iterator[Callable[[], Samples]]:
+def rival(place: Place, *, handle: bool) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of delta-rs."""
     rows = inputs.records(ROWS, place.seed)
-    with delta_rs.crew_of_appends(place, rows, processes=PROCESSES, seconds=SECONDS) as turn:
+    with delta_rs.crew_of_appends(place, rows, processes=PROCESSES, seconds=SECONDS, handle=handle) as turn:
         yield turn
 
 
@@ -29,10 +29,12 @@ SPECS = (
         contestants=(
             Contestant(name="txlog", start=_start),
             Contestant(name="txlog, fsync", start=partial(_start, fsync=True)),
-            Contestant(name="delta-rs", start=rival),
+            Contestant(name="delta-rs", start=partial(rival, handle=False)),
+            Contestant(name="delta-rs, handle", start=partial(rival, handle=True)),
         ),
         goals=(
             Goal(of="txlog", figure="per s", versus="delta-rs", at_least=15),
+            Goal(of="txlog", figure="per s", versus="delta-rs, handle", at_least=15),
             Goal(of="txlog", figure="ms", statistic="p99", at_most=60),
         ),
         floor=(

@@ -14,6 +14,7 @@ from benchmarks.rivals import kafka
 
 SMALL: dict[str, Any] = {"rows": 100, "partitions": 1, "times": 100}
 WIDE: dict[str, Any] = {"rows": 1000, "partitions": 10, "times": 100}
+SHAPES = (("100 rows, 1 partition", SMALL), ("1,000 rows, 10 partitions", WIDE))
 IDLE_S = 0.1
 
 
@@ -35,6 +36,20 @@ def puts(place: Place, *, staged: bool | None = None) -> Iterator[Callable[[], S
             return {"PUTs": counts}
 
         yield turn
+
+
+def _paced(what: str, shape: dict[str, Any], pause_s: float, times: int) -> Spec:
+    shape = shape | {"times": times, "pause_s": pause_s}
+    return Spec(
+        row="P3",
+        title=f"transaction of {what}, one each {pause_s:g} s",
+        contestants=(
+            Contestant(name="txlog", start=partial(log.transactions, **shape)),
+            Contestant(name="Kafka", start=partial(kafka.transactions, **shape)),
+        ),
+        goals=(Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.0),),
+        rounds=3,
+    )
 
 
 SPECS = (
@@ -64,6 +79,7 @@ SPECS = (
             "share the interpreter's lock."
         ),
     ),
+    *(_paced(what, shape, pause_s, times) for what, shape in SHAPES for pause_s, times in log.PACES),
     Spec(
         row="P3",
         title="conditional PUTs before commit returns",

@@ -38,8 +38,8 @@ def txlog_side(place: Place, *, fsync: bool = False) -> Iterator[Callable[[], Sa
 def kafka_java(place: Place) -> Iterator[Callable[[], Samples]]:
     """Yield a turn of Kafka's ProducerPerformance, which reports its own rate."""
     rows = place.sized(ROWS // A_TRANSACTION, least=2) * A_TRANSACTION
-    with kafka.broker(place, 1) as address:
-        yield lambda: {"rows per s": [kafka.producer_performance(address, rows, inputs.RECORD_BYTES)]}
+    with kafka.topic(place, 1) as topic:
+        yield lambda: {"rows per s": [kafka.producer_performance(topic, rows, inputs.RECORD_BYTES)]}
 
 
 SPECS = (

@@ -43,16 +43,16 @@ def kafka_side(place: Place, *, transactional: bool = True) -> Iterator[Callable
     """Yield a turn of Kafka's Python client, which has no call for several rows."""
     values: list[Any] = inputs.records(A_TRANSACTION, place.seed)["value"].to_pylist()
     times = place.sized(TRANSACTIONS, least=2)
-    with kafka.broker(place, 1) as address:
+    with kafka.topic(place, 1) as topic:
         if transactional:
-            with kafka.producer(address, "bench") as opened:
-                yield partial(_rates, kafka.transaction(opened, values, range(1)), times)
+            with kafka.producer(topic.address, topic.name) as opened:
+                yield partial(_rates, kafka.transaction(opened, values, range(1), topic.name), times)
             return
-        idempotent = kafka.idempotent_producer(address)
+        idempotent = kafka.idempotent_producer(topic.address)
 
         def call() -> None:
             for value in values:
-                idempotent.produce(kafka.TOPIC, value, partition=0)
+                idempotent.produce(topic.name, value, partition=0)
             idempotent.flush(kafka.TIMEOUT_S)
 
         yield partial(_rates, call, times)

@@ -39,21 +39,27 @@ class Record:
 
 
 @contextmanager
-def running_broker(folder: Path, java_options: Sequence[str] = SMALL) -> Iterator[str]:
-    """Start a broker that keeps its log in `folder`, yield its `bootstrap.servers`, and kill it at the end."""
+def running_broker(
+    folder: Path, java_options: Sequence[str] = SMALL, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Start a broker that keeps its log in `folder`, yield its `bootstrap.servers`, and kill it at the end.
+
+    `settings` override those of a small broker.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     port, controller = _free_ports(2)
     properties = folder / "server.properties"
-    properties.write_text(_properties(folder, port, controller), encoding="utf-8")
+    lines = [f"{name}={value}" for name, value in {**_properties(folder, port, controller), **(settings or {})}.items()]
+    properties.write_text("\n".join([*lines, ""]), encoding="utf-8")
     console = folder / "broker.log"
     java = ["java", *java_options, "-cp", class_path()]
     with console.open("ab") as out:
         command = [*java, "kafka.tools.StorageTool"]
         drawn = subprocess.run([*command, "random-uuid"], capture_output=True, text=True, check=True).stdout.split()[-1]
         subprocess.run([*command, "format", "-t", drawn, "-c", str(properties)], stdout=out, stderr=out, check=True)
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out, start_new_session=True
-        )
+        # An own process group keeps Ctrl-C away. A new session would also give the broker its own share of the
+        # processor on Linux (autogroup), and benchmarks would compare two shares.
+        process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out, process_group=0)
     try:
         _wait_open(port, process, console)
         yield f"{HOST}:{port}"
@@ -192,26 +198,23 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _properties(folder: Path, port: int, controller: int) -> str:
-    return "\n".join(
-        [
-            "process.roles=broker,controller",
-            "node.id=1",
-            f"controller.quorum.voters=1@{HOST}:{controller}",
-            f"listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
-            "controller.listener.names=CONTROLLER",
-            f"log.dirs={folder / 'log'}",
-            "auto.create.topics.enable=false",
-            # With one node, everything has one replica.
-            "offsets.topic.replication.factor=1",
-            "offsets.topic.num.partitions=1",
-            "transaction.state.log.replication.factor=1",
-            "transaction.state.log.min.isr=1",
-            "transaction.state.log.num.partitions=1",
-            "group.initial.rebalance.delay.ms=0",
-            "",
-        ]
-    )
+def _properties(folder: Path, port: int, controller: int) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(folder / "log"),
+        "auto.create.topics.enable": "false",
+        # With one node, everything has one replica.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
 
 
 def _free_ports(count: int) -> list[int]:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.rivals import spark_process
 from benchmarks.spark_log import FormatWithId, Native, PythonSink
 from benchmarks.spark_works import Work, running
+from pyspark_txlog.spark_session import DEFAULTS
 
 WORKS = {
-    "appends": {"ms"},
+    "appends_of_a_file": {"ms"},
     "bytes_after": {"MB", "files"},
     "micro_batches": {"ms"},
     "stream_source": {"ms"},
@@ -36,3 +38,8 @@ def test_the_requests_of_a_stream_are_counted(spark: SparkSession, tmp_path: Pat
         found = turn()
     # Each batch creates at least its decision.
     assert found["requests"][0] >= 1
+
+
+def test_the_session_of_rivals_has_none_of_txlog_s_tuning() -> None:
+    assert spark_process.SHARED.items() <= DEFAULTS.items()
+    assert not [name for name in spark_process.SHARED if "parquet" in name or "arrow" in name or "partition" in name]
