@@ -147,7 +147,7 @@ def encode_checked(
     """Return the record's stored form, after reading it back as readers do (W5).
 
     If readers refused a stored record, no record could follow it. Raises InvalidRequestError; RecordTooLargeError
-    unless `headroom_bytes` are left below the limit.
+    unless `headroom_bytes` are left below the limit. A record with headroom is only tried, so it gets no digest.
     """
     try:
         data = envelope.encode(record, payload)
@@ -156,7 +156,7 @@ def encode_checked(
                 f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may "
                 "have; send fewer rows at once"
             )
-        stored = stored_record(data, tp, record.base_offset)
+        stored = stored_record(data, tp, record.base_offset, hashed=not headroom_bytes)
     except RecordTooLargeError:
         raise
     except (CorruptRecordError, ValueError) as error:
