@@ -11,7 +11,7 @@ See PROTOCOL.md, "Appending", W10 to W15. Every append of txlog uses `append_slo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from txlog.core import chain, envelope, names
@@ -122,7 +122,7 @@ def append_slot(
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
             elif holder.record.write_id == write_id:
-                return ctx.learn(replace(view.extended(holder), listed_at=started_at)), _appended(holder.record)
+                return ctx.learn(view.extended(holder, listed_at=started_at)), _appended(holder.record)
             else:
                 # Another record has the slot (invariant 15). Usually the next one is free.
                 view, fresh = ctx.learn(view.extended(holder)), False

@@ -37,6 +37,8 @@ WARN_AFTER_MS = 10_000
 
 MAX_REQUEST_RETRIES = 4
 """How often in a row one request is retried before the whole call starts over."""
+_LOCAL = (Now, ReadClocks, NewId)
+"""Effects that make no request."""
 _WAITING = (UnstableOffsetCommitError, ConcurrentTransactionsError)
 """Errors of a call that waits for another transaction. The call itself has written nothing."""
 
@@ -242,7 +244,7 @@ def limited(
             result: T = end.value
             return result
         answer, failure = None, None
-        if isinstance(effect, Now | ReadClocks | NewId):  # no request
+        if isinstance(effect, _LOCAL):
             answer = yield effect
             continue
         left_ms = limit.deadline_ms - clock.monotonic_ms()

@@ -34,7 +34,7 @@ from txlog.errors import (
 )
 from txlog.logs import log
 from txlog.protocol import stores, topics as topic_protocol
-from txlog.protocol.context import Context, EndedByOther, KnownStore, PartitionView
+from txlog.protocol.context import Context, EndedByOther, KnownStore
 from txlog.storage.driver import Driver
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.metered import metered
@@ -123,16 +123,10 @@ class Runtime:
         """Return the result of a protocol program. Raises what the program raises."""
         return self.driver.run(program)
 
-    def context(
-        self,
-        config: ClientConfig | ConsumerConfig | ProducerConfig | None = None,
-        *,
-        learned: dict[TopicPartition, PartitionView] | None = None,
-    ) -> Context:
+    def context(self, config: ClientConfig | ConsumerConfig | ProducerConfig | None = None) -> Context:
         """Return what protocol calls need, with the roll policies of topics seen so far. Others are read when needed.
 
-        `config` are the settings of the client that calls; None: those of the store's own calls. `learned` is the
-        context's.
+        `config` are the settings of the client that calls; None: those of the store's own calls.
         """
         config = config or self._client
         return Context(
@@ -144,7 +138,6 @@ class Runtime:
             report=self._log_ended,
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
-            learned=learned,
         )
 
     def make_store(self) -> StoreDescriptor:
