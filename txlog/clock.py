@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-import uuid
 from typing import Protocol
 
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
@@ -63,7 +62,7 @@ class SystemIds:
     """Ids from the operating system's randomness: unique across processes, forks included (PROTOCOL.md, W4)."""
 
     def new_id(self) -> str:
-        return uuid.uuid4().hex
+        return secrets.token_hex(16)
 
     def new_producer_id(self) -> int:
         return FIRST_DRAWN_PRODUCER_ID + secrets.randbelow(2**62)

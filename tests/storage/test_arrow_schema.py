@@ -548,6 +548,9 @@ def decoded(payload, fields, where="x"):
 
 def test_ipc_there_and_back():
     payload = encode_ipc(rows_table())
+    with pa.ipc.new_stream(sink := pa.BufferOutputStream(), rows_table().schema) as writer:
+        writer.write_table(rows_table())
+    assert payload == sink.getvalue().to_pybytes()
     assert decoded(payload, FIELDS).equals(rows_table())
     assert stored_fields(read_ipc(payload, "x").schema, "x") == FIELDS
     assert decoded(encode_ipc(rows_table().slice(1, 1)), FIELDS).to_pylist() == rows_table().slice(1, 1).to_pylist()

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from txlog.client.admin.admin import Admin
-from txlog.client.consumer import Consumer
-from txlog.client.producer import Producer
 from txlog.client.session.arguments import checked, checked_calls, named_calls
 from txlog.client.session.call_guard import Owner, close_after
 from txlog.client.session.repr_html import repr_html
@@ -40,6 +37,9 @@ from txlog.storage.object_store import ObjectStore
 from txlog.text import shorten
 
 if TYPE_CHECKING:
+    from txlog.client.admin.admin import Admin
+    from txlog.client.consumer import Consumer
+    from txlog.client.producer import Producer
     from txlog.client.tables.snapshot import Snapshot
     from txlog.client.tables.table import TopicTable
 
@@ -352,6 +352,9 @@ class Store:
         Settings are Kafka's keys, dotted in `config` or in snake case: `linger_ms=20` is `linger.ms`. Raises
         InvalidConfigurationError (an unknown key names the nearest), InvalidTxnTimeoutError, UnsupportedStoreError.
         """
+        # A local import, here and below: a program seldom needs all kinds of clients, which take time to load.
+        from txlog.client.producer import Producer
+
         self._check_open()
         layer = call_layer(config, {**settings, "transactional_id": transactional_id})
         producer = Producer(self.runtime, layer)
@@ -366,6 +369,8 @@ class Store:
         Topics are named one by one: `store.consumer("orders", "audit")`. Without them, call `subscribe` or `assign`.
         Raises InvalidConfigurationError, UnknownTopicOrPartitionError.
         """
+        from txlog.client.consumer import Consumer
+
         self._check_open()
         consumer = Consumer(self.runtime, call_layer(config, {**settings, "group_id": group_id}))
         self._keep(consumer)
@@ -402,6 +407,8 @@ class Store:
 
     def admin(self, *, config: Layer | None = None, **settings: object) -> Admin:
         """Return operators' calls: transactions, offsets, partitions and groups."""
+        from txlog.client.admin.admin import Admin
+
         self._check_open()
         return Admin(self.runtime, call_layer(config, settings))
 

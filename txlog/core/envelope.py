@@ -27,6 +27,7 @@ MAX_DEPTH = 24
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TAIL = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\Z')
+_TAIL_BYTES = len(b',"crc32c":"00000000"}')
 # The expression is possessive and accepts a string that never ends: any bytes take linear time and no stack.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _LONG_STRING = 64
@@ -63,7 +64,7 @@ def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
             f"{path}: no end of line in {len(data)} bytes; the object is cut off or not one of txlog's"
         )
     line, payload = data[:end], data[end + 1 :]
-    tail = _TAIL.search(line)
+    tail = _TAIL.match(line, len(line) - _TAIL_BYTES)
     if tail is None:
         raise CorruptRecordError(f"{path}: its line does not end in a crc32c field")
     stored = tail[1].decode()
@@ -94,6 +95,8 @@ def digest(data: bytes) -> str:
 
 def check_depth(line: bytes, path: str) -> None:
     """Raise CorruptRecordError if JSON in `line` nests deeper than MAX_DEPTH."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+        return  # so few cannot nest deeper, and the parser refuses what is not balanced
     if b"\\" not in line and line.count(b'"') * _LONG_STRING < len(line):
         # Without escapes every second part between quotes is a string. For the long ones of inline rows this is faster.
         outside = b"".join(line.split(b'"')[::2])

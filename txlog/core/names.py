@@ -129,7 +129,7 @@ class NumberedName:
 
 def batch_name(base_offset: int) -> str:
     """Return the name of the commit record whose batch begins at `base_offset`."""
-    return NumberedName("batch", base_offset).name
+    return f"{base_offset:020d}.batch"
 
 
 def snapshot_name(offset: int) -> str:

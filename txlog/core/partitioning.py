@@ -6,6 +6,7 @@ for record keys and Java's String.hashCode for the internal topics.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -69,6 +70,7 @@ def java_string_hash(text: str) -> int:
     return h - 2**32 if h >= 2**31 else h
 
 
+@lru_cache(maxsize=1024)
 def internal_partition(name: str, partitions: int) -> int:
     """Return the partition of a transactional.id or group.id.
 

@@ -45,8 +45,11 @@ class StoredRecord:
         return self.data[len(self.data) - self.record.payload_bytes :]
 
 
-def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
-    """Decode `<base_offset>.batch`; raise CorruptRecordError naming it if it is damaged."""
+def stored_record(data: bytes, tp: TopicPartition, base_offset: int, *, hashed: bool = True) -> StoredRecord:
+    """Decode `<base_offset>.batch`; raise CorruptRecordError naming it if it is damaged.
+
+    If not `hashed`, the digest is empty, because no record will follow this one.
+    """
     path = tp.folder + names.batch_name(base_offset)
     if len(data) > envelope.MAX_COMMIT_BYTES:
         raise CorruptRecordError(
@@ -67,7 +70,7 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
             check_transaction(entry.key, entry.value, path)
         if isinstance(entry, GroupEntry) and entry.value is not None:
             check_group(entry.group, entry.value, path)
-    return StoredRecord(record=record, digest=envelope.digest(data), data=data)
+    return StoredRecord(record=record, digest=envelope.digest(data) if hashed else "", data=data)
 
 
 def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:

@@ -8,7 +8,7 @@ PROTOCOL.md, "Partition state".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
 import msgspec
@@ -178,7 +178,7 @@ class _Fold:
 
     def state(self) -> PartitionState:
         changed = {name: value for name, value in vars(self).items() if name not in ("base", "last_base")}
-        return replace(self.base, **changed)
+        return PartitionState(topic_partition=self.base.topic_partition, **changed)
 
     def apply(self, stored: StoredRecord) -> None:
         record = stored.record

@@ -11,7 +11,7 @@ See PROTOCOL.md, "Appending", W10 to W15. Every append of txlog uses `append_slo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from txlog.core import chain, envelope, names
@@ -122,7 +122,7 @@ def append_slot(
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
             elif holder.record.write_id == write_id:
-                return ctx.learn(replace(view.extended(holder), listed_at=started_at)), _appended(holder.record)
+                return ctx.learn(view.extended(holder, listed_at=started_at)), _appended(holder.record)
             else:
                 # Another record has the slot (invariant 15). Usually the next one is free.
                 view, fresh = ctx.learn(view.extended(holder)), False
@@ -147,7 +147,7 @@ def encode_checked(
     """Return the record's stored form, after reading it back as readers do (W5).
 
     If readers refused a stored record, no record could follow it. Raises InvalidRequestError; RecordTooLargeError
-    unless `headroom_bytes` are left below the limit.
+    unless `headroom_bytes` are left below the limit. A record with headroom is only tried, so it gets no digest.
     """
     try:
         data = envelope.encode(record, payload)
@@ -156,7 +156,7 @@ def encode_checked(
                 f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may "
                 "have; send fewer rows at once"
             )
-        stored = stored_record(data, tp, record.base_offset)
+        stored = stored_record(data, tp, record.base_offset, hashed=not headroom_bytes)
     except RecordTooLargeError:
         raise
     except (CorruptRecordError, ValueError) as error:

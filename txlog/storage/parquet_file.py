@@ -65,7 +65,7 @@ def describe_file(
     size = store.size(path)
     opened = OpenedFile(store, path, size, None)
     metadata = opened.parquet.metadata
-    schema = opened.parquet.schema_arrow
+    schema = opened.schema
     _check_described(schema, fields, path, exact)
     for group in range(metadata.num_row_groups):
         opened.check_columns(group, None)
@@ -137,6 +137,9 @@ class OpenedFile:
                 raise CorruptRecordError(
                     f"{path}: it has row groups of {found} rows, and the log says {expected.row_groups}"
                 )
+        self.schema: pa.Schema = self.parquet.schema_arrow
+        if whole:
+            self._unread_file = self.parquet
 
     def check_columns(self, group: int, names: set[str] | None) -> None:
         """Raise CorruptRecordError if the footer describes columns of a row group wrongly. None: all columns.
@@ -167,14 +170,16 @@ class OpenedFile:
     def _unread(self) -> Any:
         # Not a cached_property: in Python 3.11 all its instances share one lock, which stays held in a forked child.
         if self._unread_file is None:
-            # Without a small buffer Arrow would read the columns at once.
+            # Without a small buffer Arrow would read the columns at once. From memory that costs nothing.
             self._unread_file = pq.ParquetFile(
                 self._source, metadata=self.parquet.metadata, buffer_size=1, pre_buffer=False
             )
         return self._unread_file
 
     def _leaves(self, names: set[str] | None) -> list[int]:
-        schema = self.parquet.schema_arrow
+        schema = self.schema
+        if self.parquet.metadata.num_columns == len(schema) and (names is None or names >= set(schema.names)):
+            return list(range(len(schema)))
         return [
             leaf
             for first, field in zip(first_leaves(schema), schema, strict=True)

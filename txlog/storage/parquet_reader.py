@@ -67,7 +67,7 @@ def read_ranges(
     opened = OpenedFile(store, path, file.bytes, file)
     if whole:
         opened.hash_on_the_way()
-    schema = opened.parquet.schema_arrow
+    schema = opened.schema
     if fields:
         check_stored(schema, fields, path)
     positions = find_columns(schema, wanted)
@@ -131,6 +131,11 @@ class _Ranges:
         The offset is BY_COLUMN if the file has it.
         """
         begin, stop = self._within(first, last)
+        if stop - begin == 1:  # as nearly always
+            base, own = self._base[begin], self._first[begin]
+            one = np.arange(max(own, first), min(self._last[begin], last), dtype=np.int64)
+            own_offsets = np.full(len(one), base) if base == BY_COLUMN else one + (base - own)
+            return one, own_offsets, np.full(len(one), self._timestamp[begin])
         low = np.maximum(self._first[begin:stop], first)
         counts = np.minimum(self._last[begin:stop], last) - low
         # Compute the row numbers of all ranges at once: a running number, shifted to where each range begins.

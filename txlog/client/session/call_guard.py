@@ -15,10 +15,10 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from txlog.errors import IllegalStateError
@@ -58,15 +58,14 @@ class Owner:
 
 
 def call_below(
-    frame: FrameType | None, methods: Iterable[Callable[..., object]], client: object, *, but: Callable[..., object]
+    frame: FrameType | None, methods: tuple[Callable[..., object], ...], client: object, *, but: Callable[..., object]
 ) -> str:
     """Return which of these methods of `client` runs in `frame` or below it in this thread's stack; empty if none does.
 
     Then the handler of a signal, or a callback, makes a call while that method waits for it to return. While `but`
     runs, the method that has called it holds nothing that the call waits for.
     """
-    raw = map(inspect.unwrap, (*methods, but))
-    codes = {method.__code__: method.__name__ for method in raw if isinstance(method, FunctionType)}
+    codes = _names_of((*methods, but))
     holds = True
     while frame is not None:
         if frame.f_code in codes and frame.f_locals.get("self") is client:
@@ -76,6 +75,12 @@ def call_below(
             holds = name != but.__name__
         frame = frame.f_back
     return ""
+
+
+@functools.cache
+def _names_of(methods: tuple[Callable[..., object], ...]) -> dict[CodeType, str]:
+    raw = map(inspect.unwrap, methods)
+    return {method.__code__: method.__name__ for method in raw if isinstance(method, FunctionType)}
 
 
 def has_ended(frame: FrameType) -> bool:

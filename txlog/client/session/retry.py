@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from txlog import metrics
 from txlog.clock import Clock, IdGenerator
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
-from txlog.core.effects import Delete, Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
+from txlog.core.effects import Delete, Effect, Gather, NewId, Now, Program, PutIfAbsent, ReadClocks, Sleep, WriteRows
 from txlog.errors import (
     ConcurrentTransactionsError,
     CoordinatorContentionError,
@@ -37,6 +37,8 @@ WARN_AFTER_MS = 10_000
 
 MAX_REQUEST_RETRIES = 4
 """How often in a row one request is retried before the whole call starts over."""
+_LOCAL = (Now, ReadClocks, NewId)
+"""Effects that make no request."""
 _WAITING = (UnstableOffsetCommitError, ConcurrentTransactionsError)
 """Errors of a call that waits for another transaction. The call itself has written nothing."""
 
@@ -223,7 +225,7 @@ def limited(
     *,
     created: Callable[[], None] = lambda: None,
 ) -> Program[T]:
-    """Return `program`, which now raises `limit.late` before the first effect after the deadline.
+    """Return `program`, which now raises `limit.late` before the first request or sleep after the deadline.
 
     A request that failed without effect is retried here. Otherwise a program with many requests would start over at
     each failed one, and would seldom complete on a store that fails one request in ten. `met` collects the failures,
@@ -242,6 +244,9 @@ def limited(
             result: T = end.value
             return result
         answer, failure = None, None
+        if isinstance(effect, _LOCAL):
+            answer = yield effect
+            continue
         left_ms = limit.deadline_ms - clock.monotonic_ms()
         if left_ms < 0:
             program.close()
