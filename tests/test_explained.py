@@ -235,7 +235,7 @@ def test_figures_from_the_benchmarks_are_those_of_their_page() -> None:
     assert "in half of txlog's time" in PAGES["docs/comparison.md"]
     at_60_ms = round(value("P16", "txlog, staged", "ms"), -1)
     latency = (
-        r"one look and two writes, one after the other\. That is about (\d+) ms on a local disk, "
+        r"two writes, one after the other\. That is about (\d+) ms on a local disk, "
         r"and about (\d+) ms at 60 ms a request"
     )
     for page in ("docs/no-broker.md", "docs/scale.md"):

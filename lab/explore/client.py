@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from lab.topic_looks import LooksAtKnown
 from txlog.core import names
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
@@ -43,6 +44,7 @@ from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.seal import seal
+from txlog.protocol.topics import TopicLooks
 
 T = TypeVar("T")
 Word: TypeAlias = tuple[TopicPartition, str]
@@ -86,6 +88,7 @@ class Client:
     staged: tuple[StagedPart, ...] = ()
     topics: tuple[TopicMetadata, ...] = ()
     """The topics that it has opened. Scenarios without topics have only partitions."""
+    looks: TopicLooks = field(default_factory=LooksAtKnown)
     words: tuple[Word, ...] = ()
     """The rows of the open transaction."""
     sent: tuple[tuple[int, int | None], ...] = ()
@@ -310,7 +313,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
         txn = client.txn
         said: dict[str, Any] = {"words": client.words, "offsets": client.sent, "producer_id": client.pid}
         unsure = False
-        refusal = (yield from _find_deleted(client)) if commit else None
+        looks = replace(client.looks, known={each.topic: each for each in client.topics})
         try:
             for attempt in range(client.tries):
                 try:
@@ -321,7 +324,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
                         commit and not (then_abort and attempt),
                         client.staged,
                         version,
-                        refusal,
+                        None if unsure else looks,
                     )
                     break
                 except (RetriableError, OutcomeUnknownError) as error:
@@ -332,7 +335,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
             # The answer to a repeated call describes only the repeated call.
             kind = "unknown" if unsure else "failed"
             return client.noted(kind, text=type(error).__name__, stop=True, **said)
-        after = replace(client, views=views)
+        after = replace(client, views=views, looks=replace(looks, seen=ended.looks.seen))
         if ended.skipped:
             return after.noted("skipped", **said).after_end(ended.txn)
         committed = ended.already_committed or (commit and not (then_abort and attempt))
@@ -428,17 +431,6 @@ def _with_topic(client: Client, topic: TopicMetadata) -> tuple[TopicMetadata, ..
 
 def _log_start_of(ctx: Context) -> topic_changes.AppendLogStart:
     return lambda tp, version: append_log_start(ctx, {}, tp, None, version)
-
-
-def _find_deleted(client: Client) -> Program[TxlogError | None]:
-    """Check for deleted topics before the decision, as `txlog.client.transactions.coordinator` does."""
-    staged = {part.topic: part.schema_id for part in client.staged}
-    for topic in client.topics:
-        if topic.topic in staged:
-            newest = yield from topic_programs.refresh_topic_of_rows(topic.topic, staged[topic.topic], topic)
-            if isinstance(newest, TxlogError):
-                return newest
-    return None
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from lab.explore.store_rules import (
     wrong_markers,
     wrong_references,
 )
-from lab.explore.version_oracle import wrong_change, wrong_versions
+from lab.explore.version_oracle import decided_too_late, wrong_change, wrong_versions
 from lab.explore.world import GHOST, START_MS, WRITTEN_AT, World
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
@@ -65,6 +65,7 @@ class Rules:
     exclusive: tuple[str, ...] = ()
     """Prefixes of words: at most one word with the prefix may ever be committed, for two jobs that took one range."""
     times: tuple[int, ...] = (START_MS,)
+    looks: bool = False
     recovers: bool = True
     judges: bool = True
     expects: dict[str, set[str]] = field(default_factory=dict)
@@ -121,6 +122,9 @@ class Rules:
             if (wrong := self._changes[old, new]) is not None:
                 return wrong
             if (wrong := self._fenced(tp, new - old, after, clients)) is not None:
+                return wrong
+            truths = self._truth(before, tp), self._truth(after, tp)
+            if self.looks and (wrong := decided_too_late(self._objects(before), *truths)) is not None:
                 return wrong
         return None
 

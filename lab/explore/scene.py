@@ -103,6 +103,8 @@ class Scene:
     transactional_ids: tuple[str, ...] = ()
     exclusive: tuple[str, ...] = ()
     deletable: Callable[[str], bool] = lambda _: False
+    looks: bool = False
+    """Whether no transaction may be decided for a topic that was deleted before: only where no reply is lost."""
     recovers: bool = True
     judges: bool = True
     """Whether the shipped reader must be able to open every store. Not if the log was damaged on purpose."""
@@ -174,7 +176,7 @@ class Scene:
         }
         rules = Rules(
             self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
-            recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
+            looks=self.looks, recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
             compacted=self.compacted, publisher=self.publisher, publishes=self.publishes,
         )  # fmt: skip
         explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order, clocks=self.clocks)

@@ -9,10 +9,10 @@ import msgspec
 
 from lab.explore import client as calls, keeper_calls
 from lab.explore.explorer import Budget
-from lab.explore.mutant import CORE, HERE, ORIGINAL_APPLY, Mutant
-from lab.explore.scene import A, C, Scenario, Scene, Size, context
+from lab.explore.mutant import CORE, HERE, ORIGINAL_APPLY, Mutant, program_of
+from lab.explore.scene import CONSTANTS, A, C, Scenario, Scene, Size, context
 from txlog.core import append_rules, state
-from txlog.protocol import topics, transactions as coordinator
+from txlog.protocol import topic_changes, topics, transactions as coordinator
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
 
@@ -75,6 +75,24 @@ def _deleted_under(size: Size) -> Scene:
     return scene
 
 
+def _looked_before(_: Size) -> Scene:
+    """A topic is deleted while a client commits to it that has looked at it before, and does not look again.
+
+    Another id begins its partition of the table meanwhile.
+    """
+    two = msgspec.structs.replace(CONSTANTS, transaction_state_partitions=2)
+    scene = Scene(ctx=context(constants=two), transactional_ids=("x", "y"), partitions=(C,), looks=True)
+    scene.before("t", scene.client(), calls.make_topic(A.topic), calls.make_topic(C.topic))
+    owner = scene.before(
+        "x", scene.client("x"), calls.init(), calls.open_topic(A.topic, C.topic), calls.stage(A, "xa"), calls.commit()
+    )
+    scene.actor("owner", owner, calls.stage(A, "xb"), calls.stage(C, "xc"), calls.commit())
+    scene.actor("topics", scene.client(), calls.delete_topic(A.topic))
+    new = (calls.init(), calls.open_topic(A.topic), calls.stage(A, "ya"), calls.commit())
+    scene.actor("new", scene.client("y"), *new, calls.stage(A, "yb"), calls.commit())
+    return scene
+
+
 def _open_over(size: Size) -> Scene:
     """A transaction is open in a topic that is deleted and created again.
 
@@ -99,6 +117,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="deletion", what="a topic is deleted under a staged commit and an append", rules=(2, 5), build=_deletion),
         Scenario(name="made anew", what="a staged commit has rows for a topic that was deleted since its writer opened it", rules=(2, 5), build=_made_anew),
         Scenario(name="deleted under", what="a topic is deleted and created again while rows for it are staged and committed", rules=(2, 4, 5), build=_deleted_under),
+        Scenario(name="looked before", what="a topic is deleted under a commit whose client has looked at it at an earlier one", rules=(2, 5), build=_looked_before),
         Scenario(name="open over", what="a topic is deleted and created again under an open transaction, which continues in the new one", rules=(5, 6, 7), build=_open_over),
     )
 }  # fmt: skip
@@ -142,8 +161,8 @@ def _never_opened_anew(self: Any, stored: Any) -> None:
         self.producers[before.producer_id] = self.opened[before.producer_id] = old
 
 
-def _end_without_refusal(
-    ctx: Any, views: Any, txn: Any, commit: Any, staged: Any = (), version: Any = None, refusal: Any = None
+def _end_without_looks(
+    ctx: Any, views: Any, txn: Any, commit: Any, staged: Any = (), version: Any = None, looks: Any = None
 ) -> Any:
     return _ORIGINAL_END(ctx, views, txn, commit, staged, version)
 
@@ -156,6 +175,23 @@ def _newest_of_the_name(topic: str, schema_id: int, known: Any) -> Any:
     return newest if not newest.deleted else (yield from _ORIGINAL_REFRESH(topic, schema_id, known))
 
 
+def _any_look(self: Any, schema_ids: Any, deletions: Any) -> bool:
+    return all(rows in self.seen or rows[0] not in self.known for rows in schema_ids.items())
+
+
+def _as_if_it_stayed(metadata: Any, *, of_topic: bool = False) -> Any:
+    newest = yield from _ORIGINAL_NEWEST(metadata, of_topic=of_topic)
+    return msgspec.structs.replace(newest, deleting=False)
+
+
+def _told_first(ctx: Any, metadata: Any) -> Any:
+    if metadata.deleting:
+        yield from _ORIGINAL_TELL(ctx)
+    return (yield from _ORIGINAL_PUT(ctx, metadata))
+
+
+_ORIGINAL_TELL, _ORIGINAL_PUT = topic_changes.tell_writers, topic_changes.put_version
+_ORIGINAL_NEWEST = topics.newest_version
 _ORIGINAL_FIND, _ORIGINAL_REFRESH = topics.find_topic, topics.refresh_topic_of_rows
 
 MUTANTS: tuple[Mutant, ...] = tuple(
@@ -164,7 +200,12 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the LSO lies below the log start", "retention", "invariant 7", {CORE + "state.lso_of": _lso_below_the_start}),
         ("retention closes a transaction", "retention", "invariant 7", {CORE + "state._Fold.apply": _closed_by_retention}),
         ("rows of a deleted topic are committed", "deletion", "W19", {HERE + "transactions.next_marker": _rows_for_the_dead}),
-        ("a staged commit decides whatever became of its topics", "made anew", "W46", {HERE + "transactions.end_transaction": _end_without_refusal}),
+        ("a staged commit decides whatever became of its topics", "made anew", "W46", {HERE + "transactions.end_transaction": _end_without_looks}),
+        ("a deletion tells no writer", "looked before", "W46", {HERE + "topic_changes.tell_writers": program_of(None)}),
+        ("a topic is deleted before the writers are told", "looked before", "W46", {HERE + "topic_changes.DELETION_RECORDS": "no feature"}),
+        ("writers are told before the topic is being deleted", "looked before", "W46", {HERE + "topic_changes.tell_writers": program_of(None), HERE + "topic_changes.put_version": _told_first}),
+        ("a look counts although a topic was deleted since", "looked before", "W46", {"lab.topic_looks.LooksAtKnown.hold": _any_look}),
+        ("a topic that is being deleted still takes staged rows", "looked before", "W46", {HERE + "topics.newest_version": _as_if_it_stayed}),
         ("a topic that was made anew is taken for the old one", "made anew", "W46", {HERE + "topics.refresh_topic_of_rows": _newest_of_the_name}),
         ("a transaction of a deleted topic holds the LSO", "open over", "invariant 7", {CORE + "state._holds_back": lambda entry, _: entry.txn_first_offset >= 0}),
         ("a transaction goes on in a topic made anew as if it had never ended", "open over", "invariant 7", {CORE + "state._Fold.apply": _never_opened_anew}),

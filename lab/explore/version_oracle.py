@@ -39,6 +39,19 @@ def wrong_change(files: Mapping[str, bytes], note: Note) -> str | None:
     )
 
 
+def decided_too_late(files: Mapping[str, bytes], before: Truth, after: Truth) -> str | None:
+    """Return the transaction that a step decided with rows of a topic which was deleted in `files`, before it (W46).
+
+    It judges nothing where a reply may be lost: a commit of unknown outcome is repeated without a look.
+    """
+    versions = versions_in(files)
+    for _, key, value in after.table[len(before.table) :]:
+        for part in value.staged if value is not None and value.state == "PREPARE_COMMIT" else ():
+            if any(each.deleted and each.number > part.schema_id for each in versions.get(part.topic, [])):
+                return f"W46: {key} decided to commit rows of {part.topic} after it was deleted"
+    return None
+
+
 def _wrong_chain(versions: Sequence[TopicMetadata]) -> str | None:
     ever: set[int] = set()
     before: TopicMetadata | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -24,6 +25,7 @@ from lab.histories.recorder import Recorder
 from lab.older_writers import staged_offsets
 from lab.simulate.cluster import Machine, WriteFile, data_file, decode_rows, encode_rows
 from lab.simulate.process import TRIES, Process
+from lab.topic_looks import LooksAtKnown
 from txlog.core import names
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
@@ -33,11 +35,12 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, StagedRows, TransactionMetadata
 from txlog.core.transactions import Skipped
 from txlog.errors import OutcomeUnknownError, RetriableError, TxlogError, UnknownTopicOrPartitionError
-from txlog.protocol import groups, topics as topic_programs, transactions
+from txlog.protocol import groups, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, with_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import AppendResult
+from txlog.protocol.topics import TopicLooks
 
 
 class Client(Process):
@@ -50,6 +53,7 @@ class Client(Process):
         self.epoch = -1
         self.label = ""
         self.staged: list[StagedPart] = []
+        self._looks: TopicLooks = LooksAtKnown()
         self._in_doubt = False
         """Whether a commit of the open transaction may have been decided."""
         self._numbers = numbers
@@ -163,21 +167,22 @@ class Client(Process):
         def call() -> Program[str]:
             assert self.txn is not None
             parts = tuple(self.staged) if commit else ()
-            refusal = None if self._in_doubt or not commit else (yield from self._find_deleted())
+            looks = None if self._in_doubt else replace(self._looks, known=dict(self.topics))
             in_doubt, self._in_doubt = self._in_doubt, self._in_doubt or commit
             try:
                 self.views, result = yield from transactions.end_transaction(
-                    self.ctx, self.views, self.txn, commit, parts, refusal=refusal
+                    self.ctx, self.views, self.txn, commit, parts, looks=looks
                 )
             except OutcomeUnknownError:
                 raise
             except TxlogError as error:
                 self._in_doubt = in_doubt
-                if error is refusal:
+                if isinstance(error, UnknownTopicOrPartitionError):
                     # Only now: a try that failed before a refusal is retried, and checks the parts again.
                     for part in parts:
                         self.topics.pop(part.topic, None)
                 raise
+            self._looks = replace(self._looks, seen=result.looks.seen)
             self._take(result.txn)
             return "committed" if commit or result.already_committed else "aborted"
 
@@ -195,15 +200,6 @@ class Client(Process):
         assert self.txn is not None
         with suppress(RetriableError, OutcomeUnknownError):
             self.views = yield from transactions.complete(self.ctx, self.views, self.txn)
-
-    def _find_deleted(self) -> Program[TxlogError | None]:
-        """Check for deleted topics before the decision, as `txlog.client.transactions.coordinator` does (W46)."""
-        staged = {part.topic: part.schema_id for part in self.staged}
-        for topic in sorted(set(staged) & set(self.topics)):
-            newest = yield from topic_programs.refresh_topic_of_rows(topic, staged[topic], self.topics[topic])
-            if isinstance(newest, TxlogError):
-                return newest
-        return None
 
     # -- groups -------------------------------------------------------------------------------------------------------
 

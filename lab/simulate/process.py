@@ -235,21 +235,21 @@ class Process:
     def check_versions(self, topic: str) -> Program[list[str]]:
         """Return what contradicts itself in the versions of a topic's name.
 
-        Each write makes one version, and no id comes back.
+        Each write makes one version, a deletion makes two, and no id comes back.
         """
         found = []
         newest = yield from topic_programs.find_topic(topic)
         before: TopicMetadata | None = None
-        writers: set[str] = set()
+        writers: set[tuple[str, bool]] = set()
         for number in range(newest.number + 1 if newest is not None else 0):
             version = yield from topic_programs.earlier_version(topic, number)
             if before is not None:
                 found += [
                     f"version {number}: expected {one}, found {other}" for one, other in contradictions(before, version)
                 ]
-            if version.write_id in writers:
+            if (version.write_id, version.deleted) in writers:
                 found.append(f"version {number}: a second one of write_id {version.write_id}")
-            writers.add(version.write_id)
+            writers.add((version.write_id, version.deleted))
             before = version
         return found
 

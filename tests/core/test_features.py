@@ -18,7 +18,7 @@ def test_own_stores_are_known() -> None:
 def test_unknown_ones_are_named() -> None:
     with pytest.raises(
         UnsupportedStoreError,
-        match="s3://b/l: the store needs a-later, b-later, and this txlog knows group-members, inline-zstd, "
-        "publication, schema-evolution",
+        match="s3://b/l: the store needs a-later, b-later, and this txlog knows deletion-records, group-members, "
+        "inline-zstd, publication, schema-evolution",
     ):
         check_features(("b-later", "txn-v2", "a-later"), "s3://b/l")

@@ -127,6 +127,7 @@ class Story:
         self.driver = Driver(self.store, self.clock, SeededIds(1), threads=0)
         self.ctx = Context(
             constants=StoreConstants(),
+            features=FEATURES,
             roll={"orders": RollPolicy(batches=4)},
             internal_roll=RollPolicy(batches=8),
         )

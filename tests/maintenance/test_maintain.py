@@ -14,7 +14,7 @@ from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
-from txlog.errors import CorruptRecordError, InvalidRequestError, NotAStoreError
+from txlog.errors import CorruptRecordError, InvalidRequestError, NotAStoreError, TxlogTimeoutError
 from txlog.maintenance import merge
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history
@@ -226,6 +226,20 @@ def test_an_interrupted_deletion_is_finished(world: World, store: Store) -> None
         opened.delete_topic("orders")
     report = Maintainer(world.open().runtime).run()
     assert done(report, "deletions") == {"ended_logs": 1}
+    assert Maintainer(world.open().runtime).run().is_idle
+    assert check_store(world.memory).is_clean
+
+
+def test_a_deletion_that_had_only_told_the_writers_is_finished(world: World, store: Store) -> None:
+    send(store, 0, 3)
+    outage, opened = world.outage(max_block_ms=300)
+    outage.pattern = r"put_if_absent orders/topic.*2\.json"
+    with pytest.raises(TxlogTimeoutError, match=r"being deleted \(version 1 .*repeat the same call"):
+        opened.delete_topic("orders")
+    assert len(world.read()) == 3
+    report = Maintainer(world.open().runtime).run()
+    (step,) = (each for each in report.steps if each.step == "deletions")
+    assert [each.text for each in step.done] == ["deleted the topic 'orders', whose deletion had begun"]
     assert Maintainer(world.open().runtime).run().is_idle
     assert check_store(world.memory).is_clean
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 Obj = dict[str, Any]
 Key = tuple[str, str, int]  # group, topic, partition
-FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution", "publication"}
+FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution", "publication", "deletion-records"}
 STATES, OFFSETS, STAMP, MAX = "__transaction_state", "__consumer_offsets", pa.timestamp("us", tz="UTC"), 2**63 - 1
 class Damaged(Exception):
     """The store holds an object that breaks the protocol (R2, R21)."""
@@ -49,7 +49,7 @@ TEXTS = {"text": "(?s:.*)", "name": "(?s:.{0,32768})", "id": "[0-9a-f]{32}", "di
 # The fields of "Objects" that are used here: "names type default"; "!": damage if left out. "+Table" includes a table.
 FIELDS = """Store: format txlog !; store_id id !; constants @Constants ! / Constants: hash java !;
 transaction_state_partitions,consumer_offsets_partitions const ! / Topic: number,schema_id nat !; topic name !;
-topic_id,write_id id !; partitions parts !; schema [@Field] !; created_at time !; deleted bool false; last_field_id fid null
+topic_id,write_id id !; partitions parts !; schema [@Field] !; created_at time !; deleted bool false; last_field_id fid null; deleting bool false
 / Field: id fid !; name name !; type text !; nullable bool true; fields [@Field] []; default any null / Head: base_offset nat !;
 records count !; kind kind !; transactional bool !; timestamp time ! / Commit: +Head;
 producer_id,producer_epoch,base_sequence,coordinator_epoch,first_offset,last_stable_offset,log_start_offset m1 -1;

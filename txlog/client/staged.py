@@ -24,7 +24,7 @@ from txlog.config import Layer, ProducerConfig
 from txlog.core.owner_errors import check_owner, fenced_error
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
-from txlog.errors import IllegalStateError, InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import IllegalStateError, InvalidRequestError, TxlogError
 from txlog.logs import log
 from txlog.protocol.transactions import EndResult
 
@@ -213,9 +213,7 @@ class StagedTransaction:
             )
         job = f"transactional.id {self.transactional_id!r}"
         given = [sent.of_job(job, beside_members=self._beside_members) for sent in offsets if sent.offsets]
-        # For each topic its oldest schema, because the dict keeps the last one.
-        schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
-        refusal = self._coordinator.find_deleted(schemas)
+        self._coordinator.look_at_topics({part.topic: part.schema_id for part in parts if not part.entries})
         staged = tuple(self._settled(parts, compression))
         if not staged and not given and wanted is None:
             return EndResult(txn=self.txn)
@@ -223,7 +221,7 @@ class StagedTransaction:
         with self._counting_fenced:
             if not self._coordinator.send_offsets(given, wanted):
                 staged = ()
-        return self._end(True, staged, wanted, refusal)
+        return self._end(True, staged, wanted)
 
     def abort(self) -> EndResult:
         """Abort the transaction. `already_committed` in the result means that an earlier `commit` had won.
@@ -248,10 +246,9 @@ class StagedTransaction:
         commit: bool,
         staged: Sequence[StagedPart] = (),
         version: TxnVersion | None = None,
-        refusal: UnknownTopicOrPartitionError | None = None,
     ) -> EndResult:
         with self._counting_fenced:
-            result = self._coordinator.end(commit, staged, version, refusal=refusal)
+            result = self._coordinator.end(commit, staged, version)
         self._attempted = False
         if commit and not result.skipped:
             for part in (each for each in staged if not each.entries):

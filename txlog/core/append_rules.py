@@ -240,10 +240,11 @@ def next_control(
 ) -> CommitRecord:
     """Return a log_start record (if `log_start_offset` is given) or an expire record at the state's next offset.
 
-    The log_start record of a deletion begins a segment. The topic may be created again with another schema, and the
-    inline rows of one segment are sealed into one file.
+    The log_start record that empties a log for a deletion begins a segment. The topic may be created again with another
+    schema, and the inline rows of one segment are sealed into one file.
     """
-    segment_base = state.next_offset if deleted_version else next_segment_base(state, roll, now_ms)
+    empties = deleted_version > 0 and log_start_offset is not None and log_start_offset > state.next_offset
+    segment_base = state.next_offset if empties else next_segment_base(state, roll, now_ms)
     return CommitRecord(
         base_offset=state.next_offset,
         records=0,

@@ -41,7 +41,12 @@ PUBLICATION = "publication"
 """Tables of other formats may name the files of a topic, and vacuum keeps them. In a store made without this feature no
 topic is published."""
 
+DELETION_RECORDS = "deletion-records"
+"""The deletion of a topic writes a record into each partition of `__transaction_state` that is in use, so a commit need
+not look whether its topics still exist. In a store made without this feature every staged commit looks (W46)."""
+
 STORE_FEATURES = (
+    DELETION_RECORDS,
     GROUP_MEMBERS,
     INLINE_ZSTD,
     PUBLICATION,

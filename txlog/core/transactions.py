@@ -103,7 +103,12 @@ class Refused:
     error: TxlogError
 
 
-Judgement: TypeAlias = Transit | RollForward | Done | AlreadyCommitted | Skipped | Refused
+@dataclass(frozen=True, slots=True)
+class LookFirst:
+    """Whether the topics of staged rows still exist must be read before this commit may be decided (W46)."""
+
+
+Judgement: TypeAlias = Transit | RollForward | Done | AlreadyCommitted | Skipped | Refused | LookFirst
 
 
 def judge_init(

@@ -51,6 +51,8 @@ def _explain_store(_: ObjectName, value: StoreDescriptor) -> tuple[str, ...]:
 def _explain_topic(name: ObjectName, value: TopicMetadata) -> tuple[str, ...]:
     if value.deleted:
         state = f"Version {value.number} deletes topic {value.topic!r}"
+    elif value.deleting:
+        state = f"Version {value.number} begins to delete topic {value.topic!r}"
     elif value.number == 0:
         state = f"The first version of topic {value.topic!r}"
     else:

@@ -23,11 +23,12 @@ from txlog.maintenance.retention import apply_partition, plan_partition, policy_
 from txlog.maintenance.round import Round, Step, candidates_of
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.append import append_log_start
-from txlog.protocol.context import Context, Views
+from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.expiry import expire, expire_producers, idle_producers
 from txlog.protocol.groups import expire_groups
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
+from txlog.protocol.topic_changes import delete_topic
 from txlog.publication.publish import formats_of
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
@@ -72,6 +73,11 @@ def _groups(a_round: Round, step: Step) -> None:
 def _deletions(a_round: Round, step: Step) -> None:
     """Complete interrupted deletions of topics."""
     for topic in a_round.topics(step):
+        if topic.deleting:
+            with step.attempt(TopicPartition(topic.topic, 0)):
+                finishing = partial(_finish_deletion, topic=topic)
+                topic = a_round.session.call("finishing a deletion", finishing)
+                step.did(f"deleted the topic {topic.topic!r}, whose deletion had begun")
         if not topic.deleted:
             continue
         ending = partial(append_log_start, log_start_offset=None, deleted_version=topic.number)
@@ -80,6 +86,14 @@ def _deletions(a_round: Round, step: Step) -> None:
                 with step.attempt(tp):
                     a_round.session.call("finishing a deletion", partial(ending, tp=tp))
                     step.did("ended the log of a deleted topic", tp, ended_logs=1)
+
+
+def _finish_deletion(ctx: Context, views: Views, topic: TopicMetadata) -> Program[tuple[Views, TopicMetadata]]:
+    def end(tp: TopicPartition, version: int) -> Program[tuple[Views, int]]:
+        return append_log_start(ctx, {}, tp, None, version)
+
+    deletion = delete_topic(ctx, topic.topic, append_log_start=end, target=topic)
+    return (yield from with_views(views, deletion))
 
 
 def _producers(a_round: Round, step: Step) -> None:

@@ -121,6 +121,27 @@ def append_log_start(
     return with_view(views, view), view.state.log_start_offset
 
 
+def append_deletion(ctx: Context, tp: TopicPartition) -> Program[None]:
+    """Append the record of a topic's deletion to a partition of `__transaction_state` (W46).
+
+    The state of the partition counts them, so the fold of each later slot shows that there was one.
+    """
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord:
+        return next_control(
+            state,
+            now_ms=now_ms,
+            write_id=write_id,
+            log_start_offset=state.log_start_offset,
+            deleted_version=state.deleted_version + 1,
+            roll=ctx.internal_roll,
+        )
+
+    _, view = yield from get_fresh_view(ctx, {}, tp)
+    yield from append_slot(ctx, view, decide, write_id=write_id)
+
+
 def _end_of_rows(view: PartitionView) -> int:
     """Return the offset after the last row of the view; if its tail has no rows, the beginning of the tail."""
     ends = [stored.record.end_offset for stored in view.tail if stored.record.records]

@@ -16,7 +16,7 @@ from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import CommitRecord, TransactionEntry, TransactionMetadata, TransactionRow
 from txlog.core.state import PartitionState
-from txlog.core.transactions import Judgement, Refused, Transit, is_this_ongoing, not_registered_error
+from txlog.core.transactions import Judgement, LookFirst, Refused, Transit, is_this_ongoing, not_registered_error
 from txlog.errors import TransactionalIdNotFoundError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
@@ -64,7 +64,7 @@ def transit(
         row = state.transactions.get(transactional_id)
         judgement = judge(state, row.value if row is not None else None, now_ms, write_id)
         if not isinstance(judgement, Transit):
-            return Stop(judgement, refused=isinstance(judgement, Refused))
+            return Stop(judgement, refused=isinstance(judgement, Refused | LookFirst))
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         record = _table_record(ctx, state, entry, now_ms, write_id)
         if judgement.to.state == "ONGOING":

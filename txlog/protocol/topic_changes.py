@@ -10,7 +10,7 @@ Deleting a topic, or creating its name again, appends `log_start` records to its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,8 +19,8 @@ from txlog.core import names
 from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Gather, NewId, Now, Program
 from txlog.core.evolution import last_field_id
-from txlog.core.features import PUBLICATION
-from txlog.core.names import TopicPartition
+from txlog.core.features import DELETION_RECORDS, PUBLICATION
+from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
     KAFKA_FIELDS,
@@ -43,6 +43,7 @@ from txlog.errors import (
     TxlogError,
     UnsupportedStoreError,
 )
+from txlog.protocol.append import append_deletion
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, encode_readable
 from txlog.protocol.requests import partitions_in_use
@@ -62,6 +63,7 @@ _ALLOW_KEY_MOVEMENT = (
     "if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
 )
 
+T = TypeVar("T")
 AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 """(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it."""
 
@@ -198,9 +200,10 @@ def delete_topic(
 ) -> Program[TopicMetadata]:
     """Delete a topic. Return its `deleted` version.
 
-    This creates a `deleted` version, then appends `log_start` = LEO in every partition. All tries of one call pass the
-    same `target`, from `topic_to_delete`, and the same `write_id`. A later try finishes what an earlier one began, and
-    does not touch a topic that was created again under the name (W50).
+    This creates a `deleting` version, appends a record to each partition of `__transaction_state` that is in use (W46),
+    creates a `deleted` version, and appends `log_start` = LEO in every partition. All tries of one call pass the same
+    `target`, from `topic_to_delete`, and the same `write_id`. A later try finishes what an earlier one began, and does
+    not touch a topic that was created again under the name (W50).
 
     For a topic that is already deleted, the call finishes what an interrupted call left. Then it raises
     UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `topic_to_delete`, and
@@ -214,24 +217,47 @@ def delete_topic(
             if current.write_id == write_id:
                 return current
             raise (yield from unknown_topic(topic, current))
-        gone = msgspec.structs.replace(
-            current, number=current.number + 1, deleted=True, created_at=(yield Now()), write_id=write_id
+        ends = bool(current.deleting) or DELETION_RECORDS not in ctx.features
+        if current.deleting:
+            # Whoever finishes a deletion does it in the name of the call that began it.
+            write_id = current.write_id
+            yield from _decided(current, tell_writers(ctx))
+        later = msgspec.structs.replace(
+            current,
+            number=current.number + 1,
+            created_at=(yield Now()),
+            write_id=write_id,
+            deleting=msgspec.UNSET if ends else True,
+            deleted=ends,
         )
-        if (yield from put_version(ctx, gone)):
-            yield from _finish_decided(gone, append_log_start)
-            return gone
-        current = yield from newest_version(current, of_topic=True)
+        put = put_version(ctx, later)
+        won = (yield from _decided(current, put)) if current.deleting else (yield from put)
+        current = later if won else (yield from newest_version(current, of_topic=True))
     raise contention(topic, ctx)
 
 
+def tell_writers(ctx: Context) -> Program[None]:
+    """Append a record to each partition of `__transaction_state` that is in use, so that commits look again (W46).
+
+    An id that begins its partition after this LIST looks at topics later still, and sees the `deleting` version.
+    """
+    partitions = yield from partitions_in_use(TRANSACTION_STATE_TOPIC)
+    yield Gather(tuple(append_deletion(ctx, tp) for tp in partitions))
+
+
 def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
-    """Run `finish_deletion`; raise OutcomeUnknownError if it fails, because the topic is deleted already (W44)."""
+    return _decided(metadata, finish_deletion(metadata, append_log_start))
+
+
+def _decided(metadata: TopicMetadata, finishing: Program[T]) -> Program[T]:
+    """Run what follows the decision to delete; raise OutcomeUnknownError if it fails (W44)."""
     try:
-        yield from finish_deletion(metadata, append_log_start)
+        return (yield from finishing)
     except TxlogError as error:
         raise OutcomeUnknownError(
-            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its "
-            f"partitions failed ({error.problem}). hint: repeat the same call: it ends them"
+            f"topic {metadata.topic!r} is {'deleted' if metadata.deleted else 'being deleted'} (version "
+            f"{metadata.number} of its metadata), and finishing that failed ({error.problem}). "
+            "hint: repeat the same call: it finishes the deletion"
         ) from error
 
 

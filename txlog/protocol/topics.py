@@ -6,7 +6,8 @@ A topic's metadata is a chain of versions, `topic.<n>.json`, and the highest cou
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -74,20 +75,54 @@ def refresh_topic_of_rows(
 ) -> Program[TopicMetadata | UnknownTopicOrPartitionError]:
     """Return the newest version of the topic that rows of `schema_id` were made for, or why they may not be committed.
 
-    They may not if the topic was deleted since, also if a topic of that name was created again (PROTOCOL.md, W46).
+    They may not if the topic was deleted since, also if a topic of that name was created again, and not while it is
+    being deleted (PROTOCOL.md, W46).
 
     `known` is any version of the name. Newer ones are found from it by name, with one GET if there is no newer one.
     Without `known` this costs one LIST and one GET. It costs one GET more if the columns have changed since the rows
     were made.
     """
     newest = (yield from find_topic(topic)) if known is None else (yield from newest_version(known))
-    if newest is None or newest.deleted:
+    if newest is None or newest.deleted or newest.deleting:
         return (yield from unknown_topic(topic, newest))
     if newest.schema_id != schema_id:
         first = yield from read_version(topic, schema_id)
         if first is None or first.topic_id != newest.topic_id:
             return (yield from unknown_topic(topic, newest))
     return newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLooks:
+    """What an instance of a transactional.id has seen of the topics that it has staged rows for (W46)."""
+
+    known: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    """A version of each topic that this process has read. Newer ones are found from it by name."""
+    seen: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and `schema_id` of its rows: how many deletions the id's partition of `__transaction_state` showed
+    before a look that found the topic."""
+
+    def hold(self, schema_ids: Mapping[str, int], deletions: int) -> bool:
+        """Return whether no topic of these rows can have been deleted, if the partition shows that many deletions."""
+        return all(self.seen.get(rows) == deletions for rows in schema_ids.items())
+
+
+def look_at_topics(
+    looks: TopicLooks, schema_ids: Mapping[str, int], deletions: int
+) -> Program[tuple[TopicLooks, UnknownTopicOrPartitionError | None]]:
+    """Look whether rows of these schemas (by topic) may be committed; also return why they may not (W46).
+
+    `deletions`: how many the id's partition of `__transaction_state` shows, read before this call.
+    """
+    due = [(topic, number) for topic, number in schema_ids.items() if not looks.hold({topic: number}, deletions)]
+    found = yield Gather(tuple(refresh_topic_of_rows(topic, number, looks.known.get(topic)) for topic, number in due))
+    known, seen, refusal = dict(looks.known), dict(looks.seen), None
+    for rows, newest in zip(due, found, strict=True):
+        if isinstance(newest, UnknownTopicOrPartitionError):
+            refusal = refusal or newest
+        else:
+            known[rows[0]], seen[rows] = newest, deletions
+    return replace(looks, known=known, seen=seen), refusal
 
 
 def newest_version(metadata: TopicMetadata, *, of_topic: bool = False) -> Program[TopicMetadata]:
@@ -214,6 +249,10 @@ def unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTop
     """Return the error for a topic of which `found` is the newest version; None if there is no version."""
     if found is not None and found.deleted:
         return UnknownTopicOrPartitionError(f"topic {topic!r} was deleted (version {found.number} of its metadata)")
+    if found is not None and found.deleting:
+        return UnknownTopicOrPartitionError(
+            f"topic {topic!r} is being deleted (version {found.number} of its metadata)"
+        )
     if found is not None:
         return UnknownTopicOrPartitionError(
             f"topic {topic!r} was deleted and created again (version {found.number}, topic_id {found.topic_id[:8]}…): "

@@ -7,13 +7,14 @@ W21 to W33).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from txlog.core import names
 from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, merge_parts, next_marker
 from txlog.core.effects import Gather, NewId, Program, ReadClocks
+from txlog.core.features import DELETION_RECORDS
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.owner_errors import describe_owner
 from txlog.core.records import (
@@ -33,6 +34,7 @@ from txlog.core.transactions import (
     AlreadyCommitted,
     Done,
     Judgement,
+    LookFirst,
     Refused,
     RollForward,
     Skipped,
@@ -46,13 +48,20 @@ from txlog.core.transactions import (
     judge_end,
     judge_init,
 )
-from txlog.errors import InvalidRequestError, InvalidTxnTimeoutError, OutcomeUnknownError, TxlogError
+from txlog.errors import (
+    InvalidRequestError,
+    InvalidTxnTimeoutError,
+    OutcomeUnknownError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_one
 from txlog.protocol.slot import Stop, append_slot, encode_checked
 from txlog.protocol.staged_lists import read_parts, store_parts
 from txlog.protocol.table import Written, describe, partition_of_producer_id, prepared_guard, state_partition, transit
+from txlog.protocol.topics import TopicLooks, look_at_topics
 
 _MARKER_HEADROOM_BYTES = 1024
 """How much longer the real marker may be than the trial one, because of its offsets, digest and timestamp."""
@@ -68,6 +77,8 @@ class EndResult:
     """The version was not above the last committed one, so nothing of this transaction was written."""
     already_committed: bool = False
     """An abort came too late: the commit had won."""
+    looks: TopicLooks = field(default_factory=TopicLooks, repr=False, compare=False)
+    """What the instance knows of topics now, for its next end."""
 
     def __str__(self) -> str:
         """Return one line for people, as in `print(txn.result)`."""
@@ -157,15 +168,18 @@ def end_transaction(
     commit: bool,
     staged: tuple[StagedPart, ...] = (),
     version: TxnVersion | None = None,
-    refusal: TxlogError | None = None,
+    looks: TopicLooks | None = None,
 ) -> Program[tuple[Views, EndResult]]:
     """End a transaction (EndTxn).
 
     This writes PREPARE_* (the decision), and a marker in every partition in parallel. The result is the COMPLETE_*,
     which need not be written before the id's next record (W27): see `complete`. `staged` parts become visible only with
-    the commit; their files have this PID and `txn`'s current epoch. `refusal` is raised instead of
-    deciding to commit, because a topic with staged rows was deleted (`topics.refresh_topic_of_rows`, W46). A commit
-    that is decided already, or skipped, ignores it.
+    the commit; their files have this PID and `txn`'s current epoch.
+
+    `looks` is what this instance knows of their topics. Before it decides to commit, it looks at them again unless it
+    has looked since the last deletion of any topic, and raises UnknownTopicOrPartitionError if one of them was deleted
+    (W46). A commit that is decided already, or skipped, does not depend on that. None: an earlier try may have decided,
+    so there is no look.
 
     A repeated call finishes what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
     InvalidProducerEpochError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat
@@ -177,8 +191,11 @@ def end_transaction(
     known = yield from with_fresh_knowledge(ctx, views, txn)
     decided = False
     seen: TransactionMetadata | None = None
+    # Of each topic the oldest schema, because the dict keeps the last one.
+    schema_ids = dict(sorted(((part.topic, part.schema_id) for part in staged if not part.entries), reverse=True))
+    refusal: TxlogError | None = None
 
-    def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
+    def judge(state: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
         nonlocal seen
         # Kept, because the next view may be of a LIST and show this record sealed.
         seen = current if current is not None and _is_own_commit(current, txn) else seen
@@ -192,18 +209,33 @@ def end_transaction(
             staged_object=staged_object,
             version=version,
         )
-        return Refused(refusal) if commit and refusal is not None and isinstance(judgement, Transit) else judgement
+        if not commit or looks is None or not isinstance(judgement, Transit):
+            return judgement
+        if refusal is not None:
+            return Refused(refusal)
+        return judgement if looks.hold(schema_ids, state.deleted_version) else LookFirst()
+
+    def look(views: Views) -> Program[None]:
+        nonlocal looks, refusal
+        if commit and looks is not None:
+            looks, found = yield from look_at_topics(looks, schema_ids, deletions_seen(ctx, views, txn))
+            refusal = found and _deleted_under(txn, found)
 
     refused: TxlogError | None = None
+    if looks is not None and not looks.hold(schema_ids, deletions_seen(ctx, views, txn)):
+        views, _ = yield from get_view(ctx, views, state_partition(ctx, txn.transactional_id))
+        yield from look(views)
     try:
         while refused is None:
             views, result = yield from transit(ctx, views, txn.transactional_id, judge)
             if isinstance(result, RollForward):
                 decided = decided or result.prepare.last_epoch == txn.producer_epoch
                 views = yield from roll_forward_current(ctx, views, txn.transactional_id)
+            elif isinstance(result, LookFirst):
+                yield from look(views)
             elif isinstance(result, Written):
                 views = yield from _finish_own(result.row.value, _put_markers(ctx, views, result.row))
-                return views, EndResult(txn=_completed(result.row.value))
+                return views, EndResult(txn=_completed(result.row.value), looks=_kept(ctx, looks))
             elif isinstance(result, Done):
                 return views, EndResult(txn=result.txn)
             elif isinstance(result, AlreadyCommitted):
@@ -225,6 +257,24 @@ def end_transaction(
             raise
         raise _unfinished(txn, error) from error
     raise refused
+
+
+def deletions_seen(ctx: Context, views: Views, txn: TransactionMetadata) -> int:
+    """Return how many deletions of topics the id's partition of the table shows in `views` (W46)."""
+    view = views.get(state_partition(ctx, txn.transactional_id))
+    return 0 if view is None else view.state.deleted_version
+
+
+def _kept(ctx: Context, looks: TopicLooks | None) -> TopicLooks:
+    """Return what holds beyond this end. Without the feature a deletion writes no record, and each commit looks."""
+    return looks if looks is not None and DELETION_RECORDS in ctx.features else TopicLooks()
+
+
+def _deleted_under(txn: TransactionMetadata, error: UnknownTopicOrPartitionError) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(
+        f"transactional.id {txn.transactional_id!r}: {error}. Rows are staged for it, so nothing is committed: abort "
+        "the transaction, and begin a new one"
+    )
 
 
 def _finish_own(prepare: TransactionMetadata, finishing: Program[Views]) -> Program[Views]:

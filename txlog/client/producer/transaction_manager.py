@@ -36,7 +36,6 @@ from txlog.errors import (
     TransactionAbortedError,
     TxlogError,
     TxlogTimeoutError,
-    UnknownTopicOrPartitionError,
 )
 from txlog.logs import Fields, log
 from txlog.protocol.transactions import EndResult
@@ -188,7 +187,7 @@ class TransactionManager:
                 wanted = replace(wanted, topics=frozenset(self._topics) or None)
         try:
             deferred = self._sender.hold()
-            refusal = self._prepare(deferred, wanted)
+            self._prepare(deferred, wanted)
             with self._lock:
                 if not (deferred or self._sender.staged_parts or self._sender.attempted) and wanted is None:
                     self._state.move("READY")
@@ -199,7 +198,7 @@ class TransactionManager:
         finally:
             self._sender.release()
         try:
-            result = coordinator.end(True, self._sender.parts, wanted, refusal=refusal)
+            result = coordinator.end(True, self._sender.parts, wanted)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
         except InsideCallError:
@@ -237,15 +236,15 @@ class TransactionManager:
         versions: Fields = {"txn_version": given, "last_txn_version": last, "txn_scope": wanted.scope}
         log(_LOG, level, "transaction_skipped", text, self._who, given, last, txn=txn, **versions)
 
-    def _prepare(self, deferred: DeferredRows, wanted: TxnVersion | None) -> UnknownTopicOrPartitionError | None:
-        """Do what comes before the decision, and return why the commit must be refused."""
+    def _prepare(self, deferred: DeferredRows, wanted: TxnVersion | None) -> None:
+        """Do what comes before the decision."""
         coordinator = self._coordinator
         with self._lock:
             if not deferred:
                 self._sender.send_now()
-            looked_at = self._sender.staged_schemas
+            schemas = self._sender.staged_schemas
         # While the sender writes the files, too.
-        refusal = coordinator.find_deleted(looked_at, beside=deferred.programs)
+        coordinator.look_at_topics(schemas, beside=deferred.programs)
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not (deferred or self._sender.flush(self._sender.deadline_ms())):
@@ -256,9 +255,6 @@ class TransactionManager:
                     )
                 self._state.check("commit_transaction")
             self._write_offsets(wanted)
-        with self._lock:
-            late = {topic: number for topic, number in self._sender.staged_schemas.items() if topic not in looked_at}
-        return refusal or coordinator.find_deleted(late)
 
     def abort(self) -> None:
         """Abort the transaction; see `Producer.abort_transaction`."""

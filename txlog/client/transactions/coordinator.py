@@ -10,7 +10,7 @@ import datetime
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import replace
 
 from txlog import metrics
 from txlog.client.groups import GroupOffsets, check_text
@@ -20,7 +20,7 @@ from txlog.config import ProducerConfig
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
-from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
+from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import COMPLETE, Skipped, TxnVersion
 from txlog.errors import (
     FencedError,
@@ -35,16 +35,16 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.logs import Fields, log
-from txlog.protocol import expiry, table, topics, transactions as protocol
+from txlog.protocol import expiry, table, transactions as protocol
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets
+from txlog.protocol.topics import TopicLooks, look_at_topics
 from txlog.protocol.transactions import EndResult
 from txlog.text import any_text
 
 _LOG = logging.getLogger(__name__)
 _COMPLETE_MS = 5000
 """How long the writing of a COMPLETE_* may keep its caller from other work."""
-_Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
 
 _OF_EVERY_TRY = (
     InvalidProducerEpochError,
@@ -73,6 +73,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
+        self._looks = TopicLooks()
         self._lost_epoch = -1
         """The epoch of which the log says that another process ended it."""
 
@@ -130,38 +131,38 @@ class Coordinator:
             lambda ctx, views: send_offsets(ctx, views, self.txn, sent.group, sent.offsets, judged, version),
         )
 
-    def find_deleted(
+    def look_at_topics(
         self, schema_ids: Mapping[str, int], *, beside: Callable[[], Sequence[Program[None]]] = tuple
-    ) -> UnknownTopicOrPartitionError | None:
-        """Return the error for a topic that was deleted since rows of these schemas (by topic) were made (W46).
+    ) -> None:
+        """Look whether topics with rows of these schemas still exist (W46), where that is not known yet.
 
-        Returns None if no topic was deleted. Also returns None if an earlier commit may have been decided, because a
-        second look must not contradict that commit. Give the result to `end`. Raises TxlogTimeoutError,
-        StoreAccessError; then nothing is decided. The programs that `beside` returns for each try run at the same time.
+        `end` does the same if it must. It is made here first, so that the programs which `beside` returns for each try
+        run at the same time. Raises TxlogTimeoutError, StoreAccessError; then nothing is decided.
         """
-        if not schema_ids or self.in_doubt:
-            return None
-        runtime = self.session.runtime
+        if self.in_doubt:
+            return
 
-        def program(_: Context, views: Views) -> Program[tuple[Views, _Found]]:
-            known = {topic: runtime.known_topic(topic) for topic in schema_ids}
-            looks = [topics.refresh_topic_of_rows(topic, number, known[topic]) for topic, number in schema_ids.items()]
-            return views, (yield Gather((*looks, *beside())))[: len(looks)]
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TopicLooks]]:
+            deletions = protocol.deletions_seen(ctx, views, self.txn)
+            look = look_at_topics(self._looks_at(schema_ids), schema_ids, deletions)
+            (looks, _), *_ = yield Gather((look, *beside()))
+            return views, looks
 
-        refusal = None
-        found = self.session.call(f"looking up {', '.join(sorted(schema_ids))}", program)
-        for topic, newest in zip(schema_ids, found, strict=True):
-            if isinstance(newest, UnknownTopicOrPartitionError):
-                runtime.forget_topic(topic)
-                refusal = refusal or newest
-            else:
-                runtime.remember_topic(newest)
-        if refusal is None:
-            return None
-        return UnknownTopicOrPartitionError(
-            f"{self.session.who}: {refusal}. Rows are staged for it, so nothing is committed: abort the "
-            "transaction, and begin a new one"
-        )
+        session = self.session
+        if beside() or not self._looks.hold(
+            schema_ids, protocol.deletions_seen(session.context(), session.views, self.txn)
+        ):
+            self._note(session.call(f"looking up {', '.join(sorted(schema_ids))}", program))
+
+    def _looks_at(self, schema_ids: Iterable[str]) -> TopicLooks:
+        known = {topic: self.session.runtime.known_topic(topic) for topic in schema_ids}
+        return replace(self._looks, known={topic: found for topic, found in known.items() if found is not None})
+
+    def _note(self, looks: TopicLooks) -> None:
+        self._looks = looks
+        for topic, newest in looks.known.items():
+            if self.session.runtime.known_topic(topic) is not newest:
+                self.session.runtime.remember_topic(newest)
 
     def end(
         self,
@@ -169,14 +170,12 @@ class Coordinator:
         staged: Sequence[StagedPart] = (),
         version: TxnVersion | None = None,
         *,
-        refusal: UnknownTopicOrPartitionError | None = None,
         limit_ms: int | None = None,
     ) -> EndResult:
         """EndTxn: a repeated call joins what the first one decided. This instance goes on with the next epoch.
 
-        `refusal` is the result of `find_deleted` for the topics of `staged`, asked after their last row was made.
-        Raises `refusal`, what `register` raises, and OutcomeUnknownError (from an abort also TxlogTimeoutError): repeat
-        the very same call.
+        Raises UnknownTopicOrPartitionError if a topic of `staged` was deleted since its rows were made (W46), what
+        `register` raises, and OutcomeUnknownError (from an abort also TxlogTimeoutError): repeat the very same call.
 
         Once a commit may have been decided, a refusal is raised only if the records show that the commit was not
         decided. Otherwise OutcomeUnknownError is raised (W44).
@@ -185,12 +184,14 @@ class Coordinator:
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
         in_doubt = self.in_doubt
         self.in_doubt = in_doubt or commit
+        # A second look must not contradict a commit that may have been decided.
+        looks = None if in_doubt else self._looks_at({part.topic for part in parts if not part.entries})
         watch = metrics.TransactionEnd("commit" if commit else "abort")
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
             result = self.session.call(
                 "commit_transaction" if commit else "abort_transaction",
-                lambda ctx, views: protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal),
+                lambda ctx, views: protocol.end_transaction(ctx, views, self.txn, commit, parts, version, looks),
                 settles=commit,
                 limit_ms=limit_ms,
             )
@@ -206,6 +207,9 @@ class Coordinator:
         except TxlogError as error:
             self.in_doubt = in_doubt
             self.note_lost(error)
+            if isinstance(error, UnknownTopicOrPartitionError):
+                for part in parts:
+                    self.session.runtime.forget_topic(part.topic)
             watch.done("failed")
             if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
@@ -216,6 +220,7 @@ class Coordinator:
             raise
         # First, because after an interrupt the next call must know that this transaction has ended.
         before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
+        self._note(result.looks)
         self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
         self.session.end_overdue(written, self.txn.producer_id)

@@ -61,6 +61,8 @@ class TopicMetadata(_Object, frozen=True, kw_only=True):
     write_id: Id
     last_field_id: FieldId | msgspec.UnsetType = msgspec.UNSET
     """The highest field id of all versions. UNSET: columns were only added, so it is the highest of `schema`."""
+    deleting: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether the topic is being deleted: it takes no staged rows any more, and a later version ends it. UNSET: no."""
 
 
 class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
