@@ -502,7 +502,9 @@ ELSEWHERE: Mapping[str, str] = {
     "take a new snapshot": (
         "client/test_snapshot_created_again.py::test_each_read_says_that_the_topic_was_created_again"
     ),
-    "repeat the same call: it finishes the deletion": "protocol/test_topics.py::test_a_second_call_finishes_what_a_crash_left",
+    "repeat the same call: it finishes the deletion": (
+        "protocol/test_topics.py::test_a_second_call_finishes_what_a_crash_left"
+    ),
     "close what was made from the store": (
         "client/test_store_changed.py::test_a_client_notices_that_the_store_was_put_back"
     ),
