@@ -6,7 +6,7 @@ one is missing. See PROTOCOL.md, "Opening a partition".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,8 +18,15 @@ from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import Clean
 from txlog.core.snapshot_state import decode_snapshot
 from txlog.core.state import PartitionState, replay
-from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError, StoreChangedError
-from txlog.protocol.context import Context, Mark, PartitionView, Views, with_view
+from txlog.errors import (
+    CorruptLogError,
+    CorruptRecordError,
+    MissingObjectError,
+    StorageError,
+    StoreChangedError,
+    TxlogError,
+)
+from txlog.protocol.context import LOOK_AGE_MS, Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in
 from txlog.protocol.stores import check_store
 
@@ -166,6 +173,29 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
                 raise (yield from _changed(ctx, view, loaded))
             return loaded
     return replace(view, proven_at=now, mark=last)
+
+
+def look_again(
+    ctx: Context, views: Views, tps: Collection[TopicPartition], age_ms: int = LOOK_AGE_MS
+) -> Program[Views]:
+    """Return `views` after a look at the chains of `tps` in one round, if the last look at one is `age_ms` old (W47).
+
+    Partitions that are missing in `views` are loaded. Looks that are half as old are made again, too, so that the next
+    ones fall together. Raises StoreChangedError. After any other error no look counts: the append that needs it looks
+    once more, and raises its own error.
+    """
+    now = yield ReadClocks()
+    held = {tp: views[tp] for tp in tps if tp in views}
+    if len(held) == len(tps) and not any(view.needs_proof(now, age_ms) for view in held.values()):
+        return views
+    programs = [load(ctx, tp) for tp in tps if tp not in held]
+    programs += [prove(ctx, view) for view in held.values() if view.needs_proof(now, age_ms // 2)]
+    try:
+        return with_view(views, *(yield Gather(tuple(programs))))
+    except StoreChangedError:
+        raise
+    except TxlogError:
+        return views
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:

@@ -36,14 +36,15 @@ from txlog.errors import (
 )
 from txlog.logs import Fields, log
 from txlog.protocol import expiry, table, topics, transactions as protocol
-from txlog.protocol.context import Context, Views
+from txlog.protocol.context import LOOK_AGE_MS, PROOF_AGE_MS, Context, Views
 from txlog.protocol.groups import send_offsets
+from txlog.protocol.load import look_again
 from txlog.protocol.transactions import EndResult
 from txlog.text import any_text
 
 _LOG = logging.getLogger(__name__)
 _COMPLETE_MS = 5000
-"""How long the writing of a COMPLETE_* may keep its caller from other work."""
+"""How long a look, or the writing of a COMPLETE_*, may keep its caller from other work."""
 _Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
 
 _OF_EVERY_TRY = (
@@ -73,6 +74,9 @@ class Coordinator:
         self._lock = threading.Lock()
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
+        self._table = table.state_partition(session.context(), txn.transactional_id)
+        self._marked: frozenset[TopicPartition] = frozenset()
+        """The partitions with markers of the last end."""
         self._lost_epoch = -1
         """The epoch of which the log says that another process ended it."""
 
@@ -163,6 +167,38 @@ class Coordinator:
             "transaction, and begin a new one"
         )
 
+    @property
+    def looked_at_ms(self) -> int:
+        """Return when the look was made that is the first to be too old for the next end (W25, W47)."""
+        views = self.session.views
+        found = [view.proven_at for tp in self._looks_at() if (view := views.get(tp)) is not None]
+        return min((at.monotonic_ms or 0 if at is not None else 0 for at in found), default=0)
+
+    def look(self) -> None:
+        """Look again at the chains that the next end needs. Raises nothing: the next end looks itself."""
+        tps = self._looks_at()
+        self._quietly("looking at the log", lambda ctx, views: only_views(look_again(ctx, views, tps)))
+
+    def looks(self, written: Iterable[TopicPartition]) -> list[Program[None]]:
+        """Return the program of that look before an end that writes to `written`; none if all looks are young."""
+        ctx, views, now = self.session.context(), self.session.views, self.session.runtime.read_clocks()
+        tps = self._looks_at(written)
+        if all(tp in views and not views[tp].needs_proof(now, LOOK_AGE_MS) for tp in tps):
+            return []
+
+        def program() -> Program[None]:
+            self.session.keep(views, (yield from look_again(ctx, views, tps)))
+
+        return [program()]
+
+    def _looks_at(self, written: Iterable[TopicPartition] = ()) -> set[TopicPartition]:
+        """Return the partitions that one look is about.
+
+        A look at the table's partition counts only together with one at the partitions of the last markers (W25).
+        """
+        owned = {self._table, *self._marked}
+        return {*written, *(owned if owned <= self.session.views.keys() else ())}
+
     def end(
         self,
         commit: bool,
@@ -186,11 +222,16 @@ class Coordinator:
         in_doubt = self.in_doubt
         self.in_doubt = in_doubt or commit
         watch = metrics.TransactionEnd("commit" if commit else "abort")
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
+            views = yield from look_again(ctx, views, self._looks_at(written), PROOF_AGE_MS)
+            return (yield from protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal))
+
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
             result = self.session.call(
                 "commit_transaction" if commit else "abort_transaction",
-                lambda ctx, views: protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal),
+                program,
                 settles=commit,
                 limit_ms=limit_ms,
             )
@@ -214,7 +255,8 @@ class Coordinator:
                     "hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
-        # First, because after an interrupt the next call must know that this transaction has ended.
+        # First: after an interrupt the next call must know on which markers it relies, and that this one has ended.
+        self._marked = frozenset(written)
         before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
         self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
@@ -227,17 +269,16 @@ class Coordinator:
         Raises nothing, because the transaction has its outcome: if it fails, the next process writes it.
         """
         txn = self.txn
-        if txn.state not in COMPLETE:
-            return
+        if txn.state in COMPLETE:
+            what = "completing the last transaction"
+            self._quietly(what, lambda ctx, views: only_views(protocol.complete(ctx, views, txn)))
+
+    def _quietly(self, what: str, program: Call[None]) -> None:
         try:
-            self.session.call(
-                "completing the last transaction",
-                lambda ctx, views: only_views(protocol.complete(ctx, views, txn)),
-                limit_ms=_COMPLETE_MS,
-            )
+            self.session.call(what, program, limit_ms=_COMPLETE_MS)
         except Exception:
-            text = "%s: COMPLETE was not written; the next process writes it"
-            log(_LOG, logging.DEBUG, "complete_failed", text, self.session.who, txn=txn, exc_info=True)
+            text = "%s: %s failed; the next call, or the next process, does it"
+            log(_LOG, logging.DEBUG, "complete_failed", text, self.session.who, what, txn=self.txn, exc_info=True)
 
     def remove(self) -> bool:
         """Write a tombstone for the drawn id, which must have no open transaction."""
