@@ -113,7 +113,7 @@ def beside() -> Iterator[Beside]:
 def test_a_call_on_a_slow_store_has_time_for_a_list(beside: Beside, begin: Begin) -> None:
     """Each request takes 1.2 seconds, so the new records take longer by name than a call may take."""
     process = Process(beside, begin)
-    beside.others_write(6 * MAX_SLOTS_BY_NAME)
+    beside.others_write(200)
     process.latency.latency_ms = 1200
     # A transaction looks at two partitions one after the other.
     assert calls_until_done(process, 3) <= (begin is _commit)
@@ -123,16 +123,16 @@ def test_a_call_on_a_slow_store_has_time_for_a_list(beside: Beside, begin: Begin
 def test_a_call_that_fails_keeps_what_it_has_read(beside: Beside, begin: Begin) -> None:
     """No call reads all new records before its time is up. Its repetition goes on from there."""
     process = Process(beside, begin)
-    beside.others_write(2 * MAX_SLOTS_BY_NAME)
+    beside.others_write(3 * MAX_SLOTS_BY_NAME)
     answers = 0
 
     class Tired(LatencyStore):
-        """A store that answers only 50 requests of each call in time."""
+        """A store that answers only 20 requests of each call in time."""
 
         def _wait(self) -> None:
             nonlocal answers
             answers += 1
-            self._clock.sleep_ms(REQUEST_MS if answers % 50 else 2 * LONGEST_MS)
+            self._clock.sleep_ms(REQUEST_MS if answers % 20 else 2 * LONGEST_MS)
 
     process.counting.inner = Tired(beside.memory, 0, beside)
     assert calls_until_done(process, 20) > 0
@@ -155,7 +155,7 @@ def test_a_call_ends_although_others_write_more_in_the_time_of_a_list_than_it_re
     beside: Beside, begin: Begin
 ) -> None:
     """A folder of 500,000 names: its LIST takes 10 s, and others write 100 times meanwhile."""
-    times = 2 * MAX_SLOTS_BY_NAME
+    times = 130
     process = Process(beside, begin)
     process.counting.inner = store = LongList(beside.memory, REQUEST_MS, beside)
     beside.others_write(times)

@@ -135,8 +135,8 @@ class PartitionView:
     """Commit records from the sealed end on."""
     state: PartitionState = field(repr=False)
     """State after the tail."""
-    loading_ms: int = field(default=0, compare=False)
-    """How long the last load took, with its LIST."""
+    listing_ms: int = field(default=0, compare=False)
+    """How long the last LIST of new names took, with its GETs."""
 
     @property
     def sealed_end(self) -> int:
