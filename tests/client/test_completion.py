@@ -43,6 +43,16 @@ def test_close_completes_the_last_transaction(world, store, is_staged):
     assert state(world) == "COMPLETE_COMMIT"
 
 
+def test_close_seals_a_long_tail_of_the_table(world, store):
+    with store.producer("loader") as producer:
+        for number in range(10):
+            transact(producer, number)
+    with world.counting.counting() as cost:
+        world.open().producer("loader").init_transactions()
+    # txlog.json, the snapshot, and the COMPLETE_COMMIT that begins the new segment; then the record of the init.
+    assert (cost.list, cost.get, cost.put_if_absent, cost.total) == (1, 3, 1, 5)
+
+
 @pytest.fixture
 def short(monkeypatch):
     """Let the producer's thread look at the clock, which this file moves, every 20 ms."""

@@ -332,7 +332,7 @@ class TransactionManager:
         if self._sender.coordinator is not None and self._state.state == "READY":
             with self._lock:
                 self._sender.await_background()
-            self._sender.coordinator.complete()
+            self._sender.coordinator.complete(last=True)
 
     def _end_undecided(self) -> None:
         """Settle a commit of unknown outcome: one that won stands, and one that never reached the store is aborted."""

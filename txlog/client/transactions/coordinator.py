@@ -10,6 +10,7 @@ import datetime
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from txlog import metrics
@@ -17,6 +18,7 @@ from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session.call_guard import InsideCallError
 from txlog.client.session.session import Call, Session, only_views
 from txlog.config import ProducerConfig
+from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
@@ -45,6 +47,9 @@ from txlog.text import any_text
 _LOG = logging.getLogger(__name__)
 _COMPLETE_MS = 5000
 """How long a look, or the writing of a COMPLETE_*, may keep its caller from other work."""
+LAST_TAIL_RECORDS = 8
+"""Records of the table's active segment from which the last COMPLETE_* of an instance seals it: two PUTs that cost as
+much as the GETs of these records by the next instances."""
 _Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
 
 _OF_EVERY_TRY = (
@@ -263,15 +268,22 @@ class Coordinator:
         self.session.end_overdue(written, self.txn.producer_id)
         return result
 
-    def complete(self) -> None:
+    def complete(self, *, last: bool = False) -> None:
         """Write the COMPLETE_* of the last transaction if its end left that to later (W27).
+
+        If it is the `last` record of this instance, it begins a new segment and seals a long one before it. The next
+        process that opens the table then reads none of these records.
 
         Raises nothing, because the transaction has its outcome: if it fails, the next process writes it.
         """
         txn = self.txn
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            ctx = replace(ctx, internal_roll=RollPolicy(batches=LAST_TAIL_RECORDS)) if last else ctx
+            return only_views(protocol.complete(ctx, views, txn))
+
         if txn.state in COMPLETE:
-            what = "completing the last transaction"
-            self._quietly(what, lambda ctx, views: only_views(protocol.complete(ctx, views, txn)))
+            self._quietly("completing the last transaction", program)
 
     def _quietly(self, what: str, program: Call[None]) -> None:
         try:
