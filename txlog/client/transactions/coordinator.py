@@ -80,8 +80,8 @@ class Coordinator:
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
         self._table = table.state_partition(session.context(), txn.transactional_id)
-        self._marked: frozenset[TopicPartition] = frozenset()
-        """The partitions with markers of the last end."""
+        self._owned = frozenset({self._table})
+        """The table's partition, and those with markers of the last end."""
         self._lost_epoch = -1
         """The epoch of which the log says that another process ended it."""
 
@@ -176,8 +176,8 @@ class Coordinator:
     def looked_at_ms(self) -> int:
         """Return when the look was made that is the first to be too old for the next end (W25, W47)."""
         views = self.session.views
-        found = [view.proven_at for tp in self._looks_at() if (view := views.get(tp)) is not None]
-        return min((at.monotonic_ms or 0 if at is not None else 0 for at in found), default=0)
+        looks = [view.proven_at for tp in self._owned if (view := views.get(tp)) is not None]
+        return min((at.monotonic_ms or 0 if at is not None else 0 for at in looks), default=0)
 
     def look(self) -> None:
         """Look again at the chains that the next end needs. Raises nothing: the next end looks itself."""
@@ -186,23 +186,22 @@ class Coordinator:
 
     def looks(self, written: Iterable[TopicPartition]) -> list[Program[None]]:
         """Return the program of that look before an end that writes to `written`; none if all looks are young."""
-        ctx, views, now = self.session.context(), self.session.views, self.session.runtime.read_clocks()
+        views, now = self.session.views, self.session.runtime.read_clocks()
         tps = self._looks_at(written)
         if all(tp in views and not views[tp].needs_proof(now, LOOK_AGE_MS) for tp in tps):
             return []
 
         def program() -> Program[None]:
-            self.session.keep(views, (yield from look_again(ctx, views, tps)))
+            self.session.keep(views, (yield from look_again(self.session.context(), views, tps)))
 
         return [program()]
 
-    def _looks_at(self, written: Iterable[TopicPartition] = ()) -> set[TopicPartition]:
+    def _looks_at(self, written: Iterable[TopicPartition] = ()) -> frozenset[TopicPartition]:
         """Return the partitions that one look is about.
 
         A look at the table's partition counts only together with one at the partitions of the last markers (W25).
         """
-        owned = {self._table, *self._marked}
-        return {*written, *(owned if owned <= self.session.views.keys() else ())}
+        return self._owned.union(written) if self._owned <= self.session.views.keys() else frozenset(written)
 
     def end(
         self,
@@ -261,7 +260,7 @@ class Coordinator:
                 ) from error
             raise
         # First: after an interrupt the next call must know on which markers it relies, and that this one has ended.
-        self._marked = frozenset(written)
+        self._owned = frozenset({self._table, *written})
         before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
         self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
