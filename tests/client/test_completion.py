@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, orders, tp
 from txlog.client.producer import background_tasks
+from txlog.client.producer.background_tasks import PACE_MS
 from txlog.client.staged import StagedTransaction
 from txlog.errors import TransactionalIdNotFoundError
+from txlog.protocol.context import LOOK_AGE_MS
 
 
 def state(world, transactional_id="loader"):
@@ -40,14 +43,67 @@ def test_close_completes_the_last_transaction(world, store, is_staged):
     assert state(world) == "COMPLETE_COMMIT"
 
 
-def test_an_idle_producer_completes_its_last_transaction(world, store, monkeypatch):
-    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 100)
+def test_close_seals_a_long_tail_of_the_table(world, store):
+    with store.producer("loader") as producer:
+        for number in range(10):
+            transact(producer, number)
+    with world.counting.counting() as cost:
+        world.open().producer("loader").init_transactions()
+    # txlog.json, the snapshot, and the COMPLETE_COMMIT that begins the new segment; then the record of the init.
+    assert (cost.list, cost.get, cost.put_if_absent, cost.total) == (1, 3, 1, 5)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Let the producer's thread look at the clock, which this file moves, every 20 ms."""
+    monkeypatch.setattr(background_tasks, "LOOK_AGE_MS", 20)
+    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 20)
+
+
+def test_an_idle_producer_completes_its_last_transaction(world, store, short):
     with store.producer("loader") as producer:
         for number in range(2):
             transact(producer, number)
             assert state(world) == "PREPARE_COMMIT"
-            world.clock.advance_ms(100)
+            world.clock.advance_ms(PACE_MS + 1)
             wait_for(world, "COMPLETE_COMMIT")
+
+
+def test_a_producer_that_goes_on_soon_looks_at_the_log_meanwhile(world, store, short):
+    with store.producer("loader") as producer:
+        transact(producer, 1)
+        # The last records of the table and of the partition, and those of the look before, if it found one.
+        for number, gets in ((2, 2), (3, 4)):
+            transact(producer, number)
+            with world.counting.counting() as cost:
+                world.clock.advance_ms(LOOK_AGE_MS)
+                for _ in range(200):
+                    if cost.get == gets:
+                        break
+                    time.sleep(0.02)
+            assert (cost.get, cost.total) == (gets, gets)
+            assert state(world) == "PREPARE_COMMIT"
+        with world.counting.counting() as cost:
+            transact(producer, 4)
+        # The look at the topic (W46), the decision and the marker.
+        assert (cost.get, cost.put_if_absent, cost.total) == (1, 2, 3)
+        world.clock.advance_ms(PACE_MS)
+        wait_for(world, "COMPLETE_COMMIT")
+
+
+def test_a_call_waits_for_the_task_of_the_thread(world, store, short):
+    with store.producer("loader") as producer:
+        transact(producer, 1)
+        with producer._lock:
+            producer._sender._background.running = True
+        caller = threading.Thread(target=transact, args=(producer, 2))
+        caller.start()
+        caller.join(0.1)
+        assert caller.is_alive()
+        with producer._lock:
+            producer._sender._background.running = False
+        caller.join()
+        assert world.read() == [1, 2]
 
 
 def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):
@@ -63,25 +119,23 @@ def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):
     assert world.read() == list(range(1, 401))
 
 
-def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, monkeypatch):
-    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 20)
+def test_an_idle_producer_leaves_an_open_transaction_alone(world, store, short):
     with store.producer("loader") as producer:
         transact(producer, 1)
         producer.begin_transaction()
         producer.send("orders", orders(2), partition=0).result()
-        world.clock.advance_ms(100)
+        world.clock.advance_ms(PACE_MS)
         time.sleep(0.1)
         assert state(world) == "ONGOING"
         producer.commit_transaction()
     assert world.read() == [1, 2]
 
 
-def test_a_transaction_of_offsets_alone_is_completed_too(world, store, monkeypatch):
-    monkeypatch.setattr(background_tasks, "COMPLETE_AFTER_MS", 20)
+def test_a_transaction_of_offsets_alone_is_completed_too(world, store, short):
     with store.producer("loader") as producer:
         with producer.transaction():
             producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
-        world.clock.advance_ms(100)
+        world.clock.advance_ms(PACE_MS)
         wait_for(world, "COMPLETE_COMMIT")
 
 

@@ -219,6 +219,41 @@ def test_tailing_costs_one_get_more_than_there_are_new_records(new: int) -> None
     assert refreshed.listed_at == view.listed_at  # a GET never renews a view
 
 
+@pytest.mark.parametrize(("per_segment", "new"), [(8, 60), (100, 60), (20, 15), (8, 37)])
+def test_a_process_far_behind_reads_only_what_is_new(per_segment: int, new: int) -> None:
+    """It finds the same as one that opens the partition, from names after its own tail."""
+    cluster = filled(30, per_segment)
+    view = cluster.view(A)
+    process = Process(cluster, ctx=rolling(per_segment))
+    process.do(process.idempotent())
+    for number in range(new):
+        process.do(process.send(A, f"n{number}"))
+    refreshed, cost = measure(cluster, refresh(context(), view))
+    loaded = cluster.view(A)
+    assert refreshed.state == loaded.state
+    assert refreshed.listed_at == view.listed_at  # only a LIST of all names shows the boundary
+    if loaded.sealed_end > 30 + MAX_SLOTS_BY_NAME:
+        assert (refreshed.walk, refreshed.base, refreshed.tail) == (loaded.walk, loaded.base, loaded.tail)
+        new = MAX_SLOTS_BY_NAME + 1 + len(loaded.tail)
+    assert (cost.lists, cost.gets) == (1, new)
+
+
+def test_a_list_of_new_names_that_missed_one_is_made_up_for() -> None:
+    cluster = filled(2, per_segment=100)
+    view = cluster.view(A)
+    process = Process(cluster)
+    process.do(process.idempotent())
+    for number in range(40):
+        process.do(process.send(A, f"n{number}"))
+    task = Task(cluster, refresh(context(), view))
+    task.run(until=lambda effect: isinstance(effect, List))
+    hidden = cluster.objects.pop(A.folder + names.batch_name(20))
+    task.step()
+    cluster.objects[A.folder + names.batch_name(20)] = hidden
+    task.run()
+    assert task.result.state.next_offset == 42
+
+
 def test_a_process_that_is_no_faster_than_the_writers_ends() -> None:
     """New records arrive as fast as it reads. If it only followed names, it would never return the end of the log."""
     cluster = filled(2, per_segment=100)

@@ -22,6 +22,10 @@ PROOF_AGE_MS = 1000
 restoring a store; this check finds the forgotten ones. A second is shorter than a restore takes, and long enough that a
 busy writer needs one GET for many appends."""
 
+LOOK_AGE_MS = PROOF_AGE_MS * 4 // 5
+"""The age from which a look is made again before it is needed, in one round for all partitions. What is left of
+PROOF_AGE_MS is enough for two rounds of requests."""
+
 INTERNAL_ROLL = RollPolicy(batches=16)
 """When a segment of an internal topic is full. A process that opens such a partition reads the last snapshot and each
 record after it, one GET a record. A segment costs two PUTs, and no file, because these records hold no rows."""
@@ -130,8 +134,8 @@ class PartitionView:
     """Commit records from the sealed end on."""
     state: PartitionState = field(repr=False)
     """State after the tail."""
-    loading_ms: int = field(default=0, compare=False)
-    """How long the last load took, with its LIST."""
+    listing_ms: int = field(default=0, compare=False)
+    """How long the last LIST of new names took, with its GETs."""
 
     @property
     def sealed_end(self) -> int:
@@ -141,9 +145,9 @@ class PartitionView:
         """Return the age of this view: the greater of the two clocks' differences (W14)."""
         return now.ms_since(self.listed_at)
 
-    def needs_proof(self, now: ClockReading) -> bool:
+    def needs_proof(self, now: ClockReading, age_ms: int = PROOF_AGE_MS) -> bool:
         """Return whether the last look at the end of this view in the chain is too long ago (W47)."""
-        return self.proven_at is None or now.ms_since(self.proven_at) >= PROOF_AGE_MS
+        return self.proven_at is None or now.ms_since(self.proven_at) >= age_ms
 
     @property
     def last(self) -> Mark | None:

@@ -6,7 +6,7 @@ one is missing. See PROTOCOL.md, "Opening a partition".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,20 +18,28 @@ from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import Clean
 from txlog.core.snapshot_state import decode_snapshot
 from txlog.core.state import PartitionState, replay
-from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError, StoreChangedError
-from txlog.protocol.context import Context, Mark, PartitionView, Views, with_view
+from txlog.errors import (
+    CorruptLogError,
+    CorruptRecordError,
+    MissingObjectError,
+    StorageError,
+    StoreChangedError,
+    TxlogError,
+)
+from txlog.protocol.context import LOOK_AGE_MS, Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in
 from txlog.protocol.stores import check_store
 
 T = TypeVar("T")
 
-MAX_SLOTS_BY_NAME = 64
-"""New records that a process follows by name, each with a GET after the other. A process further behind makes a LIST:
-then all GETs are one round, and the end is that of the LIST, however fast others append."""
+MAX_SLOTS_BY_NAME = 12
+"""New records that a process follows by name, each with a GET after the other: so many GETs cost as much as a LIST. A
+process further behind makes a LIST: then all GETs are one round, and the end is that of the LIST, however fast others
+append."""
 MAX_MS_BY_NAME = 10_000
 """How long a process follows by name, where a store answers slowly. A call then still has time for the LIST."""
-MAX_LOADING_MS = 30_000
-"""The longest load whose time counts: a longer one may have been a pause of the process."""
+MAX_LISTING_MS = 30_000
+"""The longest LIST whose time counts: a longer one may have been a pause of the process."""
 
 
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
@@ -52,10 +60,9 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
         now: ClockReading = yield ReadClocks()
         # A process that slept during its GETs may have read slots that were deleted and created again since. What it
         # found, good or damaged, counts only if the LIST is still young (R7).
-        loading_ms = now.ms_since(listed_at)
-        young = loading_ms < ctx.max_view_age_ms
+        young = now.ms_since(listed_at) < ctx.max_view_age_ms
         if isinstance(view, PartitionView) and young:
-            return replace(view, loading_ms=loading_ms)
+            return view
         # Maintenance may have deleted objects between the LIST and the GETs: list again. An object that stays missing
         # is damage.
         last = attempt == ctx.max_loads - 1
@@ -73,21 +80,27 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
     The next slots are read by name, one GET more than there are new records. Instead a LIST is made in two cases.
 
     * The view is older than a tenth of the grace (or than `max_age_ms`): only records found by name on a younger view
-      count (R7).
+      count (R7). The view is loaded again.
     * MAX_SLOTS_BY_NAME were read, or MAX_MS_BY_NAME are over: a process that is not faster than the writers would
-      follow them forever. But first it follows for twice as long as the last load took. While a long LIST is made,
-      others may write more than MAX_SLOTS_BY_NAME records, and the next LIST would not find the end either.
+      follow them forever. A LIST of the new names shows the rest. But first the process follows for twice as long as
+      the last such LIST took. While a long LIST is made, others may write more than MAX_SLOTS_BY_NAME records, and the
+      next LIST would not find the end either.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
-    least_ms = 2 * min(view.loading_ms, MAX_LOADING_MS)
+    least_ms = 2 * min(view.listing_ms, MAX_LISTING_MS)
     began = now = yield ReadClocks()
     # Not itertools.count(): the explorer compares what a program holds.
     slots = 0
     while True:
         by_name_ms = now.ms_since(began)
-        is_enough = by_name_ms >= least_ms and (slots >= MAX_SLOTS_BY_NAME or by_name_ms >= MAX_MS_BY_NAME)
-        if is_enough or view.age_ms(now) >= limit_ms:
+        if view.age_ms(now) >= limit_ms:
             break
+        if by_name_ms >= least_ms and (slots >= MAX_SLOTS_BY_NAME or by_name_ms >= MAX_MS_BY_NAME):
+            found = yield from _catch_up(view)
+            ended = yield ReadClocks()
+            if found is None or found.age_ms(ended) >= ctx.max_view_age_ms:
+                break
+            return ctx.learn(replace(found, listing_ms=ended.ms_since(now)))
         following = read_slot(view.topic_partition, view.state.next_offset)
         if view.needs_proof(now):
             before = view
@@ -106,6 +119,34 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
         view = ctx.learn(view.extended(stored))
         slots += 1
     return (yield from reload(ctx, view))
+
+
+def _catch_up(view: PartitionView) -> Program[PartitionView | None]:
+    """Return `view` at the end that a LIST of the names from its tail on shows; None if that LIST lacks a name.
+
+    What others have sealed is a snapshot, and all new records after it are one round.
+    """
+    tp = view.topic_partition
+    listing = chain.parse_listing((yield List(tp.folder, start_after=f"{view.sealed_end:020d}")), tp.folder)
+    following, sealed, end = {each.base_offset: each for each in listing.segments}, [], view.sealed_end
+    while end in following:
+        sealed.append(following[end])
+        end = following[end].end_offset
+    is_sealed = end > view.state.next_offset
+    first = end if is_sealed else view.state.next_offset
+    bases = [base for base in listing.batches if base >= first]
+    paths = [names.batch_name(base) for base in bases] + [names.snapshot_name(end)] * is_sealed
+    found = list((yield Gather(tuple(get(tp.folder + path) for path in paths)))) if paths else []
+    if None in found:
+        return None
+    if is_sealed:
+        state = decode_snapshot(found.pop(), tp, end)
+        view = replace(view, walk=(*view.walk, *sealed), base=state, tail=(), state=state)
+    for base, data in zip(bases, found, strict=True):
+        if base != view.state.next_offset:
+            return None
+        view = view.extended(stored_record(data, tp, base))
+    return view
 
 
 def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
@@ -166,6 +207,29 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
                 raise (yield from _changed(ctx, view, loaded))
             return loaded
     return replace(view, proven_at=now, mark=last)
+
+
+def look_again(
+    ctx: Context, views: Views, tps: Collection[TopicPartition], age_ms: int = LOOK_AGE_MS
+) -> Program[Views]:
+    """Return `views` after a look at the chains of `tps` in one round, if the last look at one is `age_ms` old (W47).
+
+    Partitions that are missing in `views` are loaded. Looks that are half as old are made again, too, so that the next
+    ones fall together. Raises StoreChangedError. After any other error no look counts: the append that needs it looks
+    once more, and raises its own error.
+    """
+    now = yield ReadClocks()
+    held = {tp: views[tp] for tp in tps if tp in views}
+    if len(held) == len(tps) and not any(view.needs_proof(now, age_ms) for view in held.values()):
+        return views
+    programs = [load(ctx, tp) for tp in tps if tp not in held]
+    programs += [prove(ctx, view) for view in held.values() if view.needs_proof(now, age_ms // 2)]
+    try:
+        return with_view(views, *(yield Gather(tuple(programs))))
+    except StoreChangedError:
+        raise
+    except TxlogError:
+        return views
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:

@@ -82,7 +82,9 @@ class Producer:
         self._session = Session(runtime, config, self._who)
         self._state = ProducerState(self._who)
         self._row_writer = row_writer = RowWriter(runtime, call, ColumnNames("this producer", "make a new producer"))
-        self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
+        self._sender = Sender(
+            self._session, config, row_writer, on_error=self._failed, is_called=lambda: not self._guard.is_free()
+        )
         self._transactions = TransactionManager(self._session, self._sender, self._state, config)
         self._lock = self._sender.lock
         self._guard = CallGuard(self._who, "producer", lock=self._lock)

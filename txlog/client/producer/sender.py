@@ -78,6 +78,7 @@ class Sender:
         row_writer: RowWriter,
         *,
         on_error: Callable[[BaseException], None],
+        is_called: Callable[[], bool],
     ) -> None:
         # Use `with lock` (in C), never `with condition` (in Python): a Ctrl-C between the two steps of the latter would
         # leave the lock held for ever.
@@ -96,6 +97,7 @@ class Sender:
         self._config = config
         self._row_writer = row_writer
         self._on_error = on_error
+        self._is_called = is_called
         self.waiting = Accumulator(
             batch_bytes=config.batch_size,
             linger_ms=max(config.linger_ms, STAGED_LINGER_MS) if config.staged else config.linger_ms,
@@ -149,8 +151,16 @@ class Sender:
 
     def complete_later(self, parts: Sequence[StagedPart]) -> None:
         """Let the thread write the COMPLETE_* of the transaction that has just ended, unless another end comes soon."""
-        if self._background.complete_later(sum(len(part.payload) for part in parts)):
+        assert self.coordinator is not None
+        if self._background.complete_later(self.coordinator, sum(len(part.payload) for part in parts)):
             self._start()
+
+    def await_background(self, deadline_ms: int | None = None) -> bool:
+        """Wait until the thread has no task for the coordinator in hand. Return False when the time is up.
+
+        An end beside such a task would look at the same records, and race for the same slot.
+        """
+        return self.wait(lambda: not self._background.running, deadline_ms)
 
     @property
     def waiting_rows(self) -> int:
@@ -187,6 +197,12 @@ class Sender:
             found += [(batch.tp.topic, batch.topic.schema_id) for batch in self.unfinished]
         return dict(sorted(found, reverse=True))
 
+    @property
+    def staged_partitions(self) -> set[TopicPartition]:
+        """Return the partitions of the rows that the commit itself will publish."""
+        found = {part.topic_partition for part in self.staged_parts}
+        return found if self._way == "eager" else {*found, *(batch.tp for batch in self.unfinished)}
+
     def send_now(self) -> None:
         """Send rows without linger, because a thread waits for them. Also sends rows that wait for the commit."""
         with self.lock:
@@ -210,6 +226,7 @@ class Sender:
         """Return the rows that the commit is to publish. Until `release` they are not sent."""
         with self.lock:
             self.wait(self.waiting.tidy, None)
+            self.await_background()
             if self._way == "deferred" and not have_one_schema(self.waiting):
                 self._stop_deferring()
             self._committing = self._way == "deferred" and bool(self.waiting)
@@ -317,13 +334,13 @@ class Sender:
                 batches = self._next_round()
                 if batches is None:
                     return
-                if not batches:
-                    if self.coordinator is not None:
-                        self.coordinator.complete()
-                    continue
-                self._send(batches)
+                if batches:
+                    self._send(batches)
+                elif self.coordinator is not None:
+                    self._background.run(self.coordinator)
                 with self.lock:
                     self._in_flight = []
+                    self._background.running = False
                     self.condition.notify_all()
         except BaseException as error:
             self._end_with(error)
@@ -338,12 +355,16 @@ class Sender:
                 now_ms = clock.monotonic_ms()
                 is_deferred = self._way == "deferred"
                 self._in_flight = [] if is_deferred else self.waiting.take_ready(now_ms)
-                if self._in_flight or self._background.take(now_ms):
+                is_called = self._is_called()
+                if self._in_flight or (not is_called and self._background.take(now_ms)):
                     return list(self._in_flight)
                 retry_ms = None if is_deferred else self.waiting.next_retry_ms()
                 if retry_ms is None:
                     linger_ms = None if is_deferred else self.waiting.next_linger_ms()
-                    due = [at_ms for at_ms in (linger_ms, self._background.due_ms) if at_ms is not None]
+                    task_ms = self._background.due_ms
+                    if is_called and task_ms is not None:
+                        task_ms = max(task_ms, now_ms + _POLL_MS)
+                    due = [at_ms for at_ms in (linger_ms, task_ms) if at_ms is not None]
                     if not self.waiting.tidy():
                         due.append(now_ms)
                     self.condition.wait(min(max(min(due) - now_ms, 1), _MAX_WAIT_MS) / 1000 if due else None)

@@ -32,6 +32,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     RetriableError,
     SchemaMismatchError,
+    StoreChangedError,
     TransactionAbortableError,
     TransactionAbortedError,
     TxlogError,
@@ -242,9 +243,12 @@ class TransactionManager:
         with self._lock:
             if not deferred:
                 self._sender.send_now()
-            schemas = self._sender.staged_schemas
+            schemas, written = self._sender.staged_schemas, self._sender.staged_partitions
         # While the sender writes the files, too.
-        coordinator.look_at_topics(schemas, beside=deferred.programs)
+        try:
+            coordinator.look_at_topics(schemas, beside=lambda: [*deferred.programs(), *coordinator.looks(written)])
+        except StoreChangedError as error:
+            self.fail(error)
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not (deferred or self._sender.flush(self._sender.deadline_ms())):
@@ -268,7 +272,10 @@ class TransactionManager:
             self._sender.drop_waiting(reason)
         self._sender.fail_dropped()
         with self._lock:
-            if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
+            if not (
+                self._sender.await_background(deadline_ms)
+                and self._sender.wait(lambda: not self._sender.in_flight, deadline_ms)
+            ):
                 raise TxlogTimeoutError(
                     f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}. "
                     "hint: call abort_transaction() again"
@@ -317,7 +324,9 @@ class TransactionManager:
                 self._settle(error)
                 raise
         if self._sender.coordinator is not None and self._state.state == "READY":
-            self._sender.coordinator.complete()
+            with self._lock:
+                self._sender.await_background()
+            self._sender.coordinator.complete(last=True)
 
     def _end_undecided(self) -> None:
         """Settle a commit of unknown outcome: one that won stands, and one that never reached the store is aborted."""
@@ -452,6 +461,7 @@ class TransactionManager:
         if not self._offsets:
             return
         with self._lock:
+            self._sender.await_background()
             self._sender.attempted = True
         try:
             if not self._coordinator.send_offsets(self._offsets, version):

@@ -17,6 +17,7 @@ from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session.call_guard import InsideCallError
 from txlog.client.session.session import Call, Session, only_views
 from txlog.config import ProducerConfig
+from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
@@ -36,15 +37,19 @@ from txlog.errors import (
 )
 from txlog.logs import Fields, log
 from txlog.protocol import expiry, table, transactions as protocol
-from txlog.protocol.context import Context, Views
+from txlog.protocol.context import LOOK_AGE_MS, PROOF_AGE_MS, Context, Views
 from txlog.protocol.groups import send_offsets
+from txlog.protocol.load import look_again
 from txlog.protocol.topics import TopicLooks, look_at_topics
 from txlog.protocol.transactions import EndResult
 from txlog.text import any_text
 
 _LOG = logging.getLogger(__name__)
 _COMPLETE_MS = 5000
-"""How long the writing of a COMPLETE_* may keep its caller from other work."""
+"""How long a look, or the writing of a COMPLETE_*, may keep its caller from other work."""
+LAST_TAIL_RECORDS = 8
+"""Records of the table's active segment from which the last COMPLETE_* of an instance seals it: two PUTs that cost as
+much as the GETs of these records by the next instances."""
 
 _OF_EVERY_TRY = (
     InvalidProducerEpochError,
@@ -74,6 +79,9 @@ class Coordinator:
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
         self._looks = TopicLooks()
+        self._table = table.state_partition(session.context(), txn.transactional_id)
+        self._owned = frozenset({self._table})
+        """The table's partition, and those with markers of the last end."""
         self._lost_epoch = -1
         """The epoch of which the log says that another process ended it."""
 
@@ -144,7 +152,7 @@ class Coordinator:
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, TopicLooks]]:
             deletions = protocol.deletions_seen(ctx, views, self.txn)
-            look = look_at_topics(self._looks_at(schema_ids), schema_ids, deletions)
+            look = look_at_topics(self._topic_looks(schema_ids), schema_ids, deletions)
             (looks, _), *_ = yield Gather((look, *beside()))
             return views, looks
 
@@ -154,7 +162,7 @@ class Coordinator:
         ):
             self._note(session.call(f"looking up {', '.join(sorted(schema_ids))}", program))
 
-    def _looks_at(self, schema_ids: Iterable[str]) -> TopicLooks:
+    def _topic_looks(self, schema_ids: Iterable[str]) -> TopicLooks:
         known = {topic: self.session.runtime.known_topic(topic) for topic in schema_ids}
         return replace(self._looks, known={topic: found for topic, found in known.items() if found is not None})
 
@@ -163,6 +171,37 @@ class Coordinator:
         for topic, newest in looks.known.items():
             if self.session.runtime.known_topic(topic) is not newest:
                 self.session.runtime.remember_topic(newest)
+
+    @property
+    def looked_at_ms(self) -> int:
+        """Return when the look was made that is the first to be too old for the next end (W25, W47)."""
+        views = self.session.views
+        looks = [view.proven_at for tp in self._owned if (view := views.get(tp)) is not None]
+        return min((at.monotonic_ms or 0 if at is not None else 0 for at in looks), default=0)
+
+    def look(self) -> None:
+        """Look again at the chains that the next end needs. Raises nothing: the next end looks itself."""
+        tps = self._looks_at()
+        self._quietly("looking at the log", lambda ctx, views: only_views(look_again(ctx, views, tps)))
+
+    def looks(self, written: Iterable[TopicPartition]) -> list[Program[None]]:
+        """Return the program of that look before an end that writes to `written`; none if all looks are young."""
+        views, now = self.session.views, self.session.runtime.read_clocks()
+        tps = self._looks_at(written)
+        if all(tp in views and not views[tp].needs_proof(now, LOOK_AGE_MS) for tp in tps):
+            return []
+
+        def program() -> Program[None]:
+            self.session.keep(views, (yield from look_again(self.session.context(), views, tps)))
+
+        return [program()]
+
+    def _looks_at(self, written: Iterable[TopicPartition] = ()) -> frozenset[TopicPartition]:
+        """Return the partitions that one look is about.
+
+        A look at the table's partition counts only together with one at the partitions of the last markers (W25).
+        """
+        return self._owned.union(written) if self._owned <= self.session.views.keys() else frozenset(written)
 
     def end(
         self,
@@ -185,13 +224,18 @@ class Coordinator:
         in_doubt = self.in_doubt
         self.in_doubt = in_doubt or commit
         # A second look must not contradict a commit that may have been decided.
-        looks = None if in_doubt else self._looks_at({part.topic for part in parts if not part.entries})
+        looks = None if in_doubt else self._topic_looks({part.topic for part in parts if not part.entries})
         watch = metrics.TransactionEnd("commit" if commit else "abort")
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
+            views = yield from look_again(ctx, views, self._looks_at(written), PROOF_AGE_MS)
+            return (yield from protocol.end_transaction(ctx, views, self.txn, commit, parts, version, looks))
+
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
             result = self.session.call(
                 "commit_transaction" if commit else "abort_transaction",
-                lambda ctx, views: protocol.end_transaction(ctx, views, self.txn, commit, parts, version, looks),
+                program,
                 settles=commit,
                 limit_ms=limit_ms,
             )
@@ -218,7 +262,8 @@ class Coordinator:
                     "hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
-        # First, because after an interrupt the next call must know that this transaction has ended.
+        # First: after an interrupt the next call must know on which markers it relies, and that this one has ended.
+        self._owned = frozenset({self._table, *written})
         before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
         self._note(result.looks)
         self._log_end(result, before, sorted(written), version)
@@ -226,23 +271,29 @@ class Coordinator:
         self.session.end_overdue(written, self.txn.producer_id)
         return result
 
-    def complete(self) -> None:
+    def complete(self, *, last: bool = False) -> None:
         """Write the COMPLETE_* of the last transaction if its end left that to later (W27).
+
+        If it is the `last` record of this instance, it begins a new segment and seals a long one before it. The next
+        process that opens the table then reads none of these records.
 
         Raises nothing, because the transaction has its outcome: if it fails, the next process writes it.
         """
         txn = self.txn
-        if txn.state not in COMPLETE:
-            return
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            ctx = replace(ctx, internal_roll=RollPolicy(batches=LAST_TAIL_RECORDS)) if last else ctx
+            return only_views(protocol.complete(ctx, views, txn))
+
+        if txn.state in COMPLETE:
+            self._quietly("completing the last transaction", program)
+
+    def _quietly(self, what: str, program: Call[None]) -> None:
         try:
-            self.session.call(
-                "completing the last transaction",
-                lambda ctx, views: only_views(protocol.complete(ctx, views, txn)),
-                limit_ms=_COMPLETE_MS,
-            )
+            self.session.call(what, program, limit_ms=_COMPLETE_MS)
         except Exception:
-            text = "%s: COMPLETE was not written; the next process writes it"
-            log(_LOG, logging.DEBUG, "complete_failed", text, self.session.who, txn=txn, exc_info=True)
+            text = "%s: %s failed; the next call, or the next process, does it"
+            log(_LOG, logging.DEBUG, "complete_failed", text, self.session.who, what, txn=self.txn, exc_info=True)
 
     def remove(self) -> bool:
         """Write a tombstone for the drawn id, which must have no open transaction."""
