@@ -11,6 +11,8 @@ import sys
 
 from pyspark_txlog.messages import is_python_worker
 
+_MOST = 8
+"""How often a process does this. Code that imports modules in each task would otherwise keep all of its garbage."""
 _SPARED: set[int] = set()
 """How many modules this process had when it set their objects aside."""
 
@@ -20,8 +22,8 @@ def spare_modules() -> None:
     program's own process.
 
     Spark itself imports modules at the end of the first task. So each task calls this, and it acts only if modules
-    were added. A cycle that exists at such a call is never collected; there are few such calls.
+    were added. A cycle that exists at such a call is never collected.
     """
-    if is_python_worker() and len(sys.modules) not in _SPARED:
+    if is_python_worker() and len(_SPARED) < _MOST and len(sys.modules) not in _SPARED:
         _SPARED.add(len(sys.modules))
         gc.freeze()
