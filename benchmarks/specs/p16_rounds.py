@@ -69,8 +69,8 @@ def _spec(partitions: int, pause_s: float = 0, times: int = TIMES) -> Spec:
 
 FLOOR = (
     "a commit itself is P + 1 requests. At a pace the producer also looks between two commits, about once a second, "
-    "whether the log is the one that it knows (W47). That is two GETs for each partition and for the table, because one "
-    "GET does not show both its own last record and the record before it."
+    "whether the log is the one that it knows (W47). That is two GETs for each partition and for the table, because "
+    "one GET does not show both its own last record and the record before it."
 )
 
 SPECS = tuple(_spec(partitions, *pace) for partitions in (4, 1) for pace in ((0, TIMES), *log.PACES))
