@@ -315,7 +315,7 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
 
-        If a topic with this name is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics").
+        Transactions that are not decided by then can publish no rows for it any more (W46). If a topic with this name is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics").
         Raises UnknownTopicOrPartitionError.
         """
         self._check_open()
