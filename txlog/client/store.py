@@ -315,8 +315,9 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
 
-        Transactions that are not decided by then can publish no rows for it any more (W46). If a topic with this name is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics").
-        Raises UnknownTopicOrPartitionError.
+        Transactions that are not decided by then can publish no rows for it any more (W46). If a topic with this name
+        is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics"). Raises
+        UnknownTopicOrPartitionError.
         """
         self._check_open()
         runtime = self.runtime

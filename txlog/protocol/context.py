@@ -65,9 +65,9 @@ class Context:
     internal_roll: RollPolicy = INTERNAL_ROLL
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
-    learned: dict[TopicPartition, PartitionView] = field(default_factory=dict, compare=False, repr=False)
+    learned: dict[TopicPartition, PartitionView] | None = field(default=None, compare=False, repr=False)
     """Gets the newest view of each partition that a call has read. So a call that fails keeps what it has read, and
-    its repetition goes on from there."""
+    its repetition goes on from there. None: the views that a call returns are enough."""
     max_races: int = 1000
     """Slots that one append may lose to other writers before it gives up with CoordinatorContentionError."""
     max_settles: int = 40
@@ -85,9 +85,10 @@ class Context:
 
     def learn(self, view: PartitionView) -> PartitionView:
         """Note a view in `learned`, and return it."""
-        held = self.learned.get(view.topic_partition)
-        if held is None or held.state.next_offset <= view.state.next_offset:
-            self.learned[view.topic_partition] = view
+        if self.learned is not None:
+            held = self.learned.get(view.topic_partition)
+            if held is None or held.state.next_offset <= view.state.next_offset:
+                self.learned[view.topic_partition] = view
         return view
 
     def roll_of(self, tp: TopicPartition) -> RollPolicy:

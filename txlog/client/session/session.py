@@ -71,7 +71,7 @@ class Session:
 
     def context(self) -> Context:
         """Return the context of one call. A call that fails gives its `learned` to `keep_learned`."""
-        return self.runtime.context(self._config)
+        return replace(self.runtime.context(self._config), learned={})
 
     def call(
         self, what: str, program: Call[T], *, wait: bool = True, settles: bool = True, limit_ms: int | None = None
