@@ -313,7 +313,12 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
         txn = client.txn
         said: dict[str, Any] = {"words": client.words, "offsets": client.sent, "producer_id": client.pid}
         unsure = False
-        looks = replace(client.looks, known={each.topic: each for each in client.topics})
+        looks: TopicLooks = replace(client.looks, known={each.topic: each for each in client.topics})
+
+        def noted(found: TopicLooks) -> None:
+            nonlocal looks
+            looks = found
+
         try:
             for attempt in range(client.tries):
                 try:
@@ -325,6 +330,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
                         client.staged,
                         version,
                         None if unsure else looks,
+                        noted,
                     )
                     break
                 except (RetriableError, OutcomeUnknownError) as error:
@@ -335,7 +341,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
             # The answer to a repeated call describes only the repeated call.
             kind = "unknown" if unsure else "failed"
             return client.noted(kind, text=type(error).__name__, stop=True, **said)
-        after = replace(client, views=views, looks=replace(looks, seen=ended.looks.seen))
+        after = replace(client, views=views, looks=looks)
         if ended.skipped:
             return after.noted("skipped", **said).after_end(ended.txn)
         committed = ended.already_committed or (commit and not (then_abort and attempt))

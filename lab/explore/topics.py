@@ -162,7 +162,14 @@ def _never_opened_anew(self: Any, stored: Any) -> None:
 
 
 def _end_without_looks(
-    ctx: Any, views: Any, txn: Any, commit: Any, staged: Any = (), version: Any = None, looks: Any = None
+    ctx: Any,
+    views: Any,
+    txn: Any,
+    commit: Any,
+    staged: Any = (),
+    version: Any = None,
+    looks: Any = None,
+    noted: Any = None,
 ) -> Any:
     return _ORIGINAL_END(ctx, views, txn, commit, staged, version)
 

@@ -171,7 +171,7 @@ class Client(Process):
             in_doubt, self._in_doubt = self._in_doubt, self._in_doubt or commit
             try:
                 self.views, result = yield from transactions.end_transaction(
-                    self.ctx, self.views, self.txn, commit, parts, looks=looks
+                    self.ctx, self.views, self.txn, commit, parts, looks=looks, noted=self._note
                 )
             except OutcomeUnknownError:
                 raise
@@ -182,7 +182,6 @@ class Client(Process):
                     for part in parts:
                         self.topics.pop(part.topic, None)
                 raise
-            self._looks = replace(self._looks, seen=result.looks.seen)
             self._take(result.txn)
             return "committed" if commit or result.already_committed else "aborted"
 
@@ -200,6 +199,9 @@ class Client(Process):
         assert self.txn is not None
         with suppress(RetriableError, OutcomeUnknownError):
             self.views = yield from transactions.complete(self.ctx, self.views, self.txn)
+
+    def _note(self, looks: TopicLooks) -> None:
+        self._looks = looks
 
     # -- groups -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from txlog.core.state import PartitionState
 from txlog.errors import IllegalStateError, StorageError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot
 from txlog.protocol.table import registered_guard
 
@@ -139,7 +140,8 @@ def append_deletion(ctx: Context, tp: TopicPartition) -> Program[None]:
         )
 
     _, view = yield from get_fresh_view(ctx, {}, tp)
-    yield from append_slot(ctx, view, decide, write_id=write_id)
+    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    yield from seal_quietly(ctx, view)
 
 
 def _end_of_rows(view: PartitionView) -> int:

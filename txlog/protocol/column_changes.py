@@ -49,7 +49,7 @@ def change_columns(
     for _ in range(ctx.max_races):
         later = yield from versions_after(base)
         newest = later[-1] if later else base
-        if newest.deleted or newest.topic_id != base.topic_id:
+        if newest.deleted or newest.deleting or newest.topic_id != base.topic_id:
             raise (yield from unknown_topic(base.topic, newest))
         if any(version.write_id == write_id for version in later):
             return newest

@@ -24,7 +24,6 @@ from txlog.errors import (
     MissingObjectError,
     StorageError,
     StoreChangedError,
-    TxlogError,
 )
 from txlog.protocol.context import LOOK_AGE_MS, Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in
@@ -96,9 +95,9 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
         if view.age_ms(now) >= limit_ms:
             break
         if by_name_ms >= least_ms and (slots >= MAX_SLOTS_BY_NAME or by_name_ms >= MAX_MS_BY_NAME):
-            found = yield from _catch_up(view)
+            found = yield from _catch_up(ctx, view)
             ended = yield ReadClocks()
-            if found is None or found.age_ms(ended) >= ctx.max_view_age_ms:
+            if found is None:
                 break
             return ctx.learn(replace(found, listing_ms=ended.ms_since(now)))
         following = read_slot(view.topic_partition, view.state.next_offset)
@@ -121,10 +120,11 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
     return (yield from reload(ctx, view))
 
 
-def _catch_up(view: PartitionView) -> Program[PartitionView | None]:
+def _catch_up(ctx: Context, view: PartitionView) -> Program[PartitionView | None]:
     """Return `view` at the end that a LIST of the names from its tail on shows; None if that LIST lacks a name.
 
-    What others have sealed is a snapshot, and all new records after it are one round.
+    What others have sealed is a snapshot, and all new records after it are one round. Also returns None for what may
+    have been deleted and created again meanwhile, because the view is too old (R7).
     """
     tp = view.topic_partition
     listing = chain.parse_listing((yield List(tp.folder, start_after=f"{view.sealed_end:020d}")), tp.folder)
@@ -137,16 +137,16 @@ def _catch_up(view: PartitionView) -> Program[PartitionView | None]:
     bases = [base for base in listing.batches if base >= first]
     paths = [names.batch_name(base) for base in bases] + [names.snapshot_name(end)] * is_sealed
     found = list((yield Gather(tuple(get(tp.folder + path) for path in paths)))) if paths else []
-    if None in found:
+    if None in found or view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         return None
     if is_sealed:
         state = decode_snapshot(found.pop(), tp, end)
         view = replace(view, walk=(*view.walk, *sealed), base=state, tail=(), state=state)
-    for base, data in zip(bases, found, strict=True):
-        if base != view.state.next_offset:
-            return None
-        view = view.extended(stored_record(data, tp, base))
-    return view
+    stored = tuple(stored_record(data, tp, base) for base, data in zip(bases, found, strict=True))
+    ends = [view.state.next_offset, *(each.record.end_offset for each in stored)]
+    if ends[:-1] != bases:
+        return None
+    return replace(view, tail=(*view.tail, *stored), state=replay(view.state, stored))
 
 
 def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
@@ -215,8 +215,7 @@ def look_again(
     """Return `views` after a look at the chains of `tps` in one round, if the last look at one is `age_ms` old (W47).
 
     Partitions that are missing in `views` are loaded. Looks that are half as old are made again, too, so that the next
-    ones fall together. Raises StoreChangedError. After any other error no look counts: the append that needs it looks
-    once more, and raises its own error.
+    ones fall together. Raises StoreChangedError, and what reading a partition raises.
     """
     now = yield ReadClocks()
     held = {tp: views[tp] for tp in tps if tp in views}
@@ -224,12 +223,7 @@ def look_again(
         return views
     programs = [load(ctx, tp) for tp in tps if tp not in held]
     programs += [prove(ctx, view) for view in held.values() if view.needs_proof(now, age_ms // 2)]
-    try:
-        return with_view(views, *(yield Gather(tuple(programs))))
-    except StoreChangedError:
-        raise
-    except TxlogError:
-        return views
+    return with_view(views, *(yield Gather(tuple(programs))))
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:

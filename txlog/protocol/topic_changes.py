@@ -34,6 +34,7 @@ from txlog.core.schema import (
 )
 from txlog.errors import (
     CoordinatorContentionError,
+    CorruptLogError,
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -107,6 +108,11 @@ def create_topic(
                 if old.deleted:
                     raise (yield from unknown_topic(topic, old))
                 return old
+            if old.deleting:
+                raise TopicExistsError(
+                    f"{where} is being deleted (version {old.number} of its metadata); delete it again, which finishes "
+                    "that, and create it then"
+                )
             if not old.deleted:
                 raise TopicExistsError(
                     f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter "
@@ -164,7 +170,7 @@ def alter_topic(
     names.check_topic_name(topic)
     for _ in range(ctx.max_races):
         current = yield from describe_topic(topic)
-        if topic_id is not None and current.topic_id != topic_id:
+        if current.deleting or (topic_id is not None and current.topic_id != topic_id):
             raise (yield from unknown_topic(topic, current))
         topic_id = current.topic_id
         changed = _altered(current, config or {}, partitions, add_columns)
@@ -254,6 +260,8 @@ def _decided(metadata: TopicMetadata, finishing: Program[T]) -> Program[T]:
     try:
         return (yield from finishing)
     except TxlogError as error:
+        if isinstance(error, CorruptLogError) and not metadata.deleted:
+            raise  # another try would meet it, too, and the topic's rows can still be read
         raise OutcomeUnknownError(
             f"topic {metadata.topic!r} is {'deleted' if metadata.deleted else 'being deleted'} (version "
             f"{metadata.number} of its metadata), and finishing that failed ({error.problem}). "

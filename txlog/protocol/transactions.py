@@ -6,15 +6,14 @@ W21 to W33).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from txlog.core import names
 from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, merge_parts, next_marker
 from txlog.core.effects import Gather, NewId, Program, ReadClocks
-from txlog.core.features import DELETION_RECORDS
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.owner_errors import describe_owner
 from txlog.core.records import (
@@ -77,8 +76,6 @@ class EndResult:
     """The version was not above the last committed one, so nothing of this transaction was written."""
     already_committed: bool = False
     """An abort came too late: the commit had won."""
-    looks: TopicLooks = field(default_factory=TopicLooks, repr=False, compare=False)
-    """What the instance knows of topics now, for its next end."""
 
     def __str__(self) -> str:
         """Return one line for people, as in `print(txn.result)`."""
@@ -169,6 +166,7 @@ def end_transaction(
     staged: tuple[StagedPart, ...] = (),
     version: TxnVersion | None = None,
     looks: TopicLooks | None = None,
+    noted: Callable[[TopicLooks], None] = lambda looks: None,
 ) -> Program[tuple[Views, EndResult]]:
     """End a transaction (EndTxn).
 
@@ -178,8 +176,9 @@ def end_transaction(
 
     `looks` is what this instance knows of their topics. Before it decides to commit, it looks at them again unless it
     has looked since the last deletion of any topic, and raises UnknownTopicOrPartitionError if one of them was deleted
-    (W46). A commit that is decided already, or skipped, does not depend on that. None: an earlier try may have decided,
-    so there is no look.
+    (W46). A commit that is decided already, or skipped, does not depend on that. `noted` gets what a look has found
+    before anything is decided on it: all tries of one call begin with that. None: a try of another process may have
+    decided, so there is no look.
 
     A repeated call finishes what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
     InvalidProducerEpochError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat
@@ -220,6 +219,7 @@ def end_transaction(
         if commit and looks is not None:
             looks, found = yield from look_at_topics(looks, schema_ids, deletions_seen(ctx, views, txn))
             refusal = found and _deleted_under(txn, found)
+            noted(looks)
 
     refused: TxlogError | None = None
     if looks is not None and not looks.hold(schema_ids, deletions_seen(ctx, views, txn)):
@@ -235,7 +235,7 @@ def end_transaction(
                 yield from look(views)
             elif isinstance(result, Written):
                 views = yield from _finish_own(result.row.value, _put_markers(ctx, views, result.row))
-                return views, EndResult(txn=_completed(result.row.value), looks=_kept(ctx, looks))
+                return views, EndResult(txn=_completed(result.row.value))
             elif isinstance(result, Done):
                 return views, EndResult(txn=result.txn)
             elif isinstance(result, AlreadyCommitted):
@@ -263,11 +263,6 @@ def deletions_seen(ctx: Context, views: Views, txn: TransactionMetadata) -> int:
     """Return how many deletions of topics the id's partition of the table shows in `views` (W46)."""
     view = views.get(state_partition(ctx, txn.transactional_id))
     return 0 if view is None else view.state.deleted_version
-
-
-def _kept(ctx: Context, looks: TopicLooks | None) -> TopicLooks:
-    """Return what holds beyond this end. Without the feature a deletion writes no record, and each commit looks."""
-    return looks if looks is not None and DELETION_RECORDS in ctx.features else TopicLooks()
 
 
 def _deleted_under(txn: TransactionMetadata, error: UnknownTopicOrPartitionError) -> UnknownTopicOrPartitionError:

@@ -167,8 +167,7 @@ class LocalObjectStore:
         """Give the finished file its name. Folders may vanish meanwhile, when another process removes empty ones."""
         for attempt in range(_FOLDER_ATTEMPTS):
             self._clock.sleep_ms(_VANISHED_MS if attempt else 0)
-            opened = contextlib.nullcontext(file.folder) if not attempt else self._folder(folder, create=True)
-            with opened as descriptor:
+            with self._folder(folder, create=True) as descriptor:
                 try:
                     file.link(descriptor, name)
                 except FileExistsError:

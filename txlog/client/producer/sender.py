@@ -49,6 +49,8 @@ MAX_BUFFER_BYTES = 256 * 2**20
 STAGED_LINGER_MS = 1000
 """Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
 _MAX_WAIT_MS = 60_000
+_MAX_BACKGROUND_MS = 200
+"""How long a call waits for a task of the thread: a few requests to an object store."""
 _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
 
@@ -155,12 +157,14 @@ class Sender:
         if self._background.complete_later(self.coordinator, sum(len(part.payload) for part in parts)):
             self._start()
 
-    def await_background(self, deadline_ms: int | None = None) -> bool:
-        """Wait until the thread has no task for the coordinator in hand. Return False when the time is up.
+    def await_background(self) -> None:
+        """Wait a moment until the thread has no task for the coordinator in hand.
 
-        An end beside such a task would look at the same records, and race for the same slot.
+        An end beside such a task looks at the same records, and races for the same slot. That costs requests and no
+        more, so a slow task holds no call up.
         """
-        return self.wait(lambda: not self._background.running, deadline_ms)
+        deadline_ms = self._session.clock.monotonic_ms() + _MAX_BACKGROUND_MS
+        self.wait(lambda: not self._background.running, deadline_ms)
 
     @property
     def waiting_rows(self) -> int:

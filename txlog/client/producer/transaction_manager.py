@@ -272,10 +272,8 @@ class TransactionManager:
             self._sender.drop_waiting(reason)
         self._sender.fail_dropped()
         with self._lock:
-            if not (
-                self._sender.await_background(deadline_ms)
-                and self._sender.wait(lambda: not self._sender.in_flight, deadline_ms)
-            ):
+            self._sender.await_background()
+            if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
                 raise TxlogTimeoutError(
                     f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}. "
                     "hint: call abort_transaction() again"

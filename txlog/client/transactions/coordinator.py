@@ -19,6 +19,7 @@ from txlog.client.session.session import Call, Session, only_views
 from txlog.config import ProducerConfig
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
+from txlog.core.features import DELETION_RECORDS
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -57,11 +58,12 @@ _OF_EVERY_TRY = (
     TxnVersionScopeError,
     InvalidRequestError,
     RecordTooLargeError,
+    UnknownTopicOrPartitionError,
 )
 """Refusals of an end that also hold for earlier tries of the same end.
 
 Either the record shows that the epoch was aborted, or the same arguments were refused before. The values that they are
-compared with do not change within an epoch.
+compared with do not change within an epoch. Or a topic was deleted, and its record took the slot of the earlier try.
 """
 
 
@@ -78,6 +80,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
+        self._resumed_in_doubt = in_doubt
         self._looks = TopicLooks()
         self._table = table.state_partition(session.context(), txn.transactional_id)
         self._owned = frozenset({self._table})
@@ -149,6 +152,8 @@ class Coordinator:
         """
         if self.in_doubt:
             return
+        if DELETION_RECORDS not in self.session.context().features:
+            self._looks = TopicLooks()  # no record says that a topic was deleted since the last commit
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, TopicLooks]]:
             deletions = protocol.deletions_seen(ctx, views, self.txn)
@@ -169,7 +174,8 @@ class Coordinator:
     def _note(self, looks: TopicLooks) -> None:
         self._looks = looks
         for topic, newest in looks.known.items():
-            if self.session.runtime.known_topic(topic) is not newest:
+            known = self.session.runtime.known_topic(topic)
+            if known is None or known.number < newest.number:  # another call may have read a newer one meanwhile
                 self.session.runtime.remember_topic(newest)
 
     @property
@@ -223,13 +229,19 @@ class Coordinator:
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
         in_doubt = self.in_doubt
         self.in_doubt = in_doubt or commit
-        # A second look must not contradict a commit that may have been decided.
-        looks = None if in_doubt else self._topic_looks({part.topic for part in parts if not part.entries})
+        topics = {part.topic for part in parts if not part.entries}
+        # A look must not contradict a commit that may have been decided. After a try of this instance one is made only
+        # if a deletion has taken a slot since then. Then that try's own record, which waited for this slot or an
+        # earlier one, is in the fold or will never be (W46).
+        unsure = in_doubt and (self._resumed_in_doubt or DELETION_RECORDS not in self.session.context().features)
         watch = metrics.TransactionEnd("commit" if commit else "abort")
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
             views = yield from look_again(ctx, views, self._looks_at(written), PROOF_AGE_MS)
-            return (yield from protocol.end_transaction(ctx, views, self.txn, commit, parts, version, looks))
+            looks = None if unsure else self._topic_looks(topics)
+            return (
+                yield from protocol.end_transaction(ctx, views, self.txn, commit, parts, version, looks, self._note)
+            )
 
         try:
             # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
@@ -265,7 +277,7 @@ class Coordinator:
         # First: after an interrupt the next call must know on which markers it relies, and that this one has ended.
         self._owned = frozenset({self._table, *written})
         before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
-        self._note(result.looks)
+        self._resumed_in_doubt = False
         self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
         self.session.end_overdue(written, self.txn.producer_id)
