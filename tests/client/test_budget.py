@@ -9,7 +9,7 @@ import pytest
 from tests.client.world import ORDERS, orders, rows_of, tp
 from txlog.core.features import DELETION_RECORDS, STORE_FEATURES
 from txlog.core.record_checks import StoredRecord
-from txlog.errors import UnknownTopicOrPartitionError
+from txlog.errors import TxlogTimeoutError, UnknownTopicOrPartitionError
 from txlog.protocol.context import INTERNAL_ROLL
 from txlog.protocol.load import load
 from txlog.protocol.stores import create_store
@@ -78,12 +78,34 @@ def test_a_commit_looks_at_its_topics_once_after_each_deletion_of_any(world, sto
     assert gets == [1, 0, 1, 0, 1, 0]
 
 
-def test_each_commit_in_a_store_of_an_earlier_release_looks_at_its_topics(world):
+@pytest.fixture
+def of_earlier_release(world):
     store = world.open()
     features = tuple(each for each in STORE_FEATURES if each != DELETION_RECORDS)
     store.runtime.run(create_store(store.runtime.constants, features=features))
     store = world.open()
     store.create_topic("orders", ORDERS)
+    return store
+
+
+def test_a_commit_that_had_looked_and_failed_looks_again_in_a_store_of_an_earlier_release(world, of_earlier_release):
+    outage, other = world.outage(max_block_ms=300)
+    with other.producer("loader") as producer:
+        producer.begin_transaction()
+        producer.send("orders", orders(1), partition=0)
+        producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
+        outage.pattern = "put_if_absent __consumer_offsets"
+        with pytest.raises(TxlogTimeoutError):
+            producer.commit_transaction()
+        outage.pattern = None
+        world.open().delete_topic("orders")
+        with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+
+
+def test_each_commit_in_a_store_of_an_earlier_release_looks_at_its_topics(world, of_earlier_release):
+    store = of_earlier_release
     with store.producer("loader") as producer:
         for turn in range(3):
             with world.counting.counting() as cost, producer.transaction():

@@ -292,7 +292,8 @@ def test_a_commit_that_is_decided_or_skipped_does_not_ask_for_its_topics(world, 
 def test_a_refusal_never_contradicts_an_earlier_try(world, store, landed):
     """The first call may have been decided, and the client cannot know.
 
-    The second decides, and must not answer 'failed'.
+    If its decision is in, the second call joins it. If not, the record of the deletion has taken its slot, so the
+    second call knows that nothing is decided, and refuses (W46).
     """
     fault = Fault(action="lose_reply", moment="after", match=r"put_if_absent .*PREPARE_COMMIT")
     outage, other = world.outage(*([fault] if landed else []), max_block_ms=300)
@@ -303,7 +304,12 @@ def test_a_refusal_never_contradicts_an_earlier_try(world, store, landed):
         txn.commit(parts)
     outage.pattern = None
     store.delete_topic("orders")
-    assert txn.commit(parts).txn.state == "COMPLETE_COMMIT"
+    if landed:
+        assert txn.commit(parts).txn.state == "COMPLETE_COMMIT"
+        return
+    with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted .*nothing is committed"):
+        txn.commit(parts)
+    assert txn.abort().txn.state == "COMPLETE_ABORT"
 
 
 def test_columns_that_were_added_meanwhile_do_no_harm(world, store):
