@@ -90,11 +90,11 @@ def of_earlier_release(world):
 
 def test_a_commit_that_had_looked_and_failed_looks_again_in_a_store_of_an_earlier_release(world, of_earlier_release):
     outage, other = world.outage(max_block_ms=300)
-    with other.producer("loader") as producer:
+    with other.producer("loader", staged=True) as producer:
         producer.begin_transaction()
         producer.send("orders", orders(1), partition=0)
         producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
-        outage.pattern = "put_if_absent __consumer_offsets"
+        outage.pattern = "__consumer_offsets"
         with pytest.raises(TxlogTimeoutError):
             producer.commit_transaction()
         outage.pattern = None

@@ -307,7 +307,7 @@ def test_a_refusal_never_contradicts_an_earlier_try(world, store, landed):
     if landed:
         assert txn.commit(parts).txn.state == "COMPLETE_COMMIT"
         return
-    with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted .*nothing is committed"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'orders' was deleted .*nothing is committed"):
         txn.commit(parts)
     assert txn.abort().txn.state == "COMPLETE_ABORT"
 
