@@ -208,8 +208,8 @@ def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, nati
     assert "FileScan" in plan_of(to_df(native.table("types")))
 
 
-def test_inline_rows_are_one_task_more(log: Log, native: TxLog) -> None:
-    """The session has two cores; without care Spark would make a task for each."""
+def test_few_rows_are_one_task(log: Log, native: TxLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session has two cores; without care Spark would make a task for each, and one for a file."""
     log.create(partitions=2)
     with log.store.producer() as producer:
         for partition in range(2):
@@ -218,6 +218,14 @@ def test_inline_rows_are_one_task_more(log: Log, native: TxLog) -> None:
     assert frame.rdd.getNumPartitions() == 1
     assert sorted(row.order_id for row in frame.collect()) == list(range(20))
     log.write(log.frame(20, 10, tasks=1))
+    small = to_df(native.table("orders"), columns=["order_id"])
+    assert small.rdd.getNumPartitions() == 1
+    # Not a barrier for what Spark moves into the scan.
+    assert "Exchange" not in plan_of(small.groupBy().count())
+    assert "ReadSchema: struct<>" in plan_of(small.groupBy().count())
+    assert "PushedFilters: [IsNotNull(order_id), LessThan(order_id,25)]" in plan_of(small.where("order_id < 25"))
+    assert small.where("order_id < 25").count() == 25
+    monkeypatch.setattr("pyspark_txlog.native.scan.ONE_TASK_BYTES", 0)
     assert to_df(native.table("orders")).rdd.getNumPartitions() == 2
     assert log.ids() == list(range(30))
 

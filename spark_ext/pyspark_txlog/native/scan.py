@@ -86,6 +86,9 @@ ODD_FLOAT_OPTIONS: Mapping[str, str] = {
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
 LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """For more paths than this (default 32) Spark starts a job to list them: 1,000 paths took 5 s instead of 0.25 s."""
+ONE_TASK_BYTES = 4 * 2**20
+"""Rows of up to this size are one task, so that an aggregation needs no shuffle. Spark makes one task of a single file
+of this size (`spark.sql.files.openCostInBytes`), but several of several smaller files."""
 
 _KEY_PARTS = 3
 """The last parts of a path that tell the files of one topic apart: `<partition>/rows/<name>`,
@@ -175,15 +178,22 @@ class _TopicScan:
         wanted = StructType(
             [StructField(name, known[name].dataType, not self._exact or known[name].nullable) for name in read]
         )
-        parts = [
-            self._files(group, fields, wanted)
-            for group in _grouped(
-                [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)], fields, written
-            )
-        ]
-        if inline := self._inline(tasks, fields, wanted):
-            parts.append(inline)
+        groups = _grouped(
+            [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)], fields, written
+        )
+        parts = [self._files(group, fields, wanted) for group in groups]
+        sizes = [each.file.bytes for group in groups for each in group]
+        inline = self._inline(tasks, fields, wanted)
+        if inline:
+            sizes.append(sum(batch.nbytes for batch in inline))
+            parts.append(self._spark.createDataFrame(pa.Table.from_batches(inline), schema=wanted))
+        one_task = len(sizes) > 1 and sum(sizes) <= ONE_TASK_BYTES
+        if inline and not one_task:
+            # Otherwise Spark makes a task for each of its cores, however few the rows are.
+            parts[-1] = parts[-1].coalesce(1 + sizes[-1] // MAX_TASK_BYTES)
         frame = reduce(DataFrame.union, parts) if parts else self._spark.createDataFrame([], wanted)
+        if one_task:
+            frame = frame.coalesce(1)
         predicate = newest.keep
         if isinstance(predicate, Predicate):
             frame = frame.filter(filter_column(predicate.root))
@@ -245,8 +255,8 @@ class _TopicScan:
 
     def _inline(
         self, tasks: Sequence[ReadTask], fields: tuple[SchemaField, ...], wanted: StructType
-    ) -> DataFrame | None:
-        """Return the rows stored inline in commit records, as a frame made from Arrow here; None if there are none."""
+    ) -> list[pa.RecordBatch]:
+        """Return the rows stored inline in commit records."""
         own, metadata = schemas.divided(wanted.names)
         inline = (
             replace(
@@ -260,14 +270,7 @@ class _TopicScan:
             for task in tasks
         )
         batches = (batch for task in inline for batch in read_task(task, self._runtime.store))
-        found = list(spark_batches(batches, wanted))
-        if not found:
-            return None
-        # Otherwise Spark makes a task for each of its cores, however few the rows are.
-        size = sum(batch.nbytes for batch in found)
-        return self._spark.createDataFrame(pa.Table.from_batches(found), schema=wanted).coalesce(
-            1 + size // MAX_TASK_BYTES
-        )
+        return list(spark_batches(batches, wanted))
 
     @property
     def _topic(self) -> str:
