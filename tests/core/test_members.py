@@ -180,6 +180,15 @@ def test_a_second_member_gets_what_the_first_gives_up() -> None:
     assert not group.sync("b", [2, 3])
 
 
+def test_a_member_that_leaves_takes_along_no_other_one_whose_session_only_another_clock_ends() -> None:
+    group = Group()
+    for name in "ab":
+        group.join(name)
+    group.log.now_ms += SESSION_MS + 1
+    group.leave("a")
+    assert [each.member_id for each in group.value.members] == ["b"]
+
+
 def test_the_share_of_a_member_that_leaves_goes_to_the_others() -> None:
     group = Group()
     for name in "ab":

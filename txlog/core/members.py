@@ -178,11 +178,15 @@ def judge_sync(
 def judge_leave(
     row: GroupRow | None, *, group: str, member_id: str, now_ms: int, quiet: Quiet | None = None
 ) -> tuple[Entry, ...] | None:
-    """Return the entries with which a member leaves; None if it is not a member. The last one leaves the generation."""
+    """Return the entries with which a member leaves; None if it is not a member. The last one leaves the generation.
+
+    Without `quiet` only a session that is over whatever the clocks say ends with it (W53).
+    """
     value = _value(row)
     if row is None or find_member(value, member_id) is None:
         return None
-    living = [each for each in value.members if each.member_id != member_id and not is_over(row, each, now_ms, quiet)]
+    others = [each for each in value.members if each.member_id != member_id]
+    living = [each for each in others if not is_over(row, each, now_ms, quiet or {})]
     after = _regenerate(value, living, {}, now_ms)
     return (GroupEntry(group=group, value=after),)
 
