@@ -37,6 +37,8 @@ def look(store: Store) -> State:
     topics = {
         each.name: (each.topic_id, each.partitions, dict(each.config), tuple(each.schema.names))
         for each in store.topics()
+        # A deletion that an older program has begun may be finished by any command.
+        if not store.runtime.topic(each.name, 0).deleting
     }
     ends: dict[TopicPartition, tuple[int, int, int]] = {}
     by_level: dict[str, dict[TopicPartition, Any]] = {"read_committed": {}, "read_uncommitted": {}}
