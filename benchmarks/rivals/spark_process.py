@@ -1,7 +1,7 @@
-"""A rival's Spark in a process of its own, so that it has none of txlog's settings and methods.
+"""A rival's Spark in another process, so that it has none of txlog's settings and methods.
 
 `python -m benchmarks.rivals.spark_process` is the other side: it reads a line of JSON for each step, and answers with
-one. Iceberg's runs in an environment of its own, which `make` creates: no build of Iceberg is for txlog's Spark.
+one. Iceberg's runs in another environment, which `make` creates, because Iceberg has no build for txlog's Spark.
 """
 
 from __future__ import annotations

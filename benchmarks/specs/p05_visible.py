@@ -139,6 +139,7 @@ SPECS = (
         ),
         goals=(
             Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.2),
+            Goal(of="txlog", figure="ms", at_most=4),
             Goal(of="txlog", figure="ms", statistic="p99", at_most=30),
         ),
         floor=(

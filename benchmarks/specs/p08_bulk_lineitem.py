@@ -20,6 +20,7 @@ SPECS = (
         goals=(
             Goal(of="txlog, native", figure="s", versus="Iceberg", at_most=1.0),
             Goal(of="txlog, native", figure="s", versus="Parquet, zstd", at_most=1.0),
+            Goal(of="txlog, native", figure="s", versus="Parquet", at_most=1.05),
         ),
         rounds=3,
         floor=(

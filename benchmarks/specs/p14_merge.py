@@ -108,6 +108,8 @@ SPECS = (
         goals=(
             Goal(of="txlog", figure="s", versus="delta-rs", at_most=1.0),
             Goal(of="txlog, one segment", figure="s", versus="delta-rs", at_most=1.0),
+            Goal(of="txlog, one segment", figure="s", at_most=0.33),
+            Goal(of="txlog merge, program", figure="s", at_most=0.6),
             Goal(of="txlog merge, no rows", figure="s", at_most=START_S),
         ),
         floor=(

@@ -50,7 +50,10 @@ def _spec(partitions: int, pause_s: float = 0, times: int = TIMES) -> Spec:
         latency_ms=LATENCY_MS,
         pause_s=pause_s,
     )
-    goals = [Goal(of="txlog, staged", figure="ms", versus="two rounds", at_most=MOST)]
+    goals = [
+        Goal(of="txlog, staged", figure="ms", versus="two rounds", at_most=MOST),
+        Goal(of="txlog, staged", figure="ms", at_most=MOST * 2 * LATENCY_MS),
+    ]
     if (partitions, pause_s) == (4, 0.5):
         goals.append(Goal(of="txlog, staged", figure="requests", at_most=REQUESTS))
     return Spec(

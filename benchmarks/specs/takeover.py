@@ -1,8 +1,8 @@
 """Row take-over: a producer was killed in a transaction over ten partitions, and a new one takes over its id.
 
 The killed producer had sent its rows, so they block every read_committed reader. Another producer has then sent a row
-to each partition. `init ms` is the time until a new producer, with a store or a connection of its own, has returned
-from init_transactions. `seen ms` is the time until a read_committed consumer has those ten rows.
+to each partition. `init ms` is the time until another producer, with a new store or connection, has called
+init_transactions and is closed. `seen ms` is the time until a read_committed consumer has those ten rows.
 """
 
 from __future__ import annotations
