@@ -105,7 +105,7 @@ def beside() -> Iterator[Beside]:
     with hooked(*HOOKED) as hook:
         beside = Beside(hook, segment_batches=INTERNAL_ROLL.batches)
         yield beside
-        with contextlib.suppress(TxlogError):  # of a call that failed, told once more
+        with contextlib.suppress(TxlogError):  # the error of a failed call once more
             beside.close()
 
 

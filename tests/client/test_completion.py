@@ -11,9 +11,10 @@ from tests.client.test_staged import staged
 from tests.client.world import ORDERS, orders, tp
 from txlog.client.producer import background_tasks
 from txlog.client.producer.background_tasks import PACE_MS
+from txlog.client.producer.sender import MAX_BACKGROUND_MS
 from txlog.client.staged import StagedTransaction
-from txlog.errors import TransactionalIdNotFoundError
-from txlog.protocol.context import LOOK_AGE_MS
+from txlog.errors import TransactionalIdNotFoundError, TxlogTimeoutError
+from txlog.protocol.context import LOOK_AGE_MS, PROOF_AGE_MS
 
 
 def state(world, transactional_id="loader"):
@@ -104,6 +105,42 @@ def test_a_call_waits_for_the_task_of_the_thread(world, store, short):
             producer._sender._background.running = False
         caller.join()
         assert world.read() == [1, 2]
+
+
+def test_a_slow_task_of_the_thread_holds_no_call_up(world, store, short):
+    with store.producer("loader") as producer:
+        transact(producer, 1)
+        with producer._lock:
+            producer._sender._background.running = True
+        caller = threading.Thread(target=transact, args=(producer, 2))
+        caller.start()
+        caller.join(0.1)
+        world.clock.advance_ms(MAX_BACKGROUND_MS - 1)
+        caller.join(0.1)
+        assert caller.is_alive()
+        world.clock.advance_ms(1)
+        caller.join()
+        assert world.read() == [1, 2]
+        with producer._lock:
+            producer._sender._background.running = False
+
+
+def test_a_look_that_cannot_be_made_in_time_decides_nothing(world, store):
+    outage, other = world.outage(max_block_ms=300)
+    producer = other.producer("loader")
+    producer.init_transactions()
+    transact(producer, 1)
+    producer.begin_transaction()
+    producer.send("orders", orders(2), partition=0)
+    world.clock.advance_ms(PROOF_AGE_MS)
+    outage.pattern = "."
+    with pytest.raises(TxlogTimeoutError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    outage.pattern = None
+    transact(producer, 3)
+    producer.close()
+    assert world.read() == [1, 3]
 
 
 def test_a_large_decision_is_completed_at_once(world, store, monkeypatch):

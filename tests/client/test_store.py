@@ -488,6 +488,35 @@ def test_a_topic_that_was_made_and_altered_is_known_by_the_same_call(world, stor
     assert (made.version, made.partitions) == (1, 2)
 
 
+def test_a_look_of_a_commit_leaves_what_another_call_has_read_of_its_topic_meanwhile(world, store):
+    class Slow:
+        """A store that answers the look after `orders` was altered."""
+
+        alter: Callable[[], object] | None = None
+
+        def __getattr__(self, verb: str) -> Any:
+            found = getattr(world.memory, verb)
+
+            def request(path: str, *args: Any) -> Any:
+                answer = found(path, *args)
+                if verb == "get" and path.startswith("orders/topic") and self.alter is not None:
+                    alter, self.alter = self.alter, None
+                    alter()
+                return answer
+
+            return request if callable(found) else found
+
+    slow = Slow()
+    opened = world.open(slow)
+    with opened.producer("loader") as producer:
+        producer.begin_transaction()
+        producer.send("orders", orders(1), partition=0)
+        slow.alter = lambda: opened.alter_topic("orders", partitions=5)
+        producer.commit_transaction()
+    assert opened.runtime.known_topic("orders").number == 1
+    assert world.read() == [1]
+
+
 def test_deleting_a_topic_leaves_no_transaction_hanging(world, store):
     with store.producer("loader") as producer:
         producer.begin_transaction()

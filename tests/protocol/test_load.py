@@ -238,6 +238,26 @@ def test_a_process_far_behind_reads_only_what_is_new(per_segment: int, new: int)
     assert (cost.lists, cost.gets) == (1, new)
 
 
+def test_records_that_were_read_by_new_names_after_a_sleep_do_not_count() -> None:
+    """They may be ghosts, which look like damage (R7)."""
+    cluster = filled(2, per_segment=100)
+    view = cluster.view(A)
+    process = Process(cluster)
+    process.do(process.idempotent())
+    for number in range(40):
+        process.do(process.send(A, f"n{number}"))
+    task = Task(cluster, refresh(context(), view))
+    task.run(until=lambda effect: isinstance(effect, List))
+    task.step()
+    cluster.pass_ms(GRACE_MS)
+    path = A.folder + names.batch_name(20)
+    real, cluster.objects[path] = cluster.objects[path], b"{}"
+    task.run(until=lambda effect: isinstance(effect, List))
+    cluster.objects[path] = real
+    task.run()
+    assert task.result == cluster.run(load(context(), A))
+
+
 def test_a_list_of_new_names_that_missed_one_is_made_up_for() -> None:
     cluster = filled(2, per_segment=100)
     view = cluster.view(A)

@@ -20,7 +20,15 @@ from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
 from txlog.storage.arrow_schema import check_stored, field_id, stored_fields, to_arrow, to_fields
 from txlog.storage.conform import conform
-from txlog.storage.inline_rows import MAX_STREAM_BYTES, MAX_STREAM_ROWS, compressed, encode_ipc, read_ipc, select_fields
+from txlog.storage.inline_rows import (
+    MAX_STREAM_BYTES,
+    MAX_STREAM_ROWS,
+    USUAL_STREAM_BYTES,
+    compressed,
+    encode_ipc,
+    read_ipc,
+    select_fields,
+)
 
 
 def fields_of(**types: pa.DataType) -> tuple[SchemaField, ...]:
@@ -564,6 +572,15 @@ def test_a_compressed_stream_there_and_back():
     assert decoded(frame, FIELDS).equals(rows_table())
     # What does not become smaller stays as it is.
     assert compressed(frame, 1) == frame
+
+
+@pytest.mark.parametrize("more", [-8, 0, 8])
+def test_a_stream_about_as_long_as_the_first_read_is_read_whole(more):
+    other = len(encode_ipc(pa.table({"a": [bytes(8)]}))) - 8
+    table = pa.table({"a": [bytes(USUAL_STREAM_BYTES + more - other)]})
+    stream = encode_ipc(table)
+    assert len(stream) == USUAL_STREAM_BYTES + more
+    assert read_ipc(compressed(stream, 1), "x").equals(table)
 
 
 @pytest.mark.parametrize("damaged", [lambda frame: frame[:-5], lambda frame: frame[:5], lambda frame: frame + b"x"])

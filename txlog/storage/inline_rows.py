@@ -24,7 +24,8 @@ from txlog.storage.arrow_schema import (
 MAX_STREAM_BYTES, MAX_STREAM_ROWS = 3 * 2**20, 65_536
 """To how many bytes and rows compressed inline rows may expand (PROTOCOL.md, R14). A column that was added later takes
 memory for each row, and none in the stream."""
-_USUAL_BYTES = 64 * 2**10
+USUAL_STREAM_BYTES = 64 * 2**10
+"""What an expansion asks for first. Nearly all streams are shorter."""
 _ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 """How a zstd frame begins. An Arrow stream begins with four bytes 0xFF."""
 
@@ -138,10 +139,10 @@ def with_offsets(table: pa.Table, batches: Sequence[tuple[int, int, int]]) -> pa
 def _expanded(frame: bytes, where: str) -> bytes:
     try:
         with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as source:
-            # A read takes the memory that it asks for, even if the stream is short, as it nearly always is.
-            stream: bytes = source.read(_USUAL_BYTES)
-            if len(stream) == _USUAL_BYTES:
-                stream += source.read(MAX_STREAM_BYTES + 1 - _USUAL_BYTES)
+            # A read takes the memory that it asks for, even if the stream is short.
+            stream: bytes = source.read(USUAL_STREAM_BYTES)
+            if len(stream) == USUAL_STREAM_BYTES:
+                stream += source.read(MAX_STREAM_BYTES + 1 - USUAL_STREAM_BYTES)
     except OSError as error:
         raise CorruptRecordError(f"{where}: {len(frame)} bytes are not a zstd frame: {error}") from error
     if len(stream) > MAX_STREAM_BYTES:

@@ -51,11 +51,9 @@ class BackgroundTasks:
         is_paced = self._ended_ms is not None and now_ms - self._ended_ms <= PACE_MS
         at_once = inline_bytes > LARGE_DECISION_BYTES
         before_ms, self._ended_ms = self.due_ms, now_ms
-        self._complete_ms = now_ms + (PACE_MS if is_paced else COMPLETE_AFTER_MS)
+        self._complete_ms = now_ms + (0 if at_once else PACE_MS if is_paced else COMPLETE_AFTER_MS)
         # While the last look is young, COMPLETE_* needs no other one (W25, W47).
         self.due_ms = now_ms if at_once else max(coordinator.looked_at_ms + LOOK_AGE_MS, now_ms + COMPLETE_AFTER_MS)
-        if at_once:
-            self._complete_ms = now_ms
         return before_ms is None or self.due_ms < before_ms
 
     def take(self, now_ms: int) -> bool:

@@ -49,7 +49,7 @@ MAX_BUFFER_BYTES = 256 * 2**20
 STAGED_LINGER_MS = 1000
 """Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
 _MAX_WAIT_MS = 60_000
-_MAX_BACKGROUND_MS = 200
+MAX_BACKGROUND_MS = 200
 """How long a call waits for a task of the thread: a few requests to an object store."""
 _POLL_MS = 50
 """The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
@@ -163,7 +163,7 @@ class Sender:
         An end beside such a task looks at the same records, and races for the same slot. That costs requests and no
         more, so a slow task holds no call up.
         """
-        deadline_ms = self._session.clock.monotonic_ms() + _MAX_BACKGROUND_MS
+        deadline_ms = self._session.clock.monotonic_ms() + MAX_BACKGROUND_MS
         self.wait(lambda: not self._background.running, deadline_ms)
 
     @property
