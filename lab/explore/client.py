@@ -40,7 +40,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol import expiry, topic_changes, topics as topic_programs, transactions
-from txlog.protocol.append import append_batch, append_log_start
+from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.seal import seal
@@ -400,7 +400,9 @@ def make_topic(topic: str) -> Call:
     """Create a topic of one partition, also under the name of a deleted topic."""
 
     def call(client: Client) -> Program[Client]:
-        made = yield from topic_changes.create_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        made = yield from topic_changes.create_topic(
+            client.ctx, topic, append_log_start=topic_changes.ending_logs(client.ctx)
+        )
         return replace(client, topics=_with_topic(client, made)).noted("done")
 
     return call
@@ -410,7 +412,7 @@ def delete_topic(topic: str) -> Call:
     """Delete a topic."""
 
     def call(client: Client) -> Program[Client]:
-        yield from topic_changes.delete_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        yield from topic_changes.delete_topic(client.ctx, topic, append_log_start=topic_changes.ending_logs(client.ctx))
         return client.noted("done")
 
     return call
@@ -433,10 +435,6 @@ def open_topic(*topics: str) -> Call:
 
 def _with_topic(client: Client, topic: TopicMetadata) -> tuple[TopicMetadata, ...]:
     return (*(each for each in client.topics if each.topic != topic.topic), topic)
-
-
-def _log_start_of(ctx: Context) -> topic_changes.AppendLogStart:
-    return lambda tp, version: append_log_start(ctx, {}, tp, None, version)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from txlog.core.records import SchemaField
 from txlog.core.schema import max_field_id
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, RetriableError, TopicExistsError
 from txlog.protocol import column_changes, topic_changes
-from txlog.protocol.append import append_log_start
 from txlog.protocol.topics import describe_topic
 
 NOTE, TEXT = (SchemaField(id=1, name=name, type="string", nullable=True) for name in ("note", "text"))
@@ -32,7 +31,7 @@ def make_evolving(topic: str) -> Call:
                 client.ctx,
                 topic,
                 fields=COLUMNS,
-                append_log_start=lambda tp, version: append_log_start(client.ctx, {}, tp, None, version),
+                append_log_start=topic_changes.ending_logs(client.ctx),
             )
         except TopicExistsError:
             return client.noted("exists")

@@ -30,7 +30,6 @@ from txlog.core.fetch_plan import FilePiece
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import InvalidRequestError, MissingObjectError, OutcomeUnknownError, RetriableError, TxlogError
 from txlog.protocol import topic_changes
-from txlog.protocol.append import append_log_start
 from txlog.protocol.publications import Shown
 from txlog.protocol.requests import get
 from txlog.protocol.topics import refresh_topic
@@ -56,7 +55,7 @@ def make_published(topic: str, partitions: int, **config: object) -> Call:
             fields=COLUMNS,
             partitions=partitions,
             config=named,
-            append_log_start=lambda tp, version: append_log_start(client.ctx, {}, tp, None, version),
+            append_log_start=topic_changes.ending_logs(client.ctx),
         )
         return client.noted("done")
 

@@ -28,7 +28,6 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol import column_changes, topic_changes, topics as topic_programs
-from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, refresh
 from txlog.protocol.read import end_offset, plan_read
@@ -189,7 +188,7 @@ class Process:
         topic_id = yield NewId()
         yield from self.patiently(
             lambda: topic_changes.create_topic(
-                self.ctx, topic, fields=COLUMNS, append_log_start=self._append_log_start, topic_id=topic_id
+                self.ctx, topic, fields=COLUMNS, append_log_start=topic_changes.ending_logs(self.ctx), topic_id=topic_id
             )
         )
 
@@ -203,7 +202,11 @@ class Process:
             target = target or (yield from topic_changes.topic_to_delete(topic))
             return (
                 yield from topic_changes.delete_topic(
-                    self.ctx, topic, append_log_start=self._append_log_start, target=target, write_id=write_id
+                    self.ctx,
+                    topic,
+                    append_log_start=topic_changes.ending_logs(self.ctx),
+                    target=target,
+                    write_id=write_id,
                 )
             )
 
@@ -252,9 +255,6 @@ class Process:
             writers.add((version.write_id, version.deleted))
             before = version
         return found
-
-    def _append_log_start(self, tp: TopicPartition, version: int) -> Program[object]:
-        return append_log_start(self.ctx, {}, tp, None, version)
 
     def _fresh(self, tp: TopicPartition, *, again: bool = False) -> Program[PartitionView]:
         view = None if again else self.views.get(tp)

@@ -26,6 +26,7 @@ from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import IllegalStateError, InvalidRequestError, TxlogError
 from txlog.logs import log
+from txlog.protocol.topics import schemas_of
 from txlog.protocol.transactions import EndResult
 
 _LOG = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class StagedTransaction:
             )
         job = f"transactional.id {self.transactional_id!r}"
         given = [sent.of_job(job, beside_members=self._beside_members) for sent in offsets if sent.offsets]
-        self._coordinator.look_at_topics({part.topic: part.schema_id for part in parts if not part.entries})
+        self._coordinator.look_at_topics(schemas_of(parts))
         staged = tuple(self._settled(parts, compression))
         if not staged and not given and wanted is None:
             return EndResult(txn=self.txn)

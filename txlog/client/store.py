@@ -29,7 +29,6 @@ from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS, describe as describe_type
 from txlog.errors import CorruptLogError, IllegalStateError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.protocol import topic_changes
-from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import nearest_schema, to_arrow, to_fields
 from txlog.storage.conform import is_frame_index
 from txlog.storage.forks import lock_for_forks
@@ -190,7 +189,7 @@ class Store:
                     fields=fields,
                     partitions=partitions,
                     config=config,
-                    append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                    append_log_start=topic_changes.ending_logs(ctx),
                     topic_id=topic_id,
                 ),
             )
@@ -337,7 +336,7 @@ class Store:
                 yield from topic_changes.delete_topic(
                     ctx,
                     name,
-                    append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                    append_log_start=topic_changes.ending_logs(ctx),
                     target=target,
                     write_id=write_id,
                 )

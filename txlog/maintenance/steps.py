@@ -28,7 +28,7 @@ from txlog.protocol.expiry import expire, expire_producers, idle_producers
 from txlog.protocol.groups import expire_groups
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
-from txlog.protocol.topic_changes import delete_topic
+from txlog.protocol.topic_changes import delete_topic, ending_logs
 from txlog.publication.publish import formats_of
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
@@ -89,10 +89,7 @@ def _deletions(a_round: Round, step: Step) -> None:
 
 
 def _finish_deletion(ctx: Context, views: Views, topic: TopicMetadata) -> Program[tuple[Views, TopicMetadata]]:
-    def end(tp: TopicPartition, version: int) -> Program[tuple[Views, int]]:
-        return append_log_start(ctx, {}, tp, None, version)
-
-    deletion = delete_topic(ctx, topic.topic, append_log_start=end, target=topic)
+    deletion = delete_topic(ctx, topic.topic, append_log_start=ending_logs(ctx), target=topic)
     return (yield from with_views(views, deletion))
 
 

@@ -44,7 +44,7 @@ from txlog.errors import (
     TxlogError,
     UnsupportedStoreError,
 )
-from txlog.protocol.append import append_deletion
+from txlog.protocol.append import append_deletion, append_log_start
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, encode_readable
 from txlog.protocol.requests import partitions_in_use
@@ -184,6 +184,11 @@ def alter_topic(
     raise contention(topic, ctx)
 
 
+def ending_logs(ctx: Context) -> AppendLogStart:
+    """Return what appends the `log_start` record of a deletion to a partition."""
+    return lambda tp, version: append_log_start(ctx, {}, tp, None, version)
+
+
 def topic_to_delete(topic: str) -> Program[TopicMetadata]:
     """Return the topic that a call of `delete_topic` is about: its newest version, also a `deleted` one.
 
@@ -225,7 +230,7 @@ def delete_topic(
             raise (yield from unknown_topic(topic, current))
         ends = bool(current.deleting) or DELETION_RECORDS not in ctx.features
         if current.deleting:
-            # Whoever finishes a deletion does it in the name of the call that began it.
+            # The call that began the deletion recognises it by this, if another process finishes it.
             write_id = current.write_id
             yield from _decided(current, tell_writers(ctx))
         later = msgspec.structs.replace(

@@ -6,7 +6,7 @@ A topic's metadata is a chain of versions, `topic.<n>.json`, and the highest cou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -15,7 +15,7 @@ from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, Program
 from txlog.core.evolution import WrittenSchema, contradictions, impossible, written_schema
 from txlog.core.features import SCHEMA_EVOLUTION, check_features
-from txlog.core.records import TopicMetadata
+from txlog.core.records import StagedPart, TopicMetadata
 from txlog.core.schema import check_fields
 from txlog.errors import CorruptRecordError, MissingObjectError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.text import nearest
@@ -90,6 +90,12 @@ def refresh_topic_of_rows(
         if first is None or first.topic_id != newest.topic_id:
             return (yield from unknown_topic(topic, newest))
     return newest
+
+
+def schemas_of(parts: Iterable[StagedPart]) -> dict[str, int]:
+    """Return the oldest `schema_id` of each topic that these parts have rows for."""
+    # The dict keeps the last one.
+    return dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ from txlog.protocol.seal import seal_one
 from txlog.protocol.slot import Stop, append_slot, encode_checked
 from txlog.protocol.staged_lists import read_parts, store_parts
 from txlog.protocol.table import Written, describe, partition_of_producer_id, prepared_guard, state_partition, transit
-from txlog.protocol.topics import TopicLooks, look_at_topics
+from txlog.protocol.topics import TopicLooks, look_at_topics, schemas_of
 
 _MARKER_HEADROOM_BYTES = 1024
 """How much longer the real marker may be than the trial one, because of its offsets, digest and timestamp."""
@@ -190,8 +190,7 @@ def end_transaction(
     known = yield from with_fresh_knowledge(ctx, views, txn)
     decided = False
     seen: TransactionMetadata | None = None
-    # Of each topic the oldest schema, because the dict keeps the last one.
-    schema_ids = dict(sorted(((part.topic, part.schema_id) for part in staged if not part.entries), reverse=True))
+    schema_ids, table = schemas_of(staged), state_partition(ctx, txn.transactional_id)
     refusal: TxlogError | None = None
 
     def judge(state: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
@@ -217,13 +216,13 @@ def end_transaction(
     def look(views: Views) -> Program[None]:
         nonlocal looks, refusal
         if commit and looks is not None:
-            looks, found = yield from look_at_topics(looks, schema_ids, deletions_seen(ctx, views, txn))
+            looks, found = yield from look_at_topics(looks, schema_ids, deletions_seen(views, table))
             refusal = found and _deleted_under(txn, found)
             noted(looks)
 
     refused: TxlogError | None = None
-    if looks is not None and not looks.hold(schema_ids, deletions_seen(ctx, views, txn)):
-        views, _ = yield from get_view(ctx, views, state_partition(ctx, txn.transactional_id))
+    if looks is not None and not looks.hold(schema_ids, deletions_seen(views, table)):
+        views, _ = yield from get_view(ctx, views, table)
         yield from look(views)
     try:
         while refused is None:
@@ -246,7 +245,7 @@ def end_transaction(
                 views, ended = yield from end_transaction(ctx, views, txn, commit=False)
                 return views, EndResult(txn=ended.txn, skipped=True)
             elif isinstance(result, Refused):
-                won = _own_commit(views[state_partition(ctx, txn.transactional_id)], txn, seen)
+                won = _own_commit(views[table], txn, seen)
                 if won is not None:
                     return views, EndResult(txn=won, already_committed=not commit)
                 refused = result.error
@@ -259,9 +258,9 @@ def end_transaction(
     raise refused
 
 
-def deletions_seen(ctx: Context, views: Views, txn: TransactionMetadata) -> int:
-    """Return how many deletions of topics the id's partition of the table shows in `views` (W46)."""
-    view = views.get(state_partition(ctx, txn.transactional_id))
+def deletions_seen(views: Views, table: TopicPartition) -> int:
+    """Return how many deletions of topics this partition of the table shows in `views` (W46)."""
+    view = views.get(table)
     return 0 if view is None else view.state.deleted_version
 
 

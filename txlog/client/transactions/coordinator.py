@@ -41,7 +41,7 @@ from txlog.protocol import expiry, table, transactions as protocol
 from txlog.protocol.context import LOOK_AGE_MS, PROOF_AGE_MS, Context, Views
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.load import look_again
-from txlog.protocol.topics import TopicLooks, look_at_topics
+from txlog.protocol.topics import TopicLooks, look_at_topics, schemas_of
 from txlog.protocol.transactions import EndResult
 from txlog.text import any_text
 
@@ -80,9 +80,12 @@ class Coordinator:
         self._lock = threading.Lock()
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
+        ctx = session.context()
         self._resumed_in_doubt = in_doubt
-        self._looks = TopicLooks()
-        self._table = table.state_partition(session.context(), txn.transactional_id)
+        self._topics = TopicLooks()
+        self._is_told = DELETION_RECORDS in ctx.features
+        """Whether the table's partition shows each deletion of a topic (W46)."""
+        self._table = table.state_partition(ctx, txn.transactional_id)
         self._owned = frozenset({self._table})
         """The table's partition, and those with markers of the last end."""
         self._lost_epoch = -1
@@ -152,27 +155,25 @@ class Coordinator:
         """
         if self.in_doubt:
             return
-        if DELETION_RECORDS not in self.session.context().features:
-            self._looks = TopicLooks()  # no record says that a topic was deleted since the last commit
+        if not self._is_told:
+            self._topics = TopicLooks()  # a topic may have been deleted since the last commit
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TopicLooks]]:
-            deletions = protocol.deletions_seen(ctx, views, self.txn)
+        def program(_: Context, views: Views) -> Program[tuple[Views, TopicLooks]]:
+            deletions = protocol.deletions_seen(views, self._table)
             look = look_at_topics(self._topic_looks(schema_ids), schema_ids, deletions)
             (looks, _), *_ = yield Gather((look, *beside()))
             return views, looks
 
-        session = self.session
-        if beside() or not self._looks.hold(
-            schema_ids, protocol.deletions_seen(session.context(), session.views, self.txn)
-        ):
-            self._note(session.call(f"looking up {', '.join(sorted(schema_ids))}", program))
+        deletions = protocol.deletions_seen(self.session.views, self._table)
+        if beside() or not self._topics.hold(schema_ids, deletions):
+            self._note(self.session.call(f"looking up {', '.join(sorted(schema_ids))}", program))
 
     def _topic_looks(self, schema_ids: Iterable[str]) -> TopicLooks:
         known = {topic: self.session.runtime.known_topic(topic) for topic in schema_ids}
-        return replace(self._looks, known={topic: found for topic, found in known.items() if found is not None})
+        return replace(self._topics, known={topic: found for topic, found in known.items() if found is not None})
 
     def _note(self, looks: TopicLooks) -> None:
-        self._looks = looks
+        self._topics = looks
         for topic, newest in looks.known.items():
             known = self.session.runtime.known_topic(topic)
             if known is None or known.number < newest.number:  # another call may have read a newer one meanwhile
@@ -187,13 +188,13 @@ class Coordinator:
 
     def look(self) -> None:
         """Look again at the chains that the next end needs. Raises nothing: the next end looks itself."""
-        tps = self._looks_at()
-        self._quietly("looking at the log", lambda ctx, views: only_views(look_again(ctx, views, tps)))
+        tps = self._chains()
+        self._quietly("look_failed", "looking at the log", lambda ctx, views: only_views(look_again(ctx, views, tps)))
 
     def looks(self, written: Iterable[TopicPartition]) -> list[Program[None]]:
         """Return the program of that look before an end that writes to `written`; none if all looks are young."""
         views, now = self.session.views, self.session.runtime.read_clocks()
-        tps = self._looks_at(written)
+        tps = self._chains(written)
         if all(tp in views and not views[tp].needs_proof(now, LOOK_AGE_MS) for tp in tps):
             return []
 
@@ -202,7 +203,7 @@ class Coordinator:
 
         return [program()]
 
-    def _looks_at(self, written: Iterable[TopicPartition] = ()) -> frozenset[TopicPartition]:
+    def _chains(self, written: Iterable[TopicPartition] = ()) -> frozenset[TopicPartition]:
         """Return the partitions that one look is about.
 
         A look at the table's partition counts only together with one at the partitions of the last markers (W25).
@@ -229,15 +230,15 @@ class Coordinator:
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
         in_doubt = self.in_doubt
         self.in_doubt = in_doubt or commit
-        topics = {part.topic for part in parts if not part.entries}
+        topics = schemas_of(parts)
         # A look must not contradict a commit that may have been decided. After a try of this instance one is made only
         # if a deletion has taken a slot since then. Then that try's own record, which waited for this slot or an
         # earlier one, is in the fold or will never be (W46).
-        unsure = in_doubt and (self._resumed_in_doubt or DELETION_RECORDS not in self.session.context().features)
+        unsure = in_doubt and (self._resumed_in_doubt or not self._is_told)
         watch = metrics.TransactionEnd("commit" if commit else "abort")
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
-            views = yield from look_again(ctx, views, self._looks_at(written), PROOF_AGE_MS)
+            views = yield from look_again(ctx, views, self._chains(written), PROOF_AGE_MS)
             looks = None if unsure else self._topic_looks(topics)
             return (
                 yield from protocol.end_transaction(ctx, views, self.txn, commit, parts, version, looks, self._note)
@@ -298,14 +299,14 @@ class Coordinator:
             return only_views(protocol.complete(ctx, views, txn))
 
         if txn.state in COMPLETE:
-            self._quietly("completing the last transaction", program)
+            self._quietly("complete_failed", "completing the last transaction", program)
 
-    def _quietly(self, what: str, program: Call[None]) -> None:
+    def _quietly(self, event: str, what: str, program: Call[None]) -> None:
         try:
             self.session.call(what, program, limit_ms=_COMPLETE_MS)
         except Exception:
             text = "%s: %s failed; the next call, or the next process, does it"
-            log(_LOG, logging.DEBUG, "complete_failed", text, self.session.who, what, txn=self.txn, exc_info=True)
+            log(_LOG, logging.DEBUG, event, text, self.session.who, what, txn=self.txn, exc_info=True)
 
     def remove(self) -> bool:
         """Write a tombstone for the drawn id, which must have no open transaction."""
