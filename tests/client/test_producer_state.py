@@ -94,3 +94,13 @@ def test_an_error_raised_again_keeps_class_text_and_cause():
     assert str(copy) == "by epoch 3"
     assert copy.__cause__ is error
     assert isinstance(again(ValueError("odd")), AbortableError)
+
+
+def test_a_fatal_error_stays():
+    machine = ProducerState("p")
+    machine.move("COMMITTING")
+    machine.fail(KeyboardInterrupt())
+    machine.move("READY")
+    assert machine.state == "FATAL_ERROR"
+    with pytest.raises(KeyboardInterrupt):
+        machine.check("begin_transaction")

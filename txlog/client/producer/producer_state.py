@@ -72,8 +72,9 @@ class ProducerState:
         raise IllegalStateError(f"{self.who}: {call}() in state {self.state}: {self._advice(call)}")
 
     def move(self, to: State) -> None:
-        """Move to the next state, and clear the error."""
-        self.state, self.error = to, None
+        """Move to the next state, and clear the error; a fatal one stays."""
+        if self.state != "FATAL_ERROR":
+            self.state, self.error = to, None
 
     def fail(self, error: BaseException) -> None:
         """Move to the state after `error`: fatal if another instance owns the identity, or the cause is unknown."""

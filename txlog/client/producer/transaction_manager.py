@@ -190,6 +190,8 @@ class TransactionManager:
             deferred = self._sender.hold()
             self._prepare(deferred, wanted)
             with self._lock:
+                # The thread may have met an error since this call began. Then rows are missing.
+                self._state.check("commit_transaction")
                 if not (deferred or self._sender.staged_parts or self._sender.attempted) and wanted is None:
                     self._state.move("READY")
                     return EndResult(txn=coordinator.txn)
@@ -249,7 +251,7 @@ class TransactionManager:
             coordinator.look_at_topics(schemas, beside=lambda: [*deferred.programs(), *coordinator.looks(written)])
         except StoreChangedError as error:
             self.fail(error)
-        if self._state.state == "IN_TRANSACTION":
+        if self._state.state != "COMMITTING":
             with self._lock:
                 if not (deferred or self._sender.flush(self._sender.deadline_ms())):
                     met = self._sender.last_error
