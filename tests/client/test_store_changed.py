@@ -263,6 +263,53 @@ def test_a_log_that_went_back_and_on_again_is_noticed_by_its_records(world, livi
     assert world.read() == [1, 2, 3, 5, 6]
 
 
+def seal(world: World) -> None:
+    """Append rows of another producer, of which each two are a segment, and seal all but the last."""
+    with world.open().producer() as producer:
+        for number in range(10, 18):
+            send(producer, number)
+
+
+@pytest.mark.parametrize("make", [plain, reader], ids=["plain producer", "reader"])
+def test_a_client_notices_at_each_call(world, living, copies, make):
+    """Others have sealed what lies at this client's end, so a view from a new LIST shows nothing to compare."""
+    living.alter_topic("orders", config={"segment.batches": 2})
+    before, after = make(living)
+    copy = copies.take()
+    before()
+    copies.put_back(copy)
+    seal(world)
+    for _ in range(3):
+        with pytest.raises(StoreChangedError, match="with other records"):
+            after()
+
+
+def test_a_commit_notices_what_a_look_between_two_transactions_met(world, living, copies, monkeypatch):
+    """The look of the thread raises nothing, so the commit must meet the lost marker itself (W25)."""
+    living.create_topic("more", ORDERS)
+    living.alter_topic("orders", config={"segment.batches": 2})
+    producer = living.producer("loader")
+    producer.init_transactions()
+    copy: dict[str, Any] = {}
+    put = world.memory.put_if_absent
+
+    def watched(path: str, data: bytes) -> Any:
+        if path.startswith("orders/0/") and path.endswith(".batch"):
+            copy.update(copies.take())
+        return put(path, data)
+
+    monkeypatch.setattr(world.memory, "put_if_absent", watched)
+    transact(producer, 3)
+    monkeypatch.undo()
+    copies.put_back(copy)
+    seal(world)
+    producer._sender.coordinator.look()
+    with pytest.raises(StoreChangedError), producer.transaction():
+        producer.send("more", orders(4))
+    world.open().producer("loader").init_transactions()
+    assert world.read() == [1, 2, *range(10, 18), 3]
+
+
 def test_a_hole_made_within_the_second_is_noticed_after_it(world, living, copies):
     """A busy producer appends behind the end of a log that was put back; the protocol does not promise to refuse this.
 

@@ -200,12 +200,13 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     for mark, data in zip(marks, found, strict=True):
         if data is None or envelope.digest(data) != mark.digest:
             # Below a boundary a slot may be deleted, or created again by a writer that slept.
-            loaded = yield from reload(ctx, view)
+            # Learned only if it shows no other store: the next call must meet the error, too.
+            loaded = yield from reload(replace(ctx, learned=None), view)
             if mark.base_offset >= loaded.boundary:
                 if data is not None:
                     stored_record(data, tp, mark.base_offset)  # raises the error of a damaged record
                 raise (yield from _changed(ctx, view, loaded))
-            return loaded
+            return ctx.learn(loaded)
     return replace(view, proven_at=now, mark=last)
 
 
