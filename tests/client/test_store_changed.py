@@ -284,6 +284,20 @@ def test_a_client_notices_at_each_call(world, living, copies, make):
             after()
 
 
+@pytest.mark.parametrize("make", [plain, reader, operator], ids=["plain producer", "reader", "admin"])
+def test_a_client_notices_what_others_have_sealed_while_it_was_idle(world, living, copies, make):
+    """Its view is so old that it makes a new one, and the new one has no record at the old end."""
+    living.alter_topic("orders", config={"segment.batches": 2})
+    before, after = make(living)
+    copy = copies.take()
+    before()
+    copies.put_back(copy)
+    seal(world)
+    world.clock.advance_ms(10**7)
+    with pytest.raises(StoreChangedError, match="with other records"):
+        after()
+
+
 def test_a_commit_notices_what_a_look_between_two_transactions_met(world, living, copies, monkeypatch):
     """The look of the thread raises nothing, so the commit must meet the lost marker itself (W25)."""
     living.create_topic("more", ORDERS)

@@ -156,8 +156,16 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     to an older state (R20).
     """
     loaded = yield from load(ctx, view.topic_partition)
-    end = view.state.next_offset
-    if loaded.state.next_offset < end or loaded.digest_at(end) not in (view.state.last_digest, None):
+    end, last = view.state.next_offset, view.last
+    shown = loaded.digest_at(end)
+    if shown is None and last is not None and last.base_offset >= loaded.boundary:
+        # Others have sealed what lies at the end. A slot that is gone shows nothing: vacuum may have deleted it since.
+        data = yield Get(view.topic_partition.folder + names.batch_name(last.base_offset))
+        if data is not None and envelope.digest(data) != last.digest:
+            # Below a boundary that is newer than the LIST, a writer that slept may have created it again.
+            loaded = yield from load(ctx, view.topic_partition)
+            shown = "" if last.base_offset >= loaded.boundary else None
+    if loaded.state.next_offset < end or shown not in (view.state.last_digest, None):
         raise (yield from _changed(ctx, view, loaded))
     return ctx.learn(loaded)
 
