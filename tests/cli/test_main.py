@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -80,15 +81,34 @@ def test_paragraphs_of_help_are_wrapped_once() -> None:
     "command", [["--help"], ["topics", "--help"], ["consume", "--help"], ["--version"], ["nonsense"]]
 )
 def test_help_does_not_wait_for_heavy_imports(command: list[str]) -> None:
+    assert loaded(HEAVY, *command) == []
+
+
+def test_a_command_loads_only_what_it_needs(seen: Cli) -> None:
+    commands = [f"txlog.cli.{name}" for name in ("topics", "merge", "consume", "sql", "groups", "documents")]
+    assert loaded(["pydantic", "msgspec._core", *commands], "--version") == ["msgspec._core"]
+    assert loaded(commands, "completion", "bash") == []
+    store = ["--store", str(seen.root)]
+    assert loaded(["pyarrow", "numpy", *commands], "topics", "list", *store) == [
+        "txlog.cli.topics",
+        "txlog.cli.documents",
+    ]
+    assert loaded(["pyarrow", "txlog.cli.topics"], "merge", *store) == []
+
+
+def loaded(names: Sequence[str], *command: str) -> list[str]:
+    """Return which of these modules the program loads for a command line."""
     code = (
         "import sys, txlog.cli.main\n"
         f"sys.argv = ['txlog', *{command!r}]\n"
         "try:\n    txlog.cli.main.main()\n"
         "except SystemExit: pass\n"
-        f"print('loaded', *[name for name in {HEAVY!r} if name in sys.modules])"
+        f"print('loaded', *[name for name in {tuple(names)!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "loaded"
+    word, *found = done.stdout.splitlines()[-1].split()
+    assert word == "loaded"
+    return found
 
 
 # -- shared options ----------------------------------------------------------------------------------------------------

@@ -20,11 +20,10 @@ from txlog.core.compaction import (
     choose_end,
     digest_keys,
     find_cleanable,
-    value_columns,
 )
 from txlog.core.names import SegmentName
 from txlog.core.records import Compaction, IndexedFile, IndexEntry, SchemaField, SegmentIndex, Tombstones
-from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.schema import KAFKA_FIELDS, value_columns
 from txlog.core.segments import check_index
 from txlog.errors import CorruptRecordError
 

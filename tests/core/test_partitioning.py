@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.support import partition_for
+from txlog.core.internal_partitions import internal_partition, java_string_hash
 from txlog.core.partitioning import (
-    internal_partition,
-    java_string_hash,
     murmur2,
     murmur2_many,
     partitions_for,

@@ -13,7 +13,6 @@ from txlog.cli.formats import FileFormat, RowOutput, row_output
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, argument, option, parse_moment, parse_pairs
 from txlog.cli.partitions import parse_partitions
-from txlog.clock import Clock
 from txlog.core.names import TopicPartition
 from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, TIMESTAMP_COLUMN
 from txlog.errors import InvalidRequestError, TxlogError
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from txlog.client import Consumer
+    from txlog.clock import Clock
 
 _POLL_MS = 500
 """How long one poll waits. The program reacts to Ctrl-C after this time at the latest."""

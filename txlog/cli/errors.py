@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import typer
 
-from txlog.cli.documents import ErrorDocument
 from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import OutputFormat, encode_line
 from txlog.errors import (
@@ -115,6 +114,9 @@ def complain(message: str, *notes: str) -> None:
 
 
 def _write_document(error: BaseException, status: int) -> None:
+    # A local import, because most commands load no documents, or do not fail.
+    from txlog.cli.documents import ErrorDocument
+
     problem, hint = split_hint(str(error))
     document = ErrorDocument(
         error=type(error).__name__, message=problem, hint=hint, status=status, notes=notes_of(error)

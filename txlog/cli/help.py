@@ -29,11 +29,8 @@ class _PlainHelp:
                 panels["Arguments"].append((param.metavar, param.help))
             elif (record := param.get_help_record(ctx)) is not None:
                 panels.setdefault(param.rich_help_panel or "Options", []).append(record)
-        for name in self.list_commands(ctx) if isinstance(self, TyperGroup) else ():
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                first, _, _ = (command.help or "").partition("\n\n")
-                panels.setdefault(command.rich_help_panel or "Commands", []).append((name, first))
+        for panel, name, text in self.summaries(ctx):
+            panels.setdefault(panel, []).append((name, " ".join((text or "").partition("\n\n")[0].split())))
         for panel, rows in panels.items():
             if rows:
                 with formatter.section(panel):
@@ -43,6 +40,15 @@ class _PlainHelp:
 class Command(_PlainHelp, TyperCommand):
     """A command of txlog."""
 
+    def summaries(self, ctx: Any) -> Any:
+        return ()
+
 
 class Group(_PlainHelp, TyperGroup):
     """A group of commands of txlog."""
+
+    def summaries(self, ctx: Any) -> Any:
+        """Yield the panel, the name and the help of each command."""
+        for name, command in self.commands.items():
+            if not command.hidden:
+                yield "Commands", name, command.help

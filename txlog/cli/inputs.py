@@ -21,7 +21,6 @@ from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines, descriptor_of
 from txlog.cli.pipes import Pipe, RowPipe, beside
 from txlog.cli.rows import BOM, decode_rows
-from txlog.clock import Clock
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.text import nearest
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from txlog.client.store import TopicDescription
+    from txlog.clock import Clock
 
 STDIN = "-"
 _LINGER_MS = 1000

@@ -12,9 +12,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from txlog.clock import Clock
+if TYPE_CHECKING:
+    from txlog.clock import Clock
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -13,10 +13,12 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import IO, BinaryIO, TextIO
+from typing import IO, TYPE_CHECKING, BinaryIO, TextIO
 
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.clock import Clock
+
+if TYPE_CHECKING:
+    from txlog.clock import Clock
 
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512

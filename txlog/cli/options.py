@@ -280,7 +280,7 @@ def extended(
 
 def group(name: str, text: str) -> typer.Typer:
     """Return a group of commands. It accepts the shared options too, but only the commands show them in their help."""
-    app = typer.Typer(name=name, help=text, cls=Group, no_args_is_help=True)
+    app = typer.Typer(name=name, help=text, cls=Group, no_args_is_help=True, add_completion=False)
     accept(app, shared_parameters(hidden=True))
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import sys
@@ -12,21 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from txlog._version import __version__
-from txlog.cli import groups, topics, transactions
-from txlog.cli.compact import compact
-from txlog.cli.completion import PROGRAM, completion, prepare
-from txlog.cli.consume import consume
-from txlog.cli.doctor import doctor
-from txlog.cli.dump import dump_log
+from txlog.cli.completion import PROGRAM, prepare
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
-from txlog.cli.exporter import exporter
-from txlog.cli.fsck import fsck
 from txlog.cli.help import Command, Group
-from txlog.cli.history import history
-from txlog.cli.inspect import inspect
-from txlog.cli.maintain import maintain
-from txlog.cli.merge import merge
-from txlog.cli.offsets import get_offsets
 from txlog.cli.options import (
     Session,
     accept,
@@ -38,12 +27,6 @@ from txlog.cli.options import (
     shared_parameters,
 )
 from txlog.cli.output import OutputFormat
-from txlog.cli.produce import produce
-from txlog.cli.publish import publish
-from txlog.cli.retention import retention
-from txlog.cli.sql import sql
-from txlog.cli.top import top
-from txlog.cli.vacuum import vacuum
 from txlog.errors import InvalidRequestError, TxlogError
 from txlog.logs import print_from
 
@@ -59,31 +42,34 @@ def _demo(session: Session) -> None:
     raise InvalidRequestError("the demo is not in the package; run `make demo` in a clone of txlog's repository")
 
 
-_COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str]] = {
-    "topics": (topics.app, _MANAGE),
-    "get-offsets": (get_offsets, _MANAGE),
-    "consumer-groups": (groups.app, _MANAGE),
-    "transactions": (transactions.app, _MANAGE),
-    "produce": (produce, _RECORDS),
-    "consume": (consume, _RECORDS),
-    "sql": (sql, _RECORDS),
-    "merge": (merge, _MAINTENANCE),
-    "compact": (compact, _MAINTENANCE),
-    "retention": (retention, _MAINTENANCE),
-    "vacuum": (vacuum, _MAINTENANCE),
-    "publish": (publish, _MAINTENANCE),
-    "maintain": (maintain, _MAINTENANCE),
-    "dump-log": (dump_log, _INSPECT),
-    "fsck": (fsck, _INSPECT),
-    "history": (history, _INSPECT),
-    "doctor": (doctor, _INSPECT),
-    "top": (top, _INSPECT),
-    "inspect": (inspect, _INSPECT),
-    "exporter": (exporter, _INSPECT),
-    "completion": (completion, _MORE),
-    "demo": (_demo, _MORE),
+_COMMANDS = {
+    "topics": ("topics:app", _MANAGE),
+    "get-offsets": ("offsets:get_offsets", _MANAGE),
+    "consumer-groups": ("groups:app", _MANAGE),
+    "transactions": ("transactions:app", _MANAGE),
+    "produce": ("produce:produce", _RECORDS),
+    "consume": ("consume:consume", _RECORDS),
+    "sql": ("sql:sql", _RECORDS),
+    "merge": ("merge:merge", _MAINTENANCE),
+    "compact": ("compact:compact", _MAINTENANCE),
+    "retention": ("retention:retention", _MAINTENANCE),
+    "vacuum": ("vacuum:vacuum", _MAINTENANCE),
+    "publish": ("publish:publish", _MAINTENANCE),
+    "maintain": ("maintain:maintain", _MAINTENANCE),
+    "dump-log": ("dump:dump_log", _INSPECT),
+    "fsck": ("fsck:fsck", _INSPECT),
+    "history": ("history:history", _INSPECT),
+    "doctor": ("doctor:doctor", _INSPECT),
+    "top": ("top:top", _INSPECT),
+    "inspect": ("inspect:inspect", _INSPECT),
+    "exporter": ("exporter:exporter", _INSPECT),
+    "completion": ("completion:completion", _MORE),
+    "demo": ("program:_demo", _MORE),
 }
-"""Name, in the order of the help -> a function or a group of commands, and the panel of the help that shows it."""
+"""Name, in the order of the help -> the module and its function or group, and the panel of the help that shows it.
+
+Only the module of the called command is imported. The help imports all of them.
+"""
 
 _OF_KAFKA = {
     **dict.fromkeys(
@@ -108,7 +94,10 @@ _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if ki
 
 
 class _Root(Group):
-    """Show errors, and list commands in the order of `_COMMANDS`."""
+    """Show errors, and load the commands of `_COMMANDS` when they are called."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{**more, "commands": dict.fromkeys(_COMMANDS)})
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Run a command line and raise SystemExit with its status. Without `standalone_mode`, raise errors instead."""
@@ -118,10 +107,30 @@ class _Root(Group):
 
         return sys.exit(status_of(run)) if more.get("standalone_mode", True) else run()
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        own = super().list_commands(ctx)
-        # typer lists commands before groups of commands.
-        return sorted(own, key=list(_COMMANDS).index)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = typer.main.get_command(_program(cmd_name))
+        return self.commands.get(cmd_name)
+
+    def summaries(self, ctx: Any) -> Any:
+        for name, (_, panel) in _COMMANDS.items():
+            what = _load(name)
+            yield panel, name, what.info.help if isinstance(what, typer.Typer) else what.__doc__
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = _COMMANDS[name][0].partition(":")
+    return getattr(importlib.import_module(f"txlog.cli.{module}"), attribute)
+
+
+def _program(name: str) -> typer.Typer:
+    """Return a group, or a command as a separate program."""
+    what = _load(name)
+    if isinstance(what, typer.Typer):
+        return what
+    program = typer.Typer(add_completion=False)
+    command(program, name)(what)
+    return program
 
 
 _CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"]}
@@ -148,11 +157,6 @@ def _show_version(wanted: bool | None) -> None:
 
 _VERSION = option("--version", "Show the version and exit.", is_eager=True, callback=_show_version)
 accept(app, [keyword("version", Annotated[bool, _VERSION]), *shared_parameters()])
-for _name, (_what, _panel) in _COMMANDS.items():
-    if isinstance(_what, typer.Typer):
-        app.add_typer(_what, rich_help_panel=_panel)
-    else:
-        command(app, _name, panel=_panel)(_what)
 
 
 def run() -> NoReturn:
@@ -175,7 +179,7 @@ def run_verb(
 
     The program has one more `option`, and `take` gets its value first.
     """
-    verb = next(each for each in app.registered_commands if each.name == name)
+    (verb,) = _program(name).registered_commands
     assert verb.callback is not None
     program = typer.Typer(add_completion=False)
     program.command(name, cls=Command, context_settings=_CONTEXT_SETTINGS)(extended(verb.callback, option, take))

@@ -11,9 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Self
 
 from txlog.client.session.arguments import checked, checked_calls, named_calls
 from txlog.client.session.call_guard import Owner, close_after
@@ -29,13 +27,12 @@ from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS, describe as describe_type
 from txlog.errors import CorruptLogError, IllegalStateError, InvalidRequestError, SchemaMismatchError, TopicExistsError
 from txlog.protocol import topic_changes
-from txlog.storage.arrow_schema import nearest_schema, to_arrow, to_fields
-from txlog.storage.conform import is_frame_index
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
-from txlog.text import shorten
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from txlog.client.admin.admin import Admin
     from txlog.client.consumer import Consumer
     from txlog.client.producer import Producer
@@ -98,6 +95,8 @@ class TopicDescription:
     @property
     def schema(self) -> pa.Schema:
         """The columns as an Arrow schema."""
+        from txlog.storage.arrow_schema import to_arrow
+
         return to_arrow(self.fields)
 
     _repr_html_ = repr_html
@@ -171,7 +170,7 @@ class Store:
         but may have further nullable ones. Otherwise SchemaMismatchError names the missing columns.
         """
         self._check_open()
-        fields = KAFKA_FIELDS if schema is None else to_fields(_schema(schema, name), where=f"topic {name!r}")
+        fields = KAFKA_FIELDS if schema is None else _fields(schema, name)
         runtime = self.runtime
         runtime.ensure_writable()
         runtime.make_store()
@@ -269,7 +268,7 @@ class Store:
         self._check_open()
         added: tuple[SchemaField, ...] = ()
         if add_columns is not None:
-            added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
+            added = _fields(add_columns, name, ": added columns")
         runtime = self.runtime
         wanted = ColumnChanges(
             rename=rename_columns or {},
@@ -277,10 +276,7 @@ class Store:
             set_types=set_types or {},
             allow_nulls=nullable_columns,
             add=added,
-            add_fields={
-                above: to_fields(_schema(fields, name), where=f"topic {name!r}: added fields")
-                for above, fields in (add_fields or {}).items()
-            },
+            add_fields={above: _fields(fields, name, ": added fields") for above, fields in (add_fields or {}).items()},
             defaults=column_defaults or {},
             order=column_order,
         )
@@ -481,35 +477,7 @@ def _check_serves(found: TopicMetadata, asked: Sequence[SchemaField], former: Ca
     )
 
 
-def _schema(given: object, topic: str) -> pa.Schema:
-    if isinstance(given, pa.Schema):
-        return given
-    try:
-        rows: Any = given
-        if isinstance(rows, pa.RecordBatchReader):
-            return nearest_schema(rows.schema)
-        if hasattr(rows, "__arrow_c_stream__"):
-            found = pa.RecordBatchReader.from_stream(rows).schema
-            return nearest_schema(pa.schema([each for each in found if not is_frame_index(each.name)]))
-        return pa.schema(rows)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        if isinstance(given, Mapping):
-            for name, kind in given.items():
-                if not _is_type(kind):
-                    raise SchemaMismatchError(
-                        f"topic {topic!r}: column {name!r}: {shorten(repr(kind), 80)} is not a type. hint: name one of "
-                        "int64, double, bool, string, binary and date32, or a type of Arrow, such as "
-                        "pyarrow.timestamp('us', 'UTC') or pyarrow.decimal128(10, 2)"
-                    ) from None
-        raise SchemaMismatchError(
-            f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, names with types "
-            f"as in {{'id': 'int64'}}, or a frame with the columns ({error!s:.100})"
-        ) from None
+def _fields(given: object, topic: str, what: str = "") -> tuple[SchemaField, ...]:
+    from txlog.client.topics.given_schema import fields_of
 
-
-def _is_type(kind: Any) -> bool:
-    try:
-        pa.field("", kind)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return fields_of(given, topic, what)

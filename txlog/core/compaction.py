@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,9 +21,8 @@ from txlog.config import INT64_MAX
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import SegmentName
 from txlog.core.partitioning import Bytes, Offsets
-from txlog.core.records import Compaction, SchemaField, SegmentIndex, Tombstones
+from txlog.core.records import Compaction, SegmentIndex, Tombstones
 from txlog.core.retention import rows_from
-from txlog.core.schema import begins_as_kafka
 from txlog.core.snapshots import SnapshotCut
 
 UNKNOWN = -1
@@ -183,41 +182,6 @@ def choose_end(
     if whole and whole[-1].end_offset > first_dirty_offset:
         return whole, whole[-1].end_offset
     return tuple(names[: len(whole) + 1]), map_end
-
-
-def value_columns(fields: Sequence[SchemaField], key_columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that are all null in a tombstone (C2a).
-
-    In a topic of Kafka's record shape this is `value`, otherwise all columns that are not in the key. Without such a
-    column the result is empty, and no row is a tombstone.
-    """
-    if tuple(key_columns) == ("key",) and begins_as_kafka(fields):
-        return ("value",)
-    return tuple(field.name for field in fields if field.name not in key_columns)
-
-
-def tombstone_change(
-    before: Sequence[SchemaField], after: Sequence[SchemaField], key: Collection[int | str]
-) -> str | None:
-    """Return a column by whose change a row of `before` becomes a tombstone in `after`, or a tombstone a row (C2a).
-
-    `key` has the ids of the key's columns. The result is None if both versions have the same tombstones. Rows are
-    judged by the columns of now, because a merge rewrites them without a dropped column, and with the default of a new
-    one.
-    """
-    old, new = _value_ids(before, key), _value_ids(after, key)
-    known = {field.id for field in before}
-    added = {field.id: field for field in after if field.id not in known}
-    names = {field.id: field.name for field in (*before, *after)}
-    # A new column without a default is null in older rows, so it changes nothing.
-    changed = [number for number in sorted(new) if number in added and added[number].default is not msgspec.UNSET]
-    changed += sorted((old - new) | {number for number in new - old if number not in added})
-    return names[changed[0]] if changed else None
-
-
-def _value_ids(fields: Sequence[SchemaField], key: Collection[int | str]) -> set[int]:
-    names = value_columns(fields, [field.name for field in fields if field.id in key])
-    return {field.id for field in fields if field.name in names}
 
 
 def digest_keys(data: Bytes, bounds: Offsets) -> Digests:

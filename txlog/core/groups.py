@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from txlog.core.ages import ClockReading
+from txlog.core.internal_partitions import internal_partition
 from txlog.core.members import check_member, find_living
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from txlog.core.partitioning import internal_partition
 from txlog.core.records import GroupEntry, GroupValue, OffsetEntry, OffsetValue
 from txlog.core.state import PartitionState
 from txlog.errors import CommitFailedError, ConcurrentTransactionsError, TxlogError, UnstableOffsetCommitError

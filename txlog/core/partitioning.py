@@ -1,12 +1,10 @@
-"""Which partition does a key, a transactional.id or a group.id belong to?
+"""Which partition does the key of a record belong to?
 
-The answer is Kafka's, bit for bit, so that a log loaded from Kafka keeps its keys in their partitions. It is murmur2
-for record keys and Java's String.hashCode for the internal topics.
+The answer is Kafka's murmur2, bit for bit, so that a log loaded from Kafka keeps its keys in their partitions.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +18,6 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _R = 24
 _U32 = 0xFFFFFFFF
-_INT32_MIN = -(2**31)
 _BLOCK = 16_384
 """Keys that are hashed together, so that their intermediate arrays stay in the processor's cache."""
 
@@ -59,25 +56,6 @@ def partition_for(key: bytes, partitions: int) -> int:
 def partitions_for(hashes: Hashes, partitions: int) -> Hashes:
     """Return the partition of the record keys with these murmur2 hashes: Kafka's `toPositive(hash) % n`."""
     return (hashes & np.int32(0x7FFFFFFF)) % np.int32(partitions)
-
-
-def java_string_hash(text: str) -> int:
-    """Return Java's `String.hashCode`: over UTF-16 code units, signed."""
-    units = text.encode("utf-16-le", "surrogatepass")
-    h = 0
-    for at in range(0, len(units), 2):
-        h = (31 * h + units[at] + (units[at + 1] << 8)) & _U32
-    return h - 2**32 if h >= 2**31 else h
-
-
-@lru_cache(maxsize=1024)
-def internal_partition(name: str, partitions: int) -> int:
-    """Return the partition of a transactional.id or group.id.
-
-    It is Kafka's `Utils.abs(name.hashCode) % n`, whose abs of -2^31 is 0.
-    """
-    h = java_string_hash(name)
-    return (0 if h == _INT32_MIN else abs(h)) % partitions
 
 
 def _murmur2_block(data: Bytes, offsets: Offsets) -> Hashes:

@@ -12,7 +12,7 @@ import math
 import numbers
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -382,3 +382,38 @@ def begins_as_kafka(schema: Sequence[SchemaField]) -> bool:
     """Return whether the first columns of `schema` are Kafka's."""
     kafkas = [(field.name, field.type) for field in KAFKA_FIELDS]
     return [(field.name, field.type) for field in schema[: len(kafkas)]] == kafkas
+
+
+def value_columns(fields: Sequence[SchemaField], key_columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that are all null in a tombstone (C2a).
+
+    In a topic of Kafka's record shape this is `value`, otherwise all columns that are not in the key. Without such a
+    column the result is empty, and no row is a tombstone.
+    """
+    if tuple(key_columns) == ("key",) and begins_as_kafka(fields):
+        return ("value",)
+    return tuple(field.name for field in fields if field.name not in key_columns)
+
+
+def tombstone_change(
+    before: Sequence[SchemaField], after: Sequence[SchemaField], key: Collection[int | str]
+) -> str | None:
+    """Return a column by whose change a row of `before` becomes a tombstone in `after`, or a tombstone a row (C2a).
+
+    `key` has the ids of the key's columns. The result is None if both versions have the same tombstones. Rows are
+    judged by the columns of now, because a merge rewrites them without a dropped column, and with the default of a new
+    one.
+    """
+    old, new = _value_ids(before, key), _value_ids(after, key)
+    known = {field.id for field in before}
+    added = {field.id: field for field in after if field.id not in known}
+    names = {field.id: field.name for field in (*before, *after)}
+    # A new column without a default is null in older rows, so it changes nothing.
+    changed = [number for number in sorted(new) if number in added and added[number].default is not msgspec.UNSET]
+    changed += sorted((old - new) | {number for number in new - old if number not in added})
+    return names[changed[0]] if changed else None
+
+
+def _value_ids(fields: Sequence[SchemaField], key: Collection[int | str]) -> set[int]:
+    names = value_columns(fields, [field.name for field in fields if field.id in key])
+    return {field.id for field in fields if field.name in names}

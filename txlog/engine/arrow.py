@@ -9,8 +9,8 @@ from txlog.client.topics.row_writer import (
     keys_of_latest as keys_of_latest,
 )
 from txlog.client.transactions.staged_files import StagedFiles as StagedFiles, read_staged_folder as read_staged_folder
-from txlog.core.compaction import value_columns as value_columns
 from txlog.core.names import staged_folder as staged_folder
+from txlog.core.schema import value_columns as value_columns
 from txlog.storage.arrow_evolution import columns_to_read as columns_to_read
 from txlog.storage.conform import conform as conform
 from txlog.storage.keys import NO_KEY as NO_KEY, partition_table as partition_table

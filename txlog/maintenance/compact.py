@@ -25,12 +25,12 @@ from txlog.core.compaction import (
     OffsetMap,
     Selection,
     choose_end,
-    value_columns,
 )
 from txlog.core.fetch_plan import Piece
 from txlog.core.names import TopicPartition
 from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
+from txlog.core.schema import value_columns
 from txlog.errors import InvalidConfigurationError
 from txlog.maintenance.merge import Merged, topic_of_inputs, write_run
 from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Now, Program
 from txlog.core.evolution import Change, apply_changes, last_field_id
 from txlog.core.features import SCHEMA_EVOLUTION, check_features
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.core.schema import kafka_key
+from txlog.core.schema import kafka_key, tombstone_change
 from txlog.errors import InvalidConfigurationError, SchemaMismatchError
 from txlog.protocol.context import Context
 from txlog.protocol.topic_changes import (

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from txlog.core.append_rules import BatchDraft, Refuse, next_record
 from txlog.core.effects import NewId, Program
+from txlog.core.internal_partitions import internal_partition
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
-from txlog.core.partitioning import internal_partition
 from txlog.core.records import CommitRecord, TransactionEntry, TransactionMetadata, TransactionRow
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Judgement, LookFirst, Refused, Transit, is_this_ongoing, not_registered_error

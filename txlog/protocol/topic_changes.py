@@ -16,7 +16,6 @@ import msgspec
 
 from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import names
-from txlog.core.compaction import tombstone_change
 from txlog.core.effects import Gather, NewId, Now, Program
 from txlog.core.evolution import last_field_id
 from txlog.core.features import DELETION_RECORDS, PUBLICATION
@@ -31,6 +30,7 @@ from txlog.core.schema import (
     evolve,
     kafka_key,
     max_field_id,
+    tombstone_change,
 )
 from txlog.errors import (
     CoordinatorContentionError,

@@ -33,11 +33,10 @@ from txlog.client.tables.where import bind
 from txlog.client.topics.column_names import former_column
 from txlog.client.topics.row_writer import keys_of_latest
 from txlog.config import IsolationLevel, parse_isolation
-from txlog.core.compaction import value_columns
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TIMESTAMP_COLUMN
+from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TIMESTAMP_COLUMN, value_columns
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.protocol.context import PartitionView

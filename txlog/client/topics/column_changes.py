@@ -10,11 +10,9 @@ import datetime
 import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from txlog.client.session.runtime import Runtime
 from txlog.core.evolution import (
@@ -36,8 +34,10 @@ from txlog.core.schema import SCALAR_TYPES, parse_decimal
 from txlog.errors import SchemaMismatchError, UnsupportedStoreError
 from txlog.protocol.column_changes import change_columns
 from txlog.protocol.topic_changes import alter_topic
-from txlog.storage.arrow_schema import to_fields
 from txlog.text import any_text, is_unicode, microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -168,6 +168,8 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
 
     Raises SchemaMismatchError, beginning with `where`, if it is not of the type.
     """
+    import numpy as np
+
     # A value of numpy, such as np.int64(5), is the value of Python that it stands for.
     value = value.item() if isinstance(value, np.generic) and value.dtype.kind in "biufUS" else value
     stored = value
@@ -195,6 +197,10 @@ def stored_default(field: SchemaField, value: Any, where: str) -> bool | int | f
 
 
 def _type_text(name: str, kind: str | pa.DataType, where: str) -> str:
+    import pyarrow as pa
+
+    from txlog.storage.arrow_schema import to_fields
+
     if isinstance(kind, pa.DataType):
         (made,) = to_fields(pa.schema([pa.field(name, kind)]), where=where)
         return made.type

@@ -14,18 +14,18 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from txlog.client.session.runtime import Runtime
 from txlog.core.evolution import Path
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import SchemaMismatchError, TxlogError
 from txlog.protocol.topics import schema_versions
-from txlog.storage.arrow_schema import field_id
-from txlog.storage.conform import single_row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,10 @@ def _ids_by_path(topic: TopicMetadata) -> dict[Path, int]:
 
 
 def _arrow_ids(field: pa.Field[Any], above: Path, name: str | None = None) -> Iterator[tuple[Path, int]]:
+    import pyarrow as pa
+
+    from txlog.storage.arrow_schema import field_id
+
     path = (*above, name or field.name)
     number = field_id(field)
     if number is not None:
@@ -186,6 +190,10 @@ def _arrow_ids(field: pa.Field[Any], above: Path, name: str | None = None) -> It
 
 def _names_of(data: Any) -> Collection[str] | None:
     """Return the names of the columns that rows have; None if they can be read only once."""
+    import pyarrow as pa
+
+    from txlog.storage.conform import single_row
+
     row = single_row(data)
     if row is not None:
         return [str(name) for name in row]

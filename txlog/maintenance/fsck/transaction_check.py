@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from txlog.clock import Clock
 from txlog.core import envelope, names
+from txlog.core.internal_partitions import internal_partition
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
-from txlog.core.partitioning import internal_partition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
