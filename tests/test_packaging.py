@@ -49,6 +49,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "metrics",
         "page",
         "otel",
+        "inotify",
         "s3",
         "gcs",
         "azure",

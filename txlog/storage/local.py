@@ -31,6 +31,7 @@ from txlog.storage.descriptors import (
     real_path,
     write_bytes,
 )
+from txlog.storage.folder_watch import FolderWatch
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
 
@@ -160,6 +161,10 @@ class LocalObjectStore:
             with self._folder(folder) as descriptor:
                 self._sync(descriptor)
             self._sync_names(folder)
+
+    def watch(self) -> FolderWatch | None:
+        """See `object_store.watch`."""
+        return FolderWatch.of(self.root, self._clock)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

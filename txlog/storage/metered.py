@@ -14,7 +14,7 @@ from txlog.core.effects import PutOutcome
 from txlog.core.names import INTERNAL_TOPICS, is_reserved, is_topic_name
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.metrics import Registry
-from txlog.storage.object_store import Names, ObjectStore, make_durable
+from txlog.storage.object_store import Names, ObjectStore, Watch, make_durable, watch
 
 T = TypeVar("T")
 
@@ -77,6 +77,9 @@ class MeteredStore:
 
     def make_durable(self, path: str) -> None:
         make_durable(self.inner, path)
+
+    def watch(self) -> Watch | None:
+        return watch(self.inner)
 
     def _measured(self, verb: str, path: str, call: Callable[[], T], outcome_of: Callable[[T], str] | None = None) -> T:
         began = time.perf_counter()

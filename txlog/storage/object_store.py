@@ -16,7 +16,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from txlog.core.effects import PutOutcome
 from txlog.errors import InvalidRequestError
 
-__all__ = ["Names", "ObjectStore", "PutOutcome", "check_folder", "check_path", "check_range", "make_durable"]
+__all__ = [
+    "Names", "ObjectStore", "PutOutcome", "Watch", "check_folder", "check_path", "check_range", "make_durable", "watch",
+]  # fmt: skip
 
 Names: TypeAlias = list[str]
 """Names in one folder, in byte order; folders end in `/`."""
@@ -102,6 +104,33 @@ def make_durable(store: ObjectStore, path: str) -> None:
     """
     if isinstance(store, HoldsUnsyncedFiles):
         store.make_durable(path)
+
+
+class Watch(Protocol):
+    """Ends the pauses of a reader early. It may miss objects, so the reader looks after each pause. For one thread."""
+
+    def wait(self, folders: Iterable[str], ms: int) -> None:
+        """Return when an object may have come into one of `folders`, after at most `ms` milliseconds.
+
+        Folders are spelled as for `ObjectStore.list`. The first wait for a folder returns at once: objects may have
+        come before it was watched.
+        """
+
+    def close(self) -> None:
+        """Free what the watch holds of the system; idempotent. Later waits last as long as they may."""
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A place that can tell its readers of new objects."""
+
+    def watch(self) -> Watch | None:
+        """Return a new watch; None if this is not possible here."""
+
+
+def watch(store: ObjectStore) -> Watch | None:
+    """Return a new watch of the store; None if the store cannot tell of new objects."""
+    return store.watch() if isinstance(store, Watchable) else None
 
 
 def check_path(path: str) -> str:

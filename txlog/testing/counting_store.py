@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
-from txlog.storage.object_store import Names, ObjectStore, PutOutcome
+from txlog.storage.object_store import Names, ObjectStore, PutOutcome, Watch, watch
 
 NAMES_PER_LIST = 1000
 
@@ -158,6 +158,9 @@ class CountingStore:
     def modified_ms(self, path: str) -> int | None:
         self._count("modified_ms", path)
         return self.inner.modified_ms(path)
+
+    def watch(self) -> Watch | None:
+        return watch(self.inner)
 
     def _count(self, verb: str, path: str) -> None:
         with self._lock:

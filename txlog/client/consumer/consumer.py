@@ -302,7 +302,7 @@ class Consumer:
             if looked and left_ms <= 0:
                 self._followed.report_deleted(at_end=True)
                 return None
-            self._fetcher.pace.wait(left_ms)
+            self._fetcher.wait(left_ms)
             self._membership.follow()
             self._fetcher.look()
             self._check_deleted()
@@ -484,6 +484,7 @@ class Consumer:
 
     def _ended(self) -> None:
         self._session.forget(list(self._session.views))
+        self._fetcher.close()
         self._closed = True
 
     def _take_partitions(self, partitions: frozenset[TopicPartition], new: frozenset[TopicPartition]) -> None:

@@ -21,7 +21,7 @@ from txlog.client.reading import plan_reads, read_task, tasks
 from txlog.client.rows import last_offset, schema_of
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
-from txlog.clock import Clock
+from txlog.clock import Clock, SystemClock
 from txlog.config import IsolationLevel
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import TopicMetadata
@@ -30,6 +30,7 @@ from txlog.errors import InvalidRequestError, InvalidTopicError, SchemaMismatchE
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 from txlog.storage.arrow_schema import field_id
+from txlog.storage.object_store import Watch, watch
 
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
@@ -62,6 +63,8 @@ class Fetcher:
         self._skipped: frozenset[str] = frozenset()
         self._turn = 0
         self.pace = Pace(session.clock, max_wait_ms)
+        self._watch: Watch | None = None
+        self._asked_for_watch = False
         self.taken: Taken | None = None
         """The rows that a poll took last, until it has returned them. The poll sets None in its very last line."""
 
@@ -177,11 +180,30 @@ class Fetcher:
             fetch.planned(plan)
         return bool(ranges)
 
+    def wait(self, limit_ms: int) -> None:
+        """Return when the next look is due or an object has come, after at most `limit_ms` milliseconds."""
+        pause_ms = self.pace.left_ms(limit_ms)
+        waiting = self._waiting()
+        # A consumer that was closed within a poll reads nothing, and must not watch again.
+        if waiting and not self._asked_for_watch:
+            self._asked_for_watch = True
+            # A watch waits by the machine's clock.
+            if isinstance(self._session.clock, SystemClock):
+                self._watch = watch(self._session.runtime.store)
+        if waiting and self._watch is not None:
+            self._watch.wait([tp.folder for tp in waiting], pause_ms)
+        else:
+            self._session.clock.sleep_ms(pause_ms)
+
+    def close(self) -> None:
+        """Free the watch."""
+        if self._watch is not None:
+            self._watch.close()
+
     def look(self) -> None:
         """Look for new rows in every partition that has been read to its known end."""
         began_ms = self._session.clock.monotonic_ms()
-        waiting = [tp for tp, fetch in self._partitions.items() if self._is_read(tp) and fetch.batches is None]
-        self._session.fresh_views(waiting, "looking for new rows")
+        self._session.fresh_views(self._waiting(), "looking for new rows")
         self.pace.looked(began_ms)
 
     def out_of_range(self) -> list[TopicPartition]:
@@ -194,6 +216,10 @@ class Fetcher:
             if not view.state.log_start_offset <= fetch.position <= view.state.next_offset:
                 found.append(tp)
         return found
+
+    def _waiting(self) -> list[TopicPartition]:
+        """Return the partitions that are read to their known end."""
+        return [tp for tp, fetch in self._partitions.items() if self._is_read(tp) and fetch.batches is None]
 
     def _is_read(self, tp: TopicPartition) -> bool:
         return tp not in self._paused and tp.topic not in self._skipped
@@ -330,13 +356,12 @@ class Pace:
         """Make the next look due at once."""
         self._pause_ms = self._looks = 0
 
-    def wait(self, limit_ms: int) -> None:
-        """Return when the next look is due, after at most `limit_ms` milliseconds.
+    def left_ms(self, limit_ms: int) -> int:
+        """Return in how many milliseconds the next look is due, at most `limit_ms`; 0 or less if it is due.
 
         The pause begins at the last look, so that a program that polls again at once does not look twice.
         """
-        due_ms = self._looked_at_ms + self._pause_ms - self._clock.monotonic_ms()
-        self._clock.sleep_ms(min(due_ms, limit_ms))
+        return min(self._looked_at_ms + self._pause_ms - self._clock.monotonic_ms(), limit_ms)
 
     def looked(self, began_ms: int) -> None:
         """Note a look that began at this monotonic time, and begin the pause after it."""

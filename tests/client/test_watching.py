@@ -1,0 +1,165 @@
+"""A consumer of a local folder sees rows when they come, sees them all without events, and leaks nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.client.world import ORDERS
+from txlog.client.consumer import Consumer
+from txlog.client.store import Store
+from txlog.core.names import TopicPartition
+from txlog.storage.folder_watch import FolderWatch
+from txlog.testing.clock import ManualClock
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+LONG_MS, SHORT_MS = 20_000, 100
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Store]:
+    with txlog.open(str(tmp_path / "store"), storage_options={"fsync": False}) as opened:
+        opened.create_topic("orders", ORDERS, partitions=2)
+        yield opened
+
+
+def idle(store: Store, longest_ms: int) -> Consumer:
+    """Return a consumer whose next pause is that long."""
+    consumer = store.consumer(fetch_max_wait_ms=longest_ms, auto_offset_reset="earliest")
+    consumer.assign(PARTITIONS)
+    assert consumer.poll(0) is None
+    consumer._fetcher.pace._looks = 16 * 30
+    assert consumer.poll(0) is None
+    return consumer
+
+
+@contextmanager
+def soon(store: Store, number: int = 0) -> Iterator[None]:
+    """Send a row while the block polls."""
+
+    def send() -> None:
+        with store.producer() as producer:
+            producer.send("orders", [{"id": number, "name": "x"}], partition=number % 2)
+
+    timer = threading.Timer(0.1, send)
+    timer.start()
+    yield
+    timer.join()
+
+
+def inotifies() -> int:
+    links = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+    return sum(os.path.islink(link) and "inotify" in os.readlink(link) for link in links)
+
+
+def polled_ms(consumer: Consumer, ms: int = LONG_MS) -> float:
+    began = time.monotonic()
+    batch = consumer.poll(ms)
+    assert batch is not None
+    assert batch.num_rows == 1
+    return (time.monotonic() - began) * 1000
+
+
+def test_rows_end_the_pause_of_each_consumer(local: Store) -> None:
+    with idle(local, LONG_MS) as one, idle(local, LONG_MS) as other:
+        for number in range(2):
+            with soon(local, number):
+                assert polled_ms(one) < LONG_MS / 2
+            assert polled_ms(other) < LONG_MS / 2
+            for each in (one, other):
+                each._fetcher.pace._looks = 16 * 30
+                assert each.poll(0) is None
+
+
+@pytest.mark.parametrize("read", [[], OSError(5, "Input/output error")])
+def test_rows_come_without_events(local: Store, monkeypatch: pytest.MonkeyPatch, read: list[object] | OSError) -> None:
+    def miss(_: object, ms: int) -> list[object]:
+        if isinstance(read, OSError):
+            raise read
+        time.sleep(ms / 1000)
+        return read
+
+    monkeypatch.setattr("inotify_simple.INotify.read", miss)
+    with idle(local, SHORT_MS) as consumer, soon(local):
+        assert polled_ms(consumer) < LONG_MS / 2
+
+
+def test_rows_come_without_the_package(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "inotify_simple", None)
+    before = inotifies()
+    with idle(local, SHORT_MS) as consumer, soon(local):
+        assert polled_ms(consumer) < LONG_MS / 2
+        assert inotifies() == before
+
+
+def test_a_poll_without_rows_ends_at_its_timeout(local: Store) -> None:
+    with idle(local, LONG_MS) as consumer:
+        began = time.monotonic()
+        assert consumer.poll(SHORT_MS) is None
+        assert SHORT_MS <= (time.monotonic() - began) * 1000 < LONG_MS / 2
+
+
+def test_a_closed_consumer_holds_no_descriptor_and_a_watch_has_no_thread(local: Store) -> None:
+    before = inotifies()
+    consumer = idle(local, SHORT_MS)
+    assert inotifies() == before + 1
+    assert not [each for each in threading.enumerate() if "inotify" in f"{each.name} {type(each).__module__}"]
+    consumer.close()
+    assert inotifies() == before
+
+
+def test_a_consumer_that_is_closed_in_a_wait_watches_no_more(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, wait = inotifies(), FolderWatch.wait
+
+    def close_and_wait(self: FolderWatch, folders: Iterable[str], ms: int) -> None:
+        consumer.close()  # as the handler of a signal does
+        wait(self, folders, ms)
+
+    consumer = idle(local, SHORT_MS)
+    monkeypatch.setattr(FolderWatch, "wait", close_and_wait)
+    assert consumer.poll(3 * SHORT_MS) is None
+    assert inotifies() == before
+
+
+def test_a_consumer_with_another_clock_waits_by_that_clock(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FolderWatch, "of", lambda *_: pytest.fail("a watch"))
+    with txlog.open(local.url, storage_options={"fsync": False}, clock=ManualClock()) as store:
+        idle(store, LONG_MS).close()
+
+
+PROGRAM = """
+import os, sys
+import txlog
+from tests.client.test_watching import LONG_MS, idle, polled_ms, soon
+
+def opened():
+    return txlog.open(sys.argv[1], storage_options={"fsync": False})
+
+with opened() as store, idle(store, LONG_MS) as consumer:
+    child = os.fork()
+    if not child:
+        with opened() as own, idle(own, LONG_MS) as mine, soon(own):
+            ms = polled_ms(mine)
+        consumer.close()
+        os._exit(0 if ms < LONG_MS / 2 else 1)
+    print(polled_ms(consumer) < LONG_MS / 2, os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_reads_by_its_own_watch_and_leaves_its_parents_alone(local: Store) -> None:
+    with idle(local, LONG_MS) as consumer:
+        command = [sys.executable, "-c", PROGRAM, local.url]
+        root = Path(__file__).parents[2]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=100)
+        assert done.stdout.split() == ["True", "0"], done.stderr
+        assert polled_ms(consumer) < LONG_MS / 2
