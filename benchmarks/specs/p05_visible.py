@@ -112,7 +112,8 @@ def _follow(follow: Follow, pipe: Connection) -> None:
 
 def _follow_txlog(folder: Path, fsync: bool, is_woken: bool) -> Iterator[int]:
     if not is_woken:
-        sys.modules["inotify_simple"] = None  # type: ignore[assignment]  its import fails in this process
+        # Its import fails in this process.
+        sys.modules["inotify_simple"] = None  # type: ignore[assignment]
     with (
         log.opened(folder, fsync=fsync) as (store, _),
         store.consumer(log.TOPIC, auto_offset_reset="earliest") as consumer,
