@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -116,12 +117,9 @@ def test_two_watches_both_see_an_object(store: LocalObjectStore, watched: Watch)
     other.close()
 
 
-@pytest.mark.parametrize("error", [OSError(24, "too many"), ValueError("closed")])
-def test_a_watch_that_fails_waits_as_long_as_it_may(
-    watched: FolderWatch, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(_: object) -> None:
-        raise error
+def test_a_watch_that_fails_waits_as_long_as_it_may(watched: FolderWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(24, "too many")
 
     monkeypatch.setattr(watched._inotify, "read", fail)
     assert waited_ms(watched) >= SHORT_MS
@@ -188,3 +186,18 @@ def test_stores_that_pass_calls_on_pass_this_one_on(store: LocalObjectStore) -> 
         made.close()
     assert watch(CountingStore(MemoryObjectStore())) is None
     assert watch(MemoryObjectStore()) is None
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyboardInterrupt])
+def test_the_error_of_a_signal_handler_ends_a_wait(watched: Watch, kind: type[BaseException]) -> None:
+    def ring(*_: object) -> None:
+        raise kind("alarm")
+
+    former = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(kind, match="alarm"):
+            waited_ms(watched, ms=LONG_MS // 10)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)

@@ -50,8 +50,10 @@ class FolderWatch:
                 self._watched = {folder: number for folder, number in self._watched.items() if number not in told}
                 # Before the caller looks, so that no file comes unseen after its look.
                 self._begin(folders)
-        except (OSError, ValueError):
-            # The system fails, or the handler of a signal has closed the watch.
+        except (OSError, ValueError) as error:
+            # The system fails, or the handler of a signal has closed the watch. Other errors are raised by a handler.
+            if getattr(error, "errno", None) is None and not self._inotify.closed:
+                raise
             self._clock.sleep_ms(ms)
 
     def close(self) -> None:
