@@ -131,6 +131,23 @@ def test_a_consumer_that_is_closed_in_a_wait_watches_no_more(local: Store, monke
     assert inotifies() == before
 
 
+def test_a_poll_that_was_interrupted_before_it_had_a_watch_asks_again(
+    local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = inotifies()
+    with local.consumer() as consumer:
+        consumer.assign(PARTITIONS)
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderWatch, "of", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(0)
+        assert consumer.poll(0) is None
+        assert inotifies() == before + 1
+
+
 def test_a_consumer_with_another_clock_waits_by_that_clock(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FolderWatch, "of", lambda *_: pytest.fail("a watch"))
     with txlog.open(local.url, storage_options={"fsync": False}, clock=ManualClock()) as store:

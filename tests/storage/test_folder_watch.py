@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -201,3 +201,26 @@ def test_the_error_of_a_signal_handler_ends_a_wait(watched: Watch, kind: type[Ba
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.parametrize("lost", ["interrupt", "full queue"])
+def test_a_folder_whose_event_was_lost_is_watched_again(
+    store: LocalObjectStore, watched: FolderWatch, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    read = watched._inotify.read
+
+    def lose(ms: int) -> list[object]:
+        event = next(iter(read(ms)))
+        if lost == "interrupt":
+            raise KeyboardInterrupt
+        return [event._replace(wd=-1)]
+
+    store.put_if_absent("t/0/lost", b"x")
+    monkeypatch.setattr(watched._inotify, "read", lose)
+    with suppress(KeyboardInterrupt):
+        watched.wait(FOLDERS, LONG_MS)
+    monkeypatch.undo()
+    watched.wait(FOLDERS, 0)
+    waited_ms(watched)  # the kernel tells that the watch of the lost event has ended
+    with soon(store, "t/0/next"):
+        assert waited_ms(watched, ms=LONG_MS) < LONG_MS / 2

@@ -46,8 +46,11 @@ class FolderWatch:
     def wait(self, folders: Iterable[str], ms: int) -> None:
         try:
             if not self._begin(folders):
+                # An interrupt may lose events that were read; a full queue (-1) has lost some. Then begin all again.
+                watched, self._watched = self._watched, {}
                 told = {event.wd for event in self._inotify.read(max(ms, 0))}
-                self._watched = {folder: number for folder, number in self._watched.items() if number not in told}
+                if -1 not in told:
+                    self._watched = {folder: number for folder, number in watched.items() if number not in told}
                 # Before the caller looks, so that no file comes unseen after its look.
                 self._begin(folders)
         except (OSError, ValueError) as error:

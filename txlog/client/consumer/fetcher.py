@@ -186,10 +186,10 @@ class Fetcher:
         waiting = self._waiting()
         # A consumer that was closed within a poll reads nothing, and must not watch again.
         if waiting and not self._asked_for_watch:
-            self._asked_for_watch = True
             # A watch waits by the machine's clock.
             if isinstance(self._session.clock, SystemClock):
                 self._watch = watch(self._session.runtime.store)
+            self._asked_for_watch = True  # not before: an interrupted poll asks again
         if waiting and self._watch is not None:
             self._watch.wait([tp.folder for tp in waiting], pause_ms)
         else:
