@@ -129,7 +129,8 @@ class Sharer:
             client.views, row = yield from members.heartbeat(client.ctx, client.views, SHARERS, client.name, alive=True)
             return row
 
-        if (yield from client.patiently(call)) is None:
+        row = yield from client.patiently(call)
+        if row is None or find_member(row.entry.value, client.name) is None:
             raise LostError
         self.alive_at = now
 

@@ -16,6 +16,7 @@ from txlog.core.groups import OffsetsCondition, check_commit
 from txlog.core.members import (
     STOPPED,
     beat_of,
+    check_member,
     find_member,
     is_over,
     judge_heartbeat,
@@ -143,6 +144,22 @@ def test_what_a_process_has_watched_ends_a_session_and_times_of_two_clocks_do_no
         (value,) = [entry.value for entry in entries if isinstance(entry, GroupEntry)]
         assert value is not None
         assert [each.member_id for each in value.members] == left
+
+
+def test_a_clock_that_was_set_within_a_call_writes_no_time_that_ends_the_sessions_of_others() -> None:
+    """Otherwise the next one to look would remove members that live (W53, W54)."""
+    group = Group()
+    for name in "ab":
+        group.join(name)
+    row, most_ms = group.row, group.log.now_ms + SESSION_MS + 2 * MAX_CLOCK_ERROR_MS
+    sync: dict[str, Any] = {"group": "g", "member_id": "a", "held": [], "partitions": group.partitions, "quiet": {}}
+    owned = next(each for each in group.value.members if each.member_id == "a").owned
+    for now_ms, allowed in ((most_ms - 1, True), (most_ms + 2, False)):
+        assert (judge_heartbeat(row, group="g", member_id="a", now_ms=now_ms, alive=True) is not None) is allowed
+        assert (judge_sync(row, now_ms=now_ms, **sync) is not None) is allowed
+        generation = find_member(group.value, "a").generation  # type: ignore[union-attr]
+        why = check_member(group.log.state, "g", "a", generation, partitions_of(owned), now_ms, alive=True)
+        assert (why is None) is allowed, why
 
 
 def test_each_heartbeat_is_newer_than_the_one_before_while_the_clock_stands_still() -> None:

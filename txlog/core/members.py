@@ -162,7 +162,7 @@ def judge_sync(
     """
     value = _value(row)
     member = find_member(value, member_id)
-    if row is None or member is None or (quiet is None and is_over(row, member, now_ms)):
+    if row is None or member is None or is_over(row, member, now_ms, None if quiet is None else {}):
         return None
     after = value
     if topics or needs_change(row, partitions, now_ms, member_id, quiet):
@@ -204,7 +204,7 @@ def judge_heartbeat(
     `alive`: the member knows by its own clocks that its session is not over.
     """
     member = find_member(_value(row), member_id)
-    if row is None or member is None or (not alive and is_over(row, member, now_ms)):
+    if row is None or member is None or is_over(row, member, now_ms, {} if alive else None):
         return None
     return (HeartbeatEntry(group=group, member_id=member_id),)
 
@@ -234,7 +234,7 @@ def check_member(
         )
     elif member.generation != generation:
         why = f"the member is in generation {member.generation} by now"
-    elif not alive and is_over(row, member, now_ms):
+    elif is_over(row, member, now_ms, {} if alive else None):
         why = f"it has shown no sign of life for its session.timeout.ms of {member.session_timeout_ms}"
     else:
         lacking = sorted({tp for tp in partitions if tp.topic in value.partitions} - partitions_of(member.owned))
