@@ -26,7 +26,7 @@ from txlog.testing.clock import SeededIds
 HELD_S = 0.05
 """How long the write is held if the call waits for it before the line, and the line waits for a write to begin."""
 HANG_S = 0.3
-SAMPLE = 2
+SAMPLE = 6
 ROWS = re.compile(r"[ab]/\d+/")
 
 

@@ -251,7 +251,7 @@ class TransactionManager:
             coordinator.look_at_topics(schemas, beside=lambda: [*deferred.programs(), *coordinator.looks(written)])
         except StoreChangedError as error:
             self.fail(error)
-        if self._state.state != "COMMITTING":
+        if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not (deferred or self._sender.flush(self._sender.deadline_ms())):
                     met = self._sender.last_error
