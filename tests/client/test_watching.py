@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -68,6 +69,30 @@ def polled_ms(consumer: Consumer, ms: int = LONG_MS) -> float:
     assert batch is not None
     assert batch.num_rows == 1
     return (time.monotonic() - began) * 1000
+
+
+def test_a_busy_writer_costs_a_look_every_few_milliseconds_at_most(
+    local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows belong to an open transaction, so no look finds any."""
+    looks: list[float] = []
+    with idle(local, LONG_MS) as consumer, local.producer("busy", staged=False) as producer:
+        look = consumer._fetcher.look
+
+        def noted() -> None:
+            looks.append(time.monotonic())
+            look()
+
+        monkeypatch.setattr(consumer._fetcher, "look", noted)
+        producer.begin_transaction()
+        poller = threading.Thread(target=consumer.poll, args=(1000,))
+        poller.start()
+        while poller.is_alive():
+            producer.send("orders", [{"id": 1, "name": "x"}], partition=0).result()
+        producer.abort_transaction()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert len(looks) > 3, "the events end the pauses"
+    assert min(pauses[:-1]) > 0.004, "5 ms by a clock of whole milliseconds"
 
 
 def test_rows_end_the_pause_of_each_consumer(local: Store) -> None:

@@ -49,6 +49,8 @@ LOOKS_A_PAUSE = 16
 """After this many looks the pauses double. So a row that comes t ms after another one waits for t / 16 ms at most,
 about: a consumer sees it late by a small part of the time that it has waited."""
 _MAX_DOUBLINGS = 31
+_LEAST_PAUSE_MS = 5
+"""A new object ends no pause earlier: beside a busy writer each one would cost a look."""
 
 
 class Fetcher:
@@ -191,7 +193,9 @@ class Fetcher:
                 self._watch = watch(self._session.runtime.store)
             self._asked_for_watch = True  # not before: an interrupted poll asks again
         if waiting and self._watch is not None:
-            self._watch.wait([tp.folder for tp in waiting], pause_ms)
+            least_ms = max(self.pace.left_ms(limit_ms, _LEAST_PAUSE_MS), 0)
+            self._session.clock.sleep_ms(least_ms)
+            self._watch.wait([tp.folder for tp in waiting], pause_ms - least_ms)
         else:
             self._session.clock.sleep_ms(pause_ms)
 
@@ -356,12 +360,15 @@ class Pace:
         """Make the next look due at once."""
         self._pause_ms = self._looks = 0
 
-    def left_ms(self, limit_ms: int) -> int:
+    def left_ms(self, limit_ms: int, longest_ms: int | None = None) -> int:
         """Return in how many milliseconds the next look is due, at most `limit_ms`; 0 or less if it is due.
+
+        With `longest_ms`, a longer pause counts as one of that length.
 
         The pause begins at the last look, so that a program that polls again at once does not look twice.
         """
-        return min(self._looked_at_ms + self._pause_ms - self._clock.monotonic_ms(), limit_ms)
+        pause_ms = self._pause_ms if longest_ms is None else min(self._pause_ms, longest_ms)
+        return min(self._looked_at_ms + pause_ms - self._clock.monotonic_ms(), limit_ms)
 
     def looked(self, began_ms: int) -> None:
         """Note a look that began at this monotonic time, and begin the pause after it."""
