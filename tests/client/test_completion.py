@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.client.test_staged import staged
 from tests.client.world import ORDERS, orders, tp
-from txlog.client.producer import background_tasks
+from txlog.client.producer import Producer, background_tasks
 from txlog.client.producer.background_tasks import PACE_MS
 from txlog.client.producer.sender import MAX_BACKGROUND_MS
 from txlog.client.staged import StagedTransaction
@@ -92,37 +94,37 @@ def test_a_producer_that_goes_on_soon_looks_at_the_log_meanwhile(world, store, s
         wait_for(world, "COMPLETE_COMMIT")
 
 
+@contextmanager
+def beside_a_task(producer: Producer) -> Iterator[threading.Thread]:
+    """Yield a thread that commits, and that waits because the producer's thread has a task in hand."""
+    transact(producer, 1)
+    with producer._lock:
+        producer._sender._background.running = True
+    caller = threading.Thread(target=transact, args=(producer, 2))
+    caller.start()
+    caller.join(0.1)
+    assert caller.is_alive()
+    yield caller
+    with producer._lock:
+        producer._sender._background.running = False
+    caller.join()
+
+
 def test_a_call_waits_for_the_task_of_the_thread(world, store, short):
     with store.producer("loader") as producer:
-        transact(producer, 1)
-        with producer._lock:
-            producer._sender._background.running = True
-        caller = threading.Thread(target=transact, args=(producer, 2))
-        caller.start()
-        caller.join(0.1)
-        assert caller.is_alive()
-        with producer._lock:
-            producer._sender._background.running = False
-        caller.join()
+        with beside_a_task(producer):
+            pass
         assert world.read() == [1, 2]
 
 
 def test_a_slow_task_of_the_thread_holds_no_call_up(world, store, short):
-    with store.producer("loader") as producer:
-        transact(producer, 1)
-        with producer._lock:
-            producer._sender._background.running = True
-        caller = threading.Thread(target=transact, args=(producer, 2))
-        caller.start()
-        caller.join(0.1)
+    with store.producer("loader") as producer, beside_a_task(producer) as caller:
         world.clock.advance_ms(MAX_BACKGROUND_MS - 1)
         caller.join(0.1)
         assert caller.is_alive()
         world.clock.advance_ms(1)
         caller.join()
         assert world.read() == [1, 2]
-        with producer._lock:
-            producer._sender._background.running = False
 
 
 def test_a_look_that_cannot_be_made_in_time_decides_nothing(world, store):

@@ -270,15 +270,21 @@ def seal(world: World) -> None:
             send(producer, number)
 
 
-@pytest.mark.parametrize("make", [plain, reader], ids=["plain producer", "reader"])
-def test_a_client_notices_at_each_call(world, living, copies, make):
-    """Others have sealed what lies at this client's end, so a view from a new LIST shows nothing to compare."""
+def put_back_and_sealed(world: World, living: Any, copies: Any, make: Any) -> Any:
+    """Put the store back behind a call of the client, let others seal, and return the client's next call."""
     living.alter_topic("orders", config={"segment.batches": 2})
     before, after = make(living)
     copy = copies.take()
     before()
     copies.put_back(copy)
     seal(world)
+    return after
+
+
+@pytest.mark.parametrize("make", [plain, reader], ids=["plain producer", "reader"])
+def test_a_client_notices_at_each_call(world, living, copies, make):
+    """Others have sealed what lies at this client's end, so a view from a new LIST shows nothing to compare."""
+    after = put_back_and_sealed(world, living, copies, make)
     for _ in range(3):
         with pytest.raises(StoreChangedError, match="with other records"):
             after()
@@ -287,12 +293,7 @@ def test_a_client_notices_at_each_call(world, living, copies, make):
 @pytest.mark.parametrize("make", [plain, reader, operator], ids=["plain producer", "reader", "admin"])
 def test_a_client_notices_what_others_have_sealed_while_it_was_idle(world, living, copies, make):
     """Its view is so old that it makes a new one, and the new one has no record at the old end."""
-    living.alter_topic("orders", config={"segment.batches": 2})
-    before, after = make(living)
-    copy = copies.take()
-    before()
-    copies.put_back(copy)
-    seal(world)
+    after = put_back_and_sealed(world, living, copies, make)
     world.clock.advance_ms(10**7)
     with pytest.raises(StoreChangedError, match="with other records"):
         after()

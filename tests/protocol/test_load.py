@@ -238,8 +238,8 @@ def test_a_process_far_behind_reads_only_what_is_new(per_segment: int, new: int)
     assert (cost.lists, cost.gets) == (1, new)
 
 
-def test_records_that_were_read_by_new_names_after_a_sleep_do_not_count() -> None:
-    """They may be ghosts, which look like damage (R7)."""
+def catching_up() -> tuple[Cluster, Task]:
+    """Return a process that is 40 records behind, right before its LIST of the new names."""
     cluster = filled(2, per_segment=100)
     view = cluster.view(A)
     process = Process(cluster)
@@ -248,6 +248,12 @@ def test_records_that_were_read_by_new_names_after_a_sleep_do_not_count() -> Non
         process.do(process.send(A, f"n{number}"))
     task = Task(cluster, refresh(context(), view))
     task.run(until=lambda effect: isinstance(effect, List))
+    return cluster, task
+
+
+def test_records_that_were_read_by_new_names_after_a_sleep_do_not_count() -> None:
+    """They may be ghosts, which look like damage (R7)."""
+    cluster, task = catching_up()
     task.step()
     cluster.pass_ms(GRACE_MS)
     path = A.folder + names.batch_name(20)
@@ -259,14 +265,7 @@ def test_records_that_were_read_by_new_names_after_a_sleep_do_not_count() -> Non
 
 
 def test_a_list_of_new_names_that_missed_one_is_made_up_for() -> None:
-    cluster = filled(2, per_segment=100)
-    view = cluster.view(A)
-    process = Process(cluster)
-    process.do(process.idempotent())
-    for number in range(40):
-        process.do(process.send(A, f"n{number}"))
-    task = Task(cluster, refresh(context(), view))
-    task.run(until=lambda effect: isinstance(effect, List))
+    cluster, task = catching_up()
     hidden = cluster.objects.pop(A.folder + names.batch_name(20))
     task.step()
     cluster.objects[A.folder + names.batch_name(20)] = hidden

@@ -570,7 +570,7 @@ def test_a_compressed_stream_there_and_back():
     frame = compressed(stream, rows_table().num_rows)
     assert len(frame) < len(stream)
     assert decoded(frame, FIELDS).equals(rows_table())
-    # What does not become smaller stays as it is.
+    # A stream that does not become smaller stays as it is.
     assert compressed(frame, 1) == frame
 
 

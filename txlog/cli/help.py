@@ -29,7 +29,7 @@ class _PlainHelp:
                 panels["Arguments"].append((param.metavar, param.help))
             elif (record := param.get_help_record(ctx)) is not None:
                 panels.setdefault(param.rich_help_panel or "Options", []).append(record)
-        for panel, name, text in self.summaries(ctx):
+        for panel, name, text in self.summaries():
             panels.setdefault(panel, []).append((name, " ".join((text or "").partition("\n\n")[0].split())))
         for panel, rows in panels.items():
             if rows:
@@ -40,14 +40,14 @@ class _PlainHelp:
 class Command(_PlainHelp, TyperCommand):
     """A command of txlog."""
 
-    def summaries(self, ctx: Any) -> Any:
+    def summaries(self) -> Any:
         return ()
 
 
 class Group(_PlainHelp, TyperGroup):
     """A group of commands of txlog."""
 
-    def summaries(self, ctx: Any) -> Any:
+    def summaries(self) -> Any:
         """Yield the panel, the name and the help of each command."""
         for name, command in self.commands.items():
             if not command.hidden:

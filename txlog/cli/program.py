@@ -112,7 +112,7 @@ class _Root(Group):
             self.commands[cmd_name] = typer.main.get_command(_program(cmd_name))
         return self.commands.get(cmd_name)
 
-    def summaries(self, ctx: Any) -> Any:
+    def summaries(self) -> Any:
         for name, (_, panel) in _COMMANDS.items():
             what = _load(name)
             yield panel, name, what.info.help if isinstance(what, typer.Typer) else what.__doc__

@@ -20,18 +20,8 @@ from typing import Any
 
 PACKAGES = sys.stdlib_module_names | {
     *("txlog", "pyspark_txlog", "pyarrow", "numpy", "msgspec", "google_crc32c", "fsspec", "s3fs", "gcsfs", "adlfs"),
-    *(
-        "aiohttp",
-        "pandas",
-        "polars",
-        "duckdb",
-        "sqlglot",
-        "matplotlib",
-        "prometheus_client",
-        "opentelemetry",
-        "inotify_simple",
-    ),
-    *("pyspark", "py4j", "grpc"),
+    *("aiohttp", "pandas", "polars", "duckdb", "sqlglot", "matplotlib", "prometheus_client", "opentelemetry"),
+    *("inotify_simple", "pyspark", "py4j", "grpc"),
 }
 """What txlog imports at first use. A program's own module may run for ever while it is imported."""
 
