@@ -22,6 +22,7 @@ from txlog.client.staged import StagedTransaction
 from txlog.core.groups import offsets_partition
 from txlog.core.records import OffsetValue
 from txlog.errors import (
+    ClockSkewError,
     CommitFailedError,
     IllegalStateError,
     InvalidConfigurationError,
@@ -949,11 +950,12 @@ MINUTES_14 = 14 * 60_000
 DAY_MS = 24 * 3600_000
 
 
-def test_a_record_from_ahead_ends_no_session_and_a_killed_member_is_removed_in_time(world):
+@pytest.mark.parametrize("ms", [14 * 60_000, 2 * 3600_000])
+def test_a_record_from_ahead_ends_no_session_and_a_killed_member_is_removed_in_time(world, ms):
     """Each record of the partition has the time of that record until the clocks have caught up (W11)."""
     a, b = Member(world, "a"), Member(world, "b")
     settle(a, b)
-    a_record_from_ahead(world, MINUTES_14)
+    a_record_from_ahead(world, ms)
     a.consumer.commit({FOUR[0]: 0})
     for _ in range(20):
         world.clock.advance_ms(LOOK_MS)
@@ -977,6 +979,46 @@ class Elsewhere(Member):
     def __init__(self, world: World, name: str, ms: int) -> None:
         self.wrong = ManualClock(now_ms=world.clock.now_ms() + ms)
         super().__init__(World.of(world.memory, self.wrong), name)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_member_whose_clock_is_set_by_hours_removes_nobody(world, leaves):
+    a, b = Member(world, "a"), Elsewhere(world, "b", 0)
+    settle(a, b)
+    b.wrong.step_wall_ms(2 * 3600_000)
+    if leaves:
+        b.consumer.close()
+    else:
+        with pytest.raises(ClockSkewError):
+            b.consumer.poll(0)
+    world.clock.advance_ms(LOOK_MS)
+    a.consumer.poll(0)
+    a.membership.tick()
+    assert "lost" not in [what for what, _ in a.told]
+    assert a.held == ([0, 1, 2, 3] if leaves else [0, 1])
+
+
+@pytest.mark.parametrize("asks", ["topic", "rebalance"])
+def test_a_sync_that_wrote_nothing_shows_no_life_and_is_made_again(world, monkeypatch, asks):
+    pattern, names = re.compile("orders.*"), ["orders"]
+    a = Member(world, "a", topics=pattern, metadata_max_age_ms=0)
+    generation = a.consumer.group_metadata().generation_id
+    if asks == "topic":
+        world.open().create_topic("orders-2", ORDERS)
+        names.append("orders-2")
+    else:
+        a.consumer.enforce_rebalance()
+    world.clock.advance_ms(LOOK_MS)
+    before = a.membership.alive_at
+    with monkeypatch.context() as patch:
+        patch.setattr("txlog.core.members.judge_sync", lambda *_, **more: None)
+        a.consumer.poll(0)
+    assert a.membership.alive_at == before
+    world.clock.advance_ms(LOOK_MS)
+    a.consumer.poll(0)
+    assert a.consumer.group_metadata().generation_id > generation
+    assert {each.topic for each in a.consumer.assignment()} == set(names)
+    assert a.membership.alive_at != before
 
 
 @pytest.mark.parametrize("wrong_ms", [-MINUTES_14, MINUTES_14])

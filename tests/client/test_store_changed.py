@@ -263,21 +263,27 @@ def test_a_log_that_went_back_and_on_again_is_noticed_by_its_records(world, livi
     assert world.read() == [1, 2, 3, 5, 6]
 
 
-def seal(world: World) -> None:
-    """Append rows of another producer, of which each two are a segment, and seal all but the last."""
+def seal(world: World, *together: int) -> None:
+    """Append rows of another producer, of which each two are a segment, and seal all but the last.
+
+    The first record has the rows `together`, so its end, and that of all later ones, may be where no record began.
+    """
     with world.open().producer() as producer:
+        if together:
+            producer.send("orders", orders(*together), partition=0).result()
         for number in range(10, 18):
             send(producer, number)
 
 
-def put_back_and_sealed(world: World, living: Any, copies: Any, make: Any) -> Any:
-    """Put the store back behind a call of the client, let others seal, and return the client's next call."""
+def put_back_and_sealed(world: World, living: Any, copies: Any, make: Any, calls: int = 1, *together: int) -> Any:
+    """Put the store back behind calls of the client, let others seal, and return the client's next call."""
     living.alter_topic("orders", config={"segment.batches": 2})
     before, after = make(living)
     copy = copies.take()
-    before()
+    for _ in range(calls):
+        before()
     copies.put_back(copy)
-    seal(world)
+    seal(world, *together)
     return after
 
 
@@ -294,6 +300,15 @@ def test_a_client_notices_at_each_call(world, living, copies, make):
 def test_a_client_notices_what_others_have_sealed_while_it_was_idle(world, living, copies, make):
     """Its view is so old that it makes a new one, and the new one has no record at the old end."""
     after = put_back_and_sealed(world, living, copies, make)
+    world.clock.advance_ms(10**7)
+    with pytest.raises(StoreChangedError, match="with other records"):
+        after()
+
+
+@pytest.mark.parametrize("make", [plain, reader], ids=["plain producer", "reader"])
+def test_an_idle_client_notices_that_its_last_slot_is_inside_a_record_of_others(world, living, copies, make):
+    """No slot at or above the boundary is ever deleted, so one that is gone shows another log."""
+    after = put_back_and_sealed(world, living, copies, make, 2, 20, 21, 22)
     world.clock.advance_ms(10**7)
     with pytest.raises(StoreChangedError, match="with other records"):
         after()

@@ -17,6 +17,7 @@ import pytest
 import txlog
 from tests.client.world import ORDERS
 from txlog.client.consumer import Consumer
+from txlog.client.consumer.fetcher import Pace
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.storage.folder_watch import FolderWatch
@@ -93,6 +94,22 @@ def test_a_busy_writer_costs_a_look_every_few_milliseconds_at_most(
     pauses = [later - earlier for earlier, later in itertools.pairwise(looks)]
     assert len(looks) > 3, "the events end the pauses"
     assert min(pauses[:-1]) > 0.004, "5 ms by a clock of whole milliseconds"
+
+
+def test_pauses_that_objects_end_do_not_make_later_ones_longer() -> None:
+    clock = ManualClock()
+    pace, last = Pace(clock, 500), 0
+    for number in range(1, 200):
+        last = max(last, pace.left_ms(LONG_MS))
+        clock.advance_ms(min(pace.left_ms(LONG_MS), 5))
+        pace.looked(clock.monotonic_ms())
+        assert pace.left_ms(LONG_MS) <= 8, number
+    assert last == 8, "16 looks each after 1, 2 and 4 ms, and then none that is due"
+    clock.advance_ms(8)
+    began_ms = clock.monotonic_ms()
+    clock.advance_ms(20)
+    pace.looked(began_ms)
+    assert pace.left_ms(LONG_MS, early=True) == 20, "as long as the look took"
 
 
 def test_rows_end_the_pause_of_each_consumer(local: Store) -> None:

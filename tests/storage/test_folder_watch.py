@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -188,15 +189,37 @@ def test_stores_that_pass_calls_on_pass_this_one_on(store: LocalObjectStore) -> 
     assert watch(MemoryObjectStore()) is None
 
 
-@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyboardInterrupt])
-def test_the_error_of_a_signal_handler_ends_a_wait(watched: Watch, kind: type[BaseException]) -> None:
+ALARMS = [TimeoutError("alarm"), TimeoutError(110, "alarm"), ValueError("alarm"), KeyboardInterrupt("alarm")]
+
+
+@pytest.mark.parametrize("name", ["read", "add_watch", "__init__"])
+@pytest.mark.parametrize("error", ALARMS, ids=repr)
+def test_the_error_of_a_signal_handler_ends_each_call_of_the_system(
+    store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch, error: BaseException, name: str
+) -> None:
     def ring(*_: object) -> None:
-        raise kind("alarm")
+        raise error
+
+    made = FolderWatch.of(store.root, store._clock)
+    assert made is not None
+    if name == "read":
+        made.wait(FOLDERS, 0)
+    call = partial(FolderWatch.of, store.root, store._clock) if name == "__init__" else partial(made.wait, FOLDERS, 9)
+    monkeypatch.setattr(f"inotify_simple.INotify.{name}", ring)
+    with pytest.raises(type(error), match="alarm"):
+        call()
+    made.close()
+
+
+@pytest.mark.parametrize("error", ALARMS, ids=repr)
+def test_the_error_of_a_signal_handler_ends_a_wait(watched: Watch, error: BaseException) -> None:
+    def ring(*_: object) -> None:
+        raise error
 
     former = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        with pytest.raises(kind, match="alarm"):
+        with pytest.raises(type(error), match="alarm"):
             waited_ms(watched, ms=LONG_MS // 10)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

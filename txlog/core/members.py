@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.assignors import ASSIGNORS
 from txlog.core.names import TopicPartition
 from txlog.core.records import Entry, GroupEntry, GroupMember, GroupRow, GroupValue, HeartbeatEntry, Numbers
@@ -53,16 +52,13 @@ def owned_by_others(value: GroupValue, member_id: str) -> frozenset[TopicPartiti
 def is_over(row: GroupRow, member: GroupMember, now_ms: int, quiet: Quiet | None = None) -> bool:
     """Return whether the member's session is over at this time, which is that of a record (W53).
 
-    With `quiet`, times of two clocks end a session only if no error of these clocks can have made the difference.
-    Without it they are compared as they are: this is for a process that does not remove members.
+    With `quiet`, times of two clocks end no session, however far they are apart: one of them may have been set.
+    Without it they are compared: this is for a process that does not remove members.
     """
     beat_ms = beat_of(row, member.member_id)
-    age_ms = now_ms - max(beat_ms, 0)
     if quiet is None:
-        return age_ms > member.session_timeout_ms
-    return (
-        quiet.get(member.member_id) in (beat_ms, STOPPED) or age_ms > member.session_timeout_ms + 2 * MAX_CLOCK_ERROR_MS
-    )
+        return now_ms - max(beat_ms, 0) > member.session_timeout_ms
+    return quiet.get(member.member_id) in (beat_ms, STOPPED)
 
 
 def beat_of(row: GroupRow, member_id: str) -> int:
@@ -162,7 +158,7 @@ def judge_sync(
     """
     value = _value(row)
     member = find_member(value, member_id)
-    if row is None or member is None or is_over(row, member, now_ms, None if quiet is None else {}):
+    if row is None or member is None or (quiet is None and is_over(row, member, now_ms)):
         return None
     after = value
     if topics or needs_change(row, partitions, now_ms, member_id, quiet):
@@ -180,7 +176,7 @@ def judge_leave(
 ) -> tuple[Entry, ...] | None:
     """Return the entries with which a member leaves; None if it is not a member. The last one leaves the generation.
 
-    Without `quiet` only a session that is over whatever the clocks say ends with it (W53).
+    The sessions of members in `quiet` end with it (W53).
     """
     value = _value(row)
     if row is None or find_member(value, member_id) is None:
@@ -204,7 +200,7 @@ def judge_heartbeat(
     `alive`: the member knows by its own clocks that its session is not over.
     """
     member = find_member(_value(row), member_id)
-    if row is None or member is None or is_over(row, member, now_ms, {} if alive else None):
+    if row is None or member is None or (not alive and is_over(row, member, now_ms)):
         return None
     return (HeartbeatEntry(group=group, member_id=member_id),)
 
@@ -234,7 +230,7 @@ def check_member(
         )
     elif member.generation != generation:
         why = f"the member is in generation {member.generation} by now"
-    elif is_over(row, member, now_ms, {} if alive else None):
+    elif not alive and is_over(row, member, now_ms):
         why = f"it has shown no sign of life for its session.timeout.ms of {member.session_timeout_ms}"
     else:
         lacking = sorted({tp for tp in partitions if tp.topic in value.partitions} - partitions_of(member.owned))

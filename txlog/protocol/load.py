@@ -159,10 +159,11 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     end, last = view.state.next_offset, view.last
     shown = loaded.digest_at(end)
     if shown is None and last is not None and last.base_offset >= loaded.boundary:
-        # Others have sealed what lies at the end. A slot that is gone shows nothing: vacuum may have deleted it since.
+        # Others have sealed what lies at the end.
         data = yield Get(view.topic_partition.folder + names.batch_name(last.base_offset))
-        if data is not None and envelope.digest(data) != last.digest:
-            # Below a boundary that is newer than the LIST, a writer that slept may have created it again.
+        if data is None or envelope.digest(data) != last.digest:
+            # Below a boundary that is newer than the LIST, vacuum may have deleted the slot, and a writer that slept
+            # may have created it again.
             loaded = yield from load(ctx, view.topic_partition)
             shown = "" if last.base_offset >= loaded.boundary else None
     if loaded.state.next_offset < end or shown not in (view.state.last_digest, None):

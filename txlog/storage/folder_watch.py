@@ -5,7 +5,6 @@ Files of other machines, on a network file system, are not seen. So a wait is ne
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from collections.abc import Iterable
@@ -40,7 +39,8 @@ class FolderWatch:
             from inotify_simple import INotify, flags
 
             return cls(root, INotify(), flags.CREATE | flags.MOVED_TO | flags.ONESHOT | flags.ONLYDIR, clock)
-        except (ImportError, AttributeError, OSError):
+        except (ImportError, AttributeError, OSError) as error:
+            _raise_of_handler(error)
             return None
 
     def wait(self, folders: Iterable[str], ms: int) -> None:
@@ -54,9 +54,9 @@ class FolderWatch:
                 # Before the caller looks, so that no file comes unseen after its look.
                 self._begin(folders)
         except (OSError, ValueError) as error:
-            # The system fails, or the handler of a signal has closed the watch. Other errors are raised by a handler.
-            if getattr(error, "errno", None) is None and not self._inotify.closed:
-                raise
+            # The system fails, or the handler of a signal has closed the watch.
+            if not self._inotify.closed:
+                _raise_of_handler(error)
             self._clock.sleep_ms(ms)
 
     def close(self) -> None:
@@ -70,9 +70,17 @@ class FolderWatch:
                 path = os.path.join(self._root, folder)
                 # The folder may come with its first file: until then the one above is watched. Or the system may have
                 # no watches left.
-                with contextlib.suppress(OSError):
+                try:
                     try:
                         self._watched[folder] = self._inotify.add_watch(path, self._mask)
                     except FileNotFoundError:
                         self._watched[folder] = self._inotify.add_watch(os.path.dirname(path[:-1]), self._mask)
+                except OSError as error:
+                    _raise_of_handler(error)
         return len(self._watched) > before
+
+
+def _raise_of_handler(error: Exception) -> None:
+    """Raise what the handler of a signal has raised. Errors of inotify's calls have a number, and are no time-outs."""
+    if isinstance(error, TimeoutError) or (isinstance(error, OSError | ValueError) and not getattr(error, "errno", 0)):
+        raise error

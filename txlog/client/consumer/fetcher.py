@@ -50,7 +50,8 @@ LOOKS_A_PAUSE = 16
 about: a consumer sees it late by a small part of the time that it has waited."""
 _MAX_DOUBLINGS = 31
 _LEAST_PAUSE_MS = 5
-"""A new object ends no pause earlier: beside a busy writer each one would cost a look."""
+"""A new object ends no pause earlier, nor before the time that a look takes: beside a busy writer each one would cost
+a look."""
 
 
 class Fetcher:
@@ -193,7 +194,7 @@ class Fetcher:
                 self._watch = watch(self._session.runtime.store)
             self._asked_for_watch = True  # not before: an interrupted poll asks again
         if waiting and self._watch is not None:
-            least_ms = max(self.pace.left_ms(limit_ms, _LEAST_PAUSE_MS), 0)
+            least_ms = max(self.pace.left_ms(limit_ms, early=True), 0)
             self._session.clock.sleep_ms(least_ms)
             self._watch.wait([tp.folder for tp in waiting], pause_ms - least_ms)
         else:
@@ -352,7 +353,7 @@ class Pace:
     def __init__(self, clock: Clock, longest_ms: int) -> None:
         self._clock = clock
         self._longest_ms = longest_ms
-        self._pause_ms = 0
+        self._first_ms = self._pause_ms = 0
         self._looks = 0
         self._looked_at_ms = clock.monotonic_ms()
 
@@ -360,23 +361,25 @@ class Pace:
         """Make the next look due at once."""
         self._pause_ms = self._looks = 0
 
-    def left_ms(self, limit_ms: int, longest_ms: int | None = None) -> int:
+    def left_ms(self, limit_ms: int, *, early: bool = False) -> int:
         """Return in how many milliseconds the next look is due, at most `limit_ms`; 0 or less if it is due.
 
-        With `longest_ms`, a longer pause counts as one of that length.
+        With `early` in how many an object may end the pause.
 
         The pause begins at the last look, so that a program that polls again at once does not look twice.
         """
-        pause_ms = self._pause_ms if longest_ms is None else min(self._pause_ms, longest_ms)
+        pause_ms = min(self._pause_ms, max(self._first_ms, _LEAST_PAUSE_MS)) if early else self._pause_ms
         return min(self._looked_at_ms + pause_ms - self._clock.monotonic_ms(), limit_ms)
 
     def looked(self, began_ms: int) -> None:
         """Note a look that began at this monotonic time, and begin the pause after it."""
+        is_due = began_ms >= self._looked_at_ms + self._pause_ms
         self._looked_at_ms = self._clock.monotonic_ms()
-        first_ms = max(self._looked_at_ms - began_ms, _FIRST_PAUSE_MS)
+        self._first_ms = max(self._looked_at_ms - began_ms, _FIRST_PAUSE_MS)
         doublings = min(self._looks // LOOKS_A_PAUSE, _MAX_DOUBLINGS)
-        self._pause_ms = min(first_ms * 2**doublings, self._longest_ms)
-        self._looks += 1
+        self._pause_ms = min(self._first_ms * 2**doublings, self._longest_ms)
+        # Pauses that objects end do not make later ones longer.
+        self._looks += is_due
 
 
 class FollowedTopics:

@@ -22,7 +22,7 @@ from txlog.client.groups.session_timeouts import Timeouts
 from txlog.client.session.session import Call, Session
 from txlog.config import ConsumerConfig
 from txlog.core.ages import ClockReading
-from txlog.core.groups import OffsetsCondition, offsets_partition
+from txlog.core.groups import OffsetsCondition
 from txlog.core.members import beat_of, find_member, needs_change, needs_sync, partitions_of
 from txlog.core.names import TopicPartition
 from txlog.core.records import GroupMember, GroupRow, GroupValue, OffsetValue
@@ -292,7 +292,9 @@ class SharedMembership:
     # -- the group ----------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        config, began = self._config, self._session.runtime.read_clocks()
+        config = self._config
+        self._session.runtime.ensure_writable()
+        began = self._session.runtime.read_clocks()
         # A join that was interrupted, or whose outcome is unknown, is repeated with its id: the group may have it.
         self._joining = joining = self._joining or GroupMember(
             member_id=f"{config.client_id or 'consumer'}-{self._session.runtime.ids.new_id()}",
@@ -330,6 +332,8 @@ class SharedMembership:
         self._gone, self._is_replaced, self._alive_at, self._beat_ms = "", False, began, -1
         with self._lock:
             self._member, self._joining = joining, None
+        self._shows_life(row, began)
+        self._anew = self._anew and joining.topics != self._topics
         self._journal.joined(joining.member_id, self._joined)
         self._take(row)
         self._looked_ms = now_ms
@@ -343,13 +347,18 @@ class SharedMembership:
     def _look(self) -> GroupRow | None:
         began = self._session.runtime.read_clocks()
         row = self._call("looking at", lambda ctx, views: protocol.look(ctx, views, self._group))
+        self._shows_life(row, began)
+        return row
+
+    def _shows_life(self, row: GroupRow | None, began: ClockReading) -> bool:
+        """Return whether `row` has a heartbeat since the look before, perhaps of a producer that sent offsets for it."""
         beat_ms = beat_of(row, self.member_id) if row is not None else -1
-        if beat_ms > self._beat_ms >= 0:
-            # A heartbeat since the last look, perhaps in a record of a producer that sent offsets for this member.
+        is_newer = beat_ms > self._beat_ms >= 0
+        if is_newer:
             with self._lock:
                 self._alive_at = max(self._alive_at, self._seen_at, key=lambda each: each.monotonic_ms or 0)
         self._beat_ms, self._seen_at = beat_ms, began
-        return row
+        return is_newer
 
     def _take(self, row: GroupRow | None) -> None:
         """Take part in the generation that a look, or this member's own record, has shown (W52)."""
@@ -364,10 +373,11 @@ class SharedMembership:
                 self._hold(self._held - given_up)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
+            now_ms = self._session.clock.now_ms()
             is_behind = (
                 self._anew
                 or needs_sync(value, member, self._held | given)
-                or needs_change(row, self._counts.now, self._time_ms(), member.member_id, self._watch.quiet)
+                or needs_change(row, self._counts.now, now_ms, member.member_id, self._watch.quiet)
             )
             owned = partitions_of(member.owned)
             if not is_behind and owned == self._held and not any(map(self._counts.has, owned - self._reads)):
@@ -399,8 +409,10 @@ class SharedMembership:
                 ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet, topics
             ),
         )
-        self._anew = False
-        self._wrote(member_id, began)
+        found = find_member(row.entry.value if row is not None else None, member_id)
+        # If others were faster, nothing was written, and the member has not shown that it lives.
+        if self._shows_life(row, began) and found is not None and set(found.topics) >= set(topics):
+            self._anew = False
         return row
 
     def _find(self, row: GroupRow | None) -> tuple[GroupValue | None, GroupMember | None]:
@@ -481,13 +493,6 @@ class SharedMembership:
         if member is not None and not self._gone and self._age_ms() > member.session_timeout_ms:
             self._gone = "its session is over: it wrote nothing for session.timeout.ms"
         return bool(self._gone)
-
-    def _time_ms(self) -> int:
-        """Return the time at which a record would judge sessions now: it is never below that of the last record
-        (W11)."""
-        partitions = self._session.runtime.constants.consumer_offsets_partitions
-        view = self._session.views.get(offsets_partition(self._group, partitions))
-        return max(self._session.clock.now_ms(), view.state.last_timestamp if view is not None else -1)
 
     def _age_ms(self) -> int:
         return self._session.runtime.read_clocks().ms_since(self._alive_at)
