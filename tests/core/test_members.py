@@ -236,7 +236,7 @@ def test_a_member_whose_session_is_over_is_removed_and_its_share_goes_on() -> No
     group.join("b")
     assert set(group.owned()) == {"a", "b"}, "a session lasts as long as it says"
     group.log.now_ms += 1
-    assert needs_change(group.row, group.partitions, group.log.now_ms)
+    assert needs_change(group.row, group.partitions, now_ms=group.log.now_ms)
     assert group.sync("b", [])
     assert group.owned() == {"b": [0, 1, 2, 3]}
     assert not group.sync("a", range(4))
@@ -361,7 +361,7 @@ def test_more_partitions_make_a_generation() -> None:
     group = Group(2)
     group.join("a")
     group.partitions = {"orders": 3}
-    assert needs_change(group.row, group.partitions, group.log.now_ms)
+    assert needs_change(group.row, group.partitions, now_ms=group.log.now_ms)
     assert group.sync("a", [0, 1])
     assert group.owned() == {"a": [0, 1, 2]}
     # a member that has an older view of the topic takes nothing back

@@ -76,11 +76,11 @@ def find_living(row: GroupRow | None, now_ms: int) -> GroupMember | None:
 
 
 def needs_change(
-    row: GroupRow, partitions: Mapping[str, int], now_ms: int, member_id: str = "", quiet: Quiet | None = None
+    row: GroupRow, partitions: Mapping[str, int], member_id: str = "", quiet: Quiet | None = None, now_ms: int = 0
 ) -> bool:
     """Return whether the group needs a new generation: a session is over, or a topic has more partitions (W53).
 
-    The member `member_id` asks, and knows by its own clocks that it lives.
+    The member `member_id` asks, and knows by its own clocks that it lives. `now_ms` counts only without `quiet`.
     """
     value = row.entry.value
     return value is not None and (
@@ -161,7 +161,7 @@ def judge_sync(
     if row is None or member is None or (quiet is None and is_over(row, member, now_ms)):
         return None
     after = value
-    if topics or needs_change(row, partitions, now_ms, member_id, quiet):
+    if topics or needs_change(row, partitions, member_id, quiet, now_ms):
         others = [each for each in value.members if each is not member and not is_over(row, each, now_ms, quiet)]
         own = msgspec.structs.replace(member, topics=topics or member.topics)
         after = _regenerate(value, [*others, own], partitions, now_ms)

@@ -351,7 +351,7 @@ class SharedMembership:
         return row
 
     def _shows_life(self, row: GroupRow | None, began: ClockReading) -> bool:
-        """Return whether `row` has a heartbeat since the look before, perhaps of a producer that sent offsets for it."""
+        """Return whether `row` has a heartbeat since the look before, perhaps in a producer's record with offsets."""
         beat_ms = beat_of(row, self.member_id) if row is not None else -1
         is_newer = beat_ms > self._beat_ms >= 0
         if is_newer:
@@ -373,11 +373,10 @@ class SharedMembership:
                 self._hold(self._held - given_up)
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
-            now_ms = self._session.clock.now_ms()
             is_behind = (
                 self._anew
                 or needs_sync(value, member, self._held | given)
-                or needs_change(row, self._counts.now, now_ms, member.member_id, self._watch.quiet)
+                or needs_change(row, self._counts.now, member.member_id, self._watch.quiet)
             )
             owned = partitions_of(member.owned)
             if not is_behind and owned == self._held and not any(map(self._counts.has, owned - self._reads)):
