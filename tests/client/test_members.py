@@ -19,6 +19,7 @@ from txlog.client.groups.members import LOOK_MS
 from txlog.client.offsets import raise_committed
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.groups import offsets_partition
 from txlog.core.records import OffsetValue
 from txlog.errors import (
@@ -1064,6 +1065,40 @@ def test_a_join_long_after_a_death_waits_for_nothing(world, wrong_ms):
         a.consumer.commit({FOUR[0]: number})
     world.clock.advance_ms(SESSION_MS + 1_000)
     assert Elsewhere(world, "b", wrong_ms).held == [0, 1, 2, 3]
+
+
+def test_members_that_live_shorter_than_a_session_remove_a_dead_one(world):
+    """Nobody watches it for long enough, and a busy neighbour seals its heartbeats again and again."""
+    dead = Member(world, "a")
+    dead.membership._stop.set()
+    for number in range(30):
+        world.clock.advance_ms(SESSION_MS - 5_000)
+        for _ in range(INTERNAL_ROLL.batches):
+            a_record_from_ahead(world, 0)
+        short = Member(world, f"short{number}")
+        short.consumer.poll(0)
+        if short.held:
+            break
+        short.consumer.close()
+    assert short.held == [0, 1, 2, 3]
+    assert number * (SESSION_MS - 5_000) < SESSION_MS + MAX_CLOCK_ERROR_MS
+
+
+@pytest.mark.parametrize("ms", [SESSION_MS - 5_000, SESSION_MS + 5_000])
+def test_a_sync_after_a_long_revocation_shows_life_unless_the_session_is_over(world, ms):
+    a = Member(world, "a")
+    a.consumer.subscribe("orders", on_revoke=lambda _: world.clock.advance_ms(ms), on_lost=a.note("lost"))
+    a.membership._stop.set()
+    Member(world, "b").membership._stop.set()
+    world.clock.advance_ms(LOOK_MS)
+    generation = a.consumer.group_metadata().generation_id
+    a.consumer.poll(0)
+    if ms < SESSION_MS:
+        assert a.membership._age_ms() == 0
+        assert a.held == [0, 1]
+    else:
+        assert a.told == [("assign", [0, 1, 2, 3]), ("lost", [0, 1])]
+        assert a.consumer.group_metadata().generation_id == generation + 2, "it has joined again, and wrote no sync"
 
 
 @pytest.mark.parametrize("wrong_ms", [0, MINUTES_14])

@@ -226,7 +226,7 @@ def join_group(
         )
         return (entry,)
 
-    views, view = yield from append_change(ctx, views, group, judge, write_id)
+    views, view, _ = yield from append_change(ctx, views, group, judge, write_id)
     joined = [
         entry.value
         for stored in view.tail
@@ -248,16 +248,16 @@ def leave_group(ctx: Context, views: Views, group: str, generation: int, member_
             return None
         return (GroupEntry(group=group, value=GroupValue(generation=generation, member_id="", updated_at=now_ms)),)
 
-    views, _ = yield from append_change(ctx, views, group, judge, (yield NewId()))
+    views, _, _ = yield from append_change(ctx, views, group, judge, (yield NewId()))
     return views
 
 
 def append_change(
     ctx: Context, views: Views, group: str, judge: Judge, write_id: str
-) -> Program[tuple[Views, PartitionView]]:
+) -> Program[tuple[Views, PartitionView, bool]]:
     """Append what `judge` makes of the fold at the slot, in one record. Raise the error that it returns.
 
-    Return the views, and the group's partition before its finished segments were sealed.
+    Return the views, the group's partition before its finished segments were sealed, and whether a record was appended.
     """
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
@@ -271,7 +271,8 @@ def append_change(
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
     if isinstance(outcome, Stop) and outcome.value is not None:
         raise outcome.value
-    return with_view(views, (yield from seal_in_turn(ctx, view, write_id))), view
+    views = with_view(views, (yield from seal_in_turn(ctx, view, write_id)))
+    return views, view, not isinstance(outcome, Stop)
 
 
 def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupDescription, ...]]]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from txlog.core import members as rules
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.effects import NewId, Now, Program
 from txlog.core.groups import find_job
 from txlog.core.members import Quiet, beat_of, is_over
@@ -76,18 +77,19 @@ def sync(
     partitions: Mapping[str, int],
     quiet: Quiet | None = None,
     topics: tuple[str, ...] = (),
+    written: Callable[[], None] = lambda: None,
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Take part in the group's generation as a member that still reads `held`. Return the group's row.
 
     The member reads no row of another partition any more (W52). It gets the partitions that are assigned to it and
     free. If a session is over, or a topic has more partitions, a new generation is made first (W53). It is also made
     with `topics`, and the member subscribes to them. `quiet` are the members that this one has found silent; with it,
-    its own clocks say that it lives itself.
+    its own clocks say that it lives itself. `written` is called if there was something to write.
     """
     judge = partial(
         rules.judge_sync, group=group, member_id=member_id, held=held, partitions=partitions, quiet=quiet, topics=topics
     )
-    return (yield from _change(ctx, views, group, judge))
+    return (yield from _change(ctx, views, group, judge, written=written))
 
 
 def heartbeat(
@@ -120,7 +122,7 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
 
     Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for
     each such member. That is the record of the heartbeat, or else the last sealed segment or the boundary, which are
-    newer.
+    newer. So a member is also silent if its heartbeat's `timestamp` is too old by that time, and an error of one clock.
     """
     own_ms: int = yield Now()
     now_ms = max(own_ms, view.state.last_timestamp)
@@ -143,13 +145,14 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
         store_ms = yield from store_now()
     except (StoreAccessError, StorageError):
         return {}  # the members are watched instead
-    return {
-        each.member_id: beat_of(row, each.member_id)
-        for each, written_ms in zip(seem_over, times_ms, strict=True)
+    silent = {}
+    for each, written_ms in zip(seem_over, times_ms, strict=True):
+        beat_ms = beat_of(row, each.member_id)
         # Some stores cut their times to a second.
-        if written_ms is not None
-        and store_ms - written_ms - (0 if written_ms % 1000 else 999) > each.session_timeout_ms
-    }
+        age_ms = -1 if written_ms is None else store_ms - written_ms - (0 if written_ms % 1000 else 999)
+        if max(age_ms, store_ms - beat_ms - MAX_CLOCK_ERROR_MS) > each.session_timeout_ms:
+            silent[each.member_id] = beat_ms
+    return silent
 
 
 def _change(
@@ -158,11 +161,14 @@ def _change(
     group: str,
     judge: Judge,
     check: Callable[[PartitionState], TxlogError | None] = lambda _: None,
+    written: Callable[[], None] = lambda: None,
 ) -> Program[tuple[Views, GroupRow | None]]:
     """Append what `judge` makes of the group's row, unless `check` returns an error for the fold."""
 
     def judge_fold(state: PartitionState, now_ms: int) -> tuple[Entry, ...] | TxlogError | None:
         return check(state) or judge(state.groups.get(group), now_ms=max(now_ms, state.last_timestamp))
 
-    views, view = yield from append_change(ctx, views, group, judge_fold, (yield NewId()))
+    views, view, is_written = yield from append_change(ctx, views, group, judge_fold, (yield NewId()))
+    if is_written:
+        written()
     return views, view.state.groups.get(group)

@@ -81,6 +81,6 @@ class FolderWatch:
 
 
 def _raise_of_handler(error: Exception) -> None:
-    """Raise what the handler of a signal has raised. Errors of inotify's calls have a number, and are no time-outs."""
-    if isinstance(error, TimeoutError) or (isinstance(error, OSError | ValueError) and not getattr(error, "errno", 0)):
+    """Raise what the handler of a signal has raised. Errors of inotify's calls have a number."""
+    if isinstance(error, OSError | ValueError) and not getattr(error, "errno", 0):
         raise error

@@ -332,7 +332,6 @@ class SharedMembership:
         self._gone, self._is_replaced, self._alive_at, self._beat_ms = "", False, began, -1
         with self._lock:
             self._member, self._joining = joining, None
-        self._shows_life(row, began)
         self._anew = self._anew and joining.topics != self._topics
         self._journal.joined(joining.member_id, self._joined)
         self._take(row)
@@ -347,18 +346,13 @@ class SharedMembership:
     def _look(self) -> GroupRow | None:
         began = self._session.runtime.read_clocks()
         row = self._call("looking at", lambda ctx, views: protocol.look(ctx, views, self._group))
-        self._shows_life(row, began)
-        return row
-
-    def _shows_life(self, row: GroupRow | None, began: ClockReading) -> bool:
-        """Return whether `row` has a heartbeat since the look before, perhaps in a producer's record with offsets."""
         beat_ms = beat_of(row, self.member_id) if row is not None else -1
-        is_newer = beat_ms > self._beat_ms >= 0
-        if is_newer:
+        if beat_ms > self._beat_ms >= 0:
+            # A heartbeat since the last look, perhaps in a record of a producer that sent offsets for this member.
             with self._lock:
                 self._alive_at = max(self._alive_at, self._seen_at, key=lambda each: each.monotonic_ms or 0)
         self._beat_ms, self._seen_at = beat_ms, began
-        return is_newer
+        return row
 
     def _take(self, row: GroupRow | None) -> None:
         """Take part in the generation that a look, or this member's own record, has shown (W52)."""
@@ -371,6 +365,8 @@ class SharedMembership:
             if given_up:
                 self._revoke(given_up & self._reads, value.generation)
                 self._hold(self._held - given_up)
+                if self._is_gone():  # the listener may take long
+                    return
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = (
@@ -402,17 +398,18 @@ class SharedMembership:
     def _sync(self, member_id: str) -> GroupRow | None:
         began, held = self._session.runtime.read_clocks(), self._held
         topics = self._topics if self._anew else ()
-        row = self._call(
+
+        def written() -> None:
+            # If others were faster, nothing is written, and the member does not show that it lives.
+            self._anew = False
+            self._wrote(member_id, began)
+
+        return self._call(
             "sharing the partitions of",
             lambda ctx, views: protocol.sync(
-                ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet, topics
+                ctx, views, self._group, member_id, held, self._counts.now, self._watch.quiet, topics, written
             ),
         )
-        found = find_member(row.entry.value if row is not None else None, member_id)
-        # If others were faster, nothing was written, and the member has not shown that it lives.
-        if self._shows_life(row, began) and found is not None and set(found.topics) >= set(topics):
-            self._anew = False
-        return row
 
     def _find(self, row: GroupRow | None) -> tuple[GroupValue | None, GroupMember | None]:
         """Return the group and this member in it, as `row` shows them; note if it is not in it any more."""
