@@ -38,6 +38,8 @@ DEFAULTS: Mapping[str, str] = {
     # Larger Arrow batches mean fewer transfers between Java and Python, and whole row groups in the files.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+    # Over TCP each small message to a Python worker waits 40 ms for an acknowledgement (Nagle's algorithm).
+    "spark.python.unix.domain.socket.enabled": "true",
     # Spark's own Parquet reader checks page checksums only if this is set (PROTOCOL.md, "Integrity").
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Planned files are given by name; for more paths than this Spark would start a job to list them.

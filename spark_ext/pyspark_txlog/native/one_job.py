@@ -15,6 +15,7 @@ vacuum removes them (PROTOCOL.md, "Staged").
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ MAX_BYTES = 16 * 2**20
 _RESULT_PART = 4
 """The part of `spark.driver.maxResultSize` that the rows may take. Spark's own reports of tasks count too."""
 _RESULT = "result"
+_PLAIN = re.compile("[A-Za-z0-9_]+")
 
 REFUSALS: dict[str, type[TxlogError]] = {
     kind.__name__: kind for kind in (SchemaMismatchError, UnknownTopicOrPartitionError)
@@ -149,9 +151,14 @@ def share_of(task: int, limit: int, tasks: int) -> int:
 
 def most_bytes(frame: DataFrame) -> int:
     """Return the size of the rows that the tasks of a job over the frame may return together."""
-    configuration: Any = frame.sparkSession._jsparkSession.sparkContext().conf()
-    allowed = int(configuration.getSizeAsBytes("spark.driver.maxResultSize", "1g"))
+    allowed = most_result(frame)
     return min(MAX_BYTES, allowed // _RESULT_PART) if allowed else MAX_BYTES
+
+
+def most_result(frame: DataFrame) -> int:
+    """Return how many bytes the tasks of a job may return to the driver; 0: no limit."""
+    configuration: Any = frame.sparkSession._jsparkSession.sparkContext().conf()
+    return int(configuration.getSizeAsBytes("spark.driver.maxResultSize", "1g"))
 
 
 def likely_tasks(frame: DataFrame) -> int:
@@ -186,7 +193,9 @@ def write_once(
         return run_task(writer, batches)
 
     # Spark finds the columns of a frame by name, and cannot find one with a dot or a quote in its name.
-    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    plain = frame
+    if not all(map(_PLAIN.fullmatch, frame.columns)) or len({*map(str.lower, frame.columns)}) < len(frame.columns):
+        plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
     found = fetch(plain.mapInArrow(run, f"{_RESULT} binary")).column(_RESULT)
     decoder = msgspec.msgpack.Decoder(TaskResult)
     results = sorted((decoder.decode(each.as_py()) for each in found), key=lambda each: each.task)

@@ -39,7 +39,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
-from pyspark_txlog.native.one_job import REFUSALS, FrameWrite, most_bytes, write_once
+from pyspark_txlog.native.one_job import REFUSALS, FrameWrite, most_bytes, most_result, write_once
 from pyspark_txlog.native.task_files import can_move, move_to_partitions, partition_folder
 from pyspark_txlog.sink.micro_batch import task_of_batch
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
@@ -69,6 +69,9 @@ _CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 _FIXED = (spark.NumericType, spark.BooleanType, spark.DatetimeType)
 _WIDEST = 17
 """Bytes of a decimal and of its bit that says whether it is null. Other types of a fixed size are not wider."""
+
+_PASSING = {"Repartition", "RepartitionByExpression", "Filter", "Sort", "GlobalLimit", "LocalLimit"}
+"""Nodes of a plan that change no value, and add no row."""
 
 _Test: TypeAlias = Callable[[Column, SchemaField, spark.DataType, bool], Column | None]
 """(value, the topic's field, Spark's type of it, whether that may be null) -> whether the topic refuses it."""
@@ -185,7 +188,7 @@ def _known_road(frame: DataFrame, small_rows: int) -> Road:
     plan = frame._jdf.queryExecution().optimizedPlan()
     most = plan.maxRows()
     if most.isDefined() and most.get() <= small_rows:
-        return "driver" if _are_narrow(frame, most.get()) else "auto"
+        return "driver" if _are_narrow(frame, most.get()) or _is_local(frame, plan) else "auto"
     # A projection has as many rows as what it projects.
     while plan.nodeName() == "Project":
         plan = plan.child()
@@ -205,6 +208,15 @@ def _are_narrow(frame: DataFrame, rows: int) -> bool:
     """Return whether so many rows of the frame are small because of their types, whatever the values are."""
     widths = [_width(field.dataType) for field in frame.schema]
     return None not in widths and rows * sum(filter(None, widths)) <= most_bytes(frame)
+
+
+def _is_local(frame: DataFrame, plan: Any) -> bool:
+    """Return whether the driver has all values of the plan already, and a job may return them."""
+    while plan.nodeName() in _PASSING:
+        plan = plan.child()
+    # Spark makes a job's input of more bytes than this.
+    most = int(frame._jdf.sparkSession().sessionState().conf().arrowLocalRelationThreshold())
+    return plan.nodeName() == "LocalRelation" and 2 * most <= (most_result(frame) or 2 * most)
 
 
 def _width(kind: spark.DataType) -> int | None:
