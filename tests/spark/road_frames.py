@@ -26,7 +26,7 @@ SHAPES: tuple[Shape, ...] = (
     "range", "files", "cached", "shuffled", "joined", "sorted", "filtered", "union", "limited", "retried", "counted",
 )  # fmt: skip
 SIZES = (0, 1, 2, 199, 2_000, 9_999, 10_000, 10_001, 12_345, 20_002)
-"""Around the bounds of a small frame and of `inline.max.bytes`, and beyond spark.sql.files.maxRecordsPerFile."""
+"""Around the bounds of a small frame (over Connect) and `inline.max.bytes`, and beyond maxRecordsPerFile."""
 TASKS = (1, 1, 2, 3, 7)
 PAIR = pa.struct([pa.field("key", pa.string()), pa.field("when", pa.timestamp("us", "UTC"))])
 STRICT = pa.struct([pa.field("number", pa.int32(), nullable=False), pa.field("text", pa.string())])

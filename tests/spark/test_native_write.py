@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from pyspark_txlog import TxLog
-from pyspark_txlog.native import write
+from pyspark_txlog.native import one_job, write
 from pyspark_txlog.native.task_files import move_to_partitions
 from pyspark_txlog.native.write import Road
 from tests.spark.conftest import ORDERS, Log, append, rows, to_df
@@ -284,6 +284,30 @@ def test_no_job_looks_for_what_sparks_plan_knows(spark: SparkSession, log: Log, 
     finally:
         cached.unpersist()
     assert log.ids() == sorted([*range(300), *range(100, 300)])
+
+
+def test_rows_that_the_driver_has_pass_no_task_in_python(
+    spark: SparkSession, log: Log, native: TxLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as small as its memory shows. A new value may be of any size, and so may a job's result be too large."""
+    log.create()
+    made = spark.createDataFrame(log.frame(0, 100).select("order_id", "carrier").toArrow()).coalesce(1)
+    by_tasks: list[int] = []
+    original = one_job.write_once
+
+    def noted(*given: Any, **more: Any) -> Any:
+        by_tasks.append(1)
+        return original(*given, **more)
+
+    monkeypatch.setattr(write, "write_once", noted)
+    append(native.table("orders"), made.where("order_id < 50").orderBy("order_id").limit(40))
+    assert by_tasks == []
+    append(native.table("orders"), made.selectExpr("order_id", "repeat(carrier, 2) AS carrier"))
+    assert by_tasks == [1]
+    monkeypatch.setattr(write, "most_result", lambda _: 1)
+    append(native.table("orders"), made)
+    assert by_tasks == [1, 1]
+    assert log.ids() == sorted([*range(40), *range(100), *range(100)])
 
 
 def test_no_job_looks_how_many_rows_large_files_have(

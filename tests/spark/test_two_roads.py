@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_txlog import TxLog, install, uninstall
+from pyspark_txlog.native.write import SMALL_ROWS
 from tests.spark import road_lives
 from tests.spark.conftest import Log
 from tests.spark.road_frames import Frame, topic_schema
@@ -100,8 +101,10 @@ def test_a_difference_that_the_page_does_not_name_fails() -> None:
 def test_spark_counts_each_row_of_a_write_once(twins: tuple[Twin, Twin], tmp_path: Path) -> None:
     """An Observation and an accumulator of a frame whose size Spark does not know, just above the bound of a small
     one."""
-    frame = Frame(count=10_001, tasks=3, shape="counted", columns=("a_double",), nulls=True)
-    assert written(twins, frame, tmp_path) == {"n": 10_001, "total": 10_001 * 5_000, "accumulator": 10_001}
+    count = SMALL_ROWS + 1
+    frame = Frame(count=count, tasks=1, shape="counted", columns=("a_double",), nulls=True)
+    total = count * (count - 1) // 2
+    assert written(twins, frame, tmp_path) == {"n": count, "total": total, "accumulator": count}
 
 
 @contextmanager
@@ -124,7 +127,7 @@ def test_wide_rows_are_not_fetched(spark: SparkSession, twins: tuple[Twin, Twin]
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", ["files", "shuffled", "retried", "cached", "counted", "range"])
-@pytest.mark.parametrize("count", [0, 1, 9_999, 10_000, 10_001, 30_000])
+@pytest.mark.parametrize("count", [0, 1, SMALL_ROWS - 1, SMALL_ROWS, SMALL_ROWS + 1, 2 * SMALL_ROWS])
 def test_bounds(spark: SparkSession, twins: tuple[Twin, Twin], tmp_path: Path, count: int, shape: Any) -> None:
     for number, tasks in enumerate((1, 2, 5)):
         frame = Frame(first=number * 10**6, count=count, tasks=tasks, shape=shape, columns=("a_double", "nested"))

@@ -118,8 +118,8 @@ class Transaction:
         The frame's plan runs once. Spark's writer writes a frame that is large by its plan: one in the cache, and one
         that reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to
         `small_rows` rows, which are few bytes too, returns them to the driver. Any other task writes its rows to files.
-        Over Spark Connect the driver fetches `small_rows + 1` rows. Rows of one task and one key keep their order,
-        except by Spark's writer.
+        Over Spark Connect the driver fetches `small_rows + 1` rows, 10,001 at most. Rows of one task and one key keep
+        their order, except by Spark's writer.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
         Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write

@@ -54,8 +54,10 @@ from txlog.text import any_text
 Road: TypeAlias = Literal["auto", "driver", "executors"]
 ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
 
-SMALL_ROWS = 10_000
-"""The driver writes frames of up to this many rows."""
+SMALL_ROWS = 131_072
+"""The driver writes frames of up to this many rows, as many as a row group has, if they are few bytes."""
+CONNECT_ROWS = 10_000
+"""Over Spark Connect it writes frames of up to this many, because nothing bounds their bytes."""
 LARGE_BYTES = 64 * 2**20
 """A frame of all rows of files of this size is not small, however many rows that is."""
 
@@ -145,6 +147,7 @@ def write_frame(
         with described(session, f"{what}, by the driver if they are few"):
             return write_once(write, frame, _fetched, small_rows=small_rows, by_task=by_task)
     if road != "executors":
+        small_rows = min(small_rows, CONNECT_ROWS)
         by_task = by_task and route.needs_task
         with described(session, what):
             numbered = frame
