@@ -8,7 +8,8 @@ from benchmarks.sides import spark_sides
 PLANNED = (
     "a frame is planned when it is made: a look at the log's end, a plan in Python, and 20 to 60 calls into Java. "
     "Tried: no expression for each column, where 600 calls were made before. Parquet's side lists the files and "
-    "reads a footer instead. The scan itself is Spark's own."
+    "reads a footer instead. The scan itself is Spark's own, and checks the checksums of pages, which Parquet's side "
+    "does not by default."
 )
 SIDES = ("txlog, native", "Iceberg", "Delta", "Parquet")
 

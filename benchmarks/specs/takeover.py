@@ -159,6 +159,11 @@ SPECS = (
             Goal(of="txlog", figure="init ms", versus="Kafka", at_most=0.05),
             Goal(of="txlog", figure="seen ms", versus="Kafka", at_most=0.05),
         ),
+        floor=(
+            "A broker answers CONCURRENT_TRANSACTIONS until the markers are written, and its client waits before it "
+            "asks again, half a second or a whole one. txlog needs no such wait, but its clock includes a new store: "
+            "the descriptor, the topic, the table of transactions, then an ABORT marker in each of ten partitions."
+        ),
         rounds=3,
     ),
 )

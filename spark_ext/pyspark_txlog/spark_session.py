@@ -7,11 +7,13 @@ every node.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -24,6 +26,8 @@ from pyspark_txlog.spark_version import check_spark
 from txlog.errors import InvalidRequestError
 
 MINIMUM_JAVA = 17
+_SOCKET_NAME, _MOST_PATH = 43, 100
+"""Characters that Spark adds to the folder of a socket, and those that each system allows, about."""
 
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -38,8 +42,6 @@ DEFAULTS: Mapping[str, str] = {
     # Larger Arrow batches mean fewer transfers between Java and Python, and whole row groups in the files.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
-    # Over TCP each small message to a Python worker waits 40 ms for an acknowledgement (Nagle's algorithm).
-    "spark.python.unix.domain.socket.enabled": "true",
     # Spark's own Parquet reader checks page checksums only if this is set (PROTOCOL.md, "Integrity").
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Planned files are given by name; for more paths than this Spark would start a job to list them.
@@ -64,7 +66,7 @@ def session(
     if SparkContext._active_spark_context is None:
         check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**DEFAULTS, **{key: _text(value) for key, value in (config or {}).items()}}
+    settings = {**DEFAULTS, **_sockets(master), **{key: _text(value) for key, value in (config or {}).items()}}
     with as_file(files("pyspark_txlog") / "log4j2.properties") as log4j:
         quiet = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
         key = "spark.driver.extraJavaOptions"
@@ -76,6 +78,27 @@ def session(
     activate(made)
     install()
     return made
+
+
+def _sockets(master: str) -> dict[str, str]:
+    """Return the settings with which Python workers are reached by Unix sockets, where that is possible.
+
+    Over TCP the first rows of a task wait 40 ms for an acknowledgement (Nagle's algorithm).
+    """
+    # A new folder, because Spark leaves files in it, and the sockets have no secret.
+    if os.name != "posix" or not master.startswith("local") or SparkContext._active_spark_context is not None:
+        return {}
+    folder = tempfile.mkdtemp(prefix="txlog-")
+    atexit.register(_remove, folder, os.getpid())
+    if len(folder) + _SOCKET_NAME > _MOST_PATH:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+
+
+def _remove(folder: str, process: int) -> None:
+    # A child that was forked ends earlier.
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def activate(spark: SparkSession) -> None:

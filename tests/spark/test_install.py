@@ -251,6 +251,20 @@ def test_a_write_is_the_write_of_the_python_sink(log: Log, count: int) -> None:
     check_store(open_object_store(log.url))
 
 
+@pytest.mark.parametrize("columns", [["order_id", "carrier"], ["order_id"]])
+def test_local_rows_go_to_the_partitions_of_their_tasks(log: Log, columns: list[str]) -> None:
+    """Spark itself computes a column of such rows while it plans, and would number each row's task 0."""
+    frame = log.spark.createDataFrame(log.frame(0, 100).select(*columns).toArrow())
+    log.create("native", partitions=4)
+    log.write(frame, "native")
+    log.create("python", partitions=4)
+    with python_source():
+        log.write(frame, "python")
+    places = [sorted_rows(log.read(topic, columns="order_id,_partition")) for topic in ("native", "python")]
+    assert places[0] == places[1]
+    assert len({row.rpartition("_partition")[2] for row in places[0]}) == 2, "those of two tasks"
+
+
 def test_tasks_are_numbered_only_if_that_can_choose_a_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark needs longer for a plan with the numbers of tasks. These rows are small by their types."""
     log.create("one", partitions=1)

@@ -3,6 +3,7 @@ installed."""
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -50,6 +51,26 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_the_package_carries_the_quiet_log4j() -> None:
     shipped = (files("pyspark_txlog") / "log4j2.properties").read_text()
     assert shipped == (REPOSITORY / "conf" / "log4j2.properties").read_text()
+
+
+def test_sockets_lie_in_a_folder_of_their_own_where_that_is_possible(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    enabled, folder = spark_session._sockets("local[2]").values()
+    assert (enabled, Path(folder).stat().st_mode & 0o777) == ("true", 0o700)
+    spark_session._remove(folder, 0)
+    assert Path(folder).exists(), "a forked child leaves it"
+    spark_session._remove(folder, os.getpid())
+    assert not Path(folder).exists()
+    assert spark_session._sockets("spark://host:7077") == {}
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert spark_session._sockets("local[2]") == {}
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
+    assert spark_session._sockets("local[2]") == {}
 
 
 def test_the_settings_are_those_of_conf() -> None:

@@ -115,11 +115,11 @@ class Transaction:
         of columns), a column `partition` or the topic's `key.columns` choose the partition. The driver writes a frame
         of up to `small_rows` rows. `road` chooses the driver or Spark's own Parquet writer ("executors").
 
-        The frame's plan runs once. Spark's writer writes a frame that is large by its plan: one in the cache, and one
-        that reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to
+        The frame's plan runs once. Spark's writer writes a frame that is large by its plan: more rows in the cache, and
+        one that reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to
         `small_rows` rows, which are few bytes too, returns them to the driver. Any other task writes its rows to files.
-        Over Spark Connect the driver fetches `small_rows + 1` rows, 10,001 at most. Rows of one task and one key keep
-        their order, except by Spark's writer.
+        Over Spark Connect the driver fetches `small_rows + 1` rows, by default 10,001. Rows of one task and one key
+        keep their order, except by Spark's writer.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
         Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write

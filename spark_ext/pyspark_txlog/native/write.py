@@ -57,7 +57,7 @@ ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
 SMALL_ROWS = 131_072
 """The driver writes frames of up to this many rows, as many as a row group has, if they are few bytes."""
 CONNECT_ROWS = 10_000
-"""Over Spark Connect it writes frames of up to this many, because nothing bounds their bytes."""
+"""Over Spark Connect it writes frames of up to this many by default, because nothing bounds their bytes."""
 LARGE_BYTES = 64 * 2**20
 """A frame of all rows of files of this size is not small, however many rows that is."""
 
@@ -72,8 +72,10 @@ _FIXED = (spark.NumericType, spark.BooleanType, spark.DatetimeType)
 _WIDEST = 17
 """Bytes of a decimal and of its bit that says whether it is null. Other types of a fixed size are not wider."""
 
-_PASSING = {"Repartition", "RepartitionByExpression", "Filter", "Sort", "GlobalLimit", "LocalLimit"}
-"""Nodes of a plan that change no value, and add no row."""
+_PASSING = {
+    "Repartition", "RepartitionByExpression", "Filter", "Sort", "GlobalLimit", "LocalLimit", "SubqueryAlias", "Project",
+}  # fmt: skip
+"""Nodes of a plan that add no row, and no value if their columns are those of the node below."""
 
 _Test: TypeAlias = Callable[[Column, SchemaField, spark.DataType, bool], Column | None]
 """(value, the topic's field, Spark's type of it, whether that may be null) -> whether the topic refuses it."""
@@ -141,13 +143,16 @@ def write_frame(
     write = FrameWrite(runtime=runtime, txn=txn, route=route, compression=compression, first=first)
     if road == "auto":
         road = _known_road(frame, small_rows)
+        # Spark numbers the tasks of local rows while it plans: all have task 0 then.
+        if road == "driver" and by_task and route.needs_task and not _has_one_task(frame) and _is_local(frame):
+            road = "auto"
     if road == "executors" and is_observed(frame):
         road, small_rows = "auto", 0
     if road == "auto" and not is_over_connect(frame):
         with described(session, f"{what}, by the driver if they are few"):
             return write_once(write, frame, _fetched, small_rows=small_rows, by_task=by_task)
     if road != "executors":
-        small_rows = min(small_rows, CONNECT_ROWS)
+        small_rows = CONNECT_ROWS if small_rows == SMALL_ROWS else small_rows
         by_task = by_task and route.needs_task
         with described(session, what):
             numbered = frame
@@ -191,7 +196,7 @@ def _known_road(frame: DataFrame, small_rows: int) -> Road:
     plan = frame._jdf.queryExecution().optimizedPlan()
     most = plan.maxRows()
     if most.isDefined() and most.get() <= small_rows:
-        return "driver" if _are_narrow(frame, most.get()) or _is_local(frame, plan) else "auto"
+        return "driver" if _are_narrow(frame, most.get()) or _is_local(frame) else "auto"
     # A projection has as many rows as what it projects.
     while plan.nodeName() == "Project":
         plan = plan.child()
@@ -213,10 +218,14 @@ def _are_narrow(frame: DataFrame, rows: int) -> bool:
     return None not in widths and rows * sum(filter(None, widths)) <= most_bytes(frame)
 
 
-def _is_local(frame: DataFrame, plan: Any) -> bool:
+def _is_local(frame: DataFrame) -> bool:
     """Return whether the driver has all values of the plan already, and a job may return them."""
+    # Spark computes new columns of local rows while it optimizes the plan, and then does not show where they come from.
+    plan = frame._jdf.queryExecution().analyzed()
     while plan.nodeName() in _PASSING:
-        plan = plan.child()
+        above, plan = plan, plan.child()
+        if above.output().size() > plan.output().size() or not above.outputSet().subsetOf(plan.outputSet()):
+            return False
     # Spark makes a job's input of more bytes than this.
     most = int(frame._jdf.sparkSession().sessionState().conf().arrowLocalRelationThreshold())
     return plan.nodeName() == "LocalRelation" and 2 * most <= (most_result(frame) or 2 * most)
