@@ -26,8 +26,6 @@ from pyspark_txlog.spark_version import check_spark
 from txlog.errors import InvalidRequestError
 
 MINIMUM_JAVA = 17
-_SOCKET_NAME, _MOST_PATH = 43, 100
-"""Characters that Spark adds to the folder of a socket, and those that each system allows, about."""
 
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -66,7 +64,8 @@ def session(
     if SparkContext._active_spark_context is None:
         check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**DEFAULTS, **_sockets(master), **{key: _text(value) for key, value in (config or {}).items()}}
+    own = {key: _text(value) for key, value in (config or {}).items()}
+    settings = {**DEFAULTS, **_sockets(own.get("spark.master", master)), **own}
     with as_file(files("pyspark_txlog") / "log4j2.properties") as log4j:
         quiet = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
         key = "spark.driver.extraJavaOptions"
@@ -85,13 +84,14 @@ def _sockets(master: str) -> dict[str, str]:
 
     Over TCP the first rows of a task wait 40 ms for an acknowledgement (Nagle's algorithm).
     """
-    # A new folder, because Spark leaves files in it, and the sockets have no secret.
     if os.name != "posix" or not master.startswith("local") or SparkContext._active_spark_context is not None:
         return {}
-    folder = tempfile.mkdtemp(prefix="txlog-")
-    atexit.register(_remove, folder, os.getpid())
-    if len(folder) + _SOCKET_NAME > _MOST_PATH:
+    try:
+        # A new folder, because Spark leaves files in it, and the sockets have no secret. Its path must be short.
+        folder = tempfile.mkdtemp(prefix="txlog-", dir="/tmp")
+    except OSError:
         return {}
+    atexit.register(_remove, folder, os.getpid())
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
 
 

@@ -1067,6 +1067,15 @@ def test_a_join_long_after_a_death_waits_for_nothing(world, wrong_ms):
     assert Elsewhere(world, "b", wrong_ms).held == [0, 1, 2, 3]
 
 
+def test_a_slow_call_hides_no_heartbeat_of_the_thread(world):
+    a = Member(world, "a")
+    began = a.store.runtime.read_clocks()
+    world.clock.advance_ms(SESSION_MS - 10_000)
+    a.membership.tick()
+    a.membership._wrote(a.membership.member_id, began)
+    assert a.membership._age_ms() == 0
+
+
 def test_members_that_live_shorter_than_a_session_remove_a_dead_one(world):
     """Nobody watches it for long enough, and a busy neighbour seals its heartbeats again and again."""
     dead = Member(world, "a")

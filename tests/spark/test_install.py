@@ -251,10 +251,15 @@ def test_a_write_is_the_write_of_the_python_sink(log: Log, count: int) -> None:
     check_store(open_object_store(log.url))
 
 
-@pytest.mark.parametrize("columns", [["order_id", "carrier"], ["order_id"]])
+@pytest.mark.parametrize("columns", [["order_id", "carrier"], ["order_id"], ["order_id + 0 AS order_id"], ["view"]])
 def test_local_rows_go_to_the_partitions_of_their_tasks(log: Log, columns: list[str]) -> None:
     """Spark itself computes a column of such rows while it plans, and would number each row's task 0."""
-    frame = log.spark.createDataFrame(log.frame(0, 100).select(*columns).toArrow())
+    frame = log.spark.createDataFrame(log.frame(0, 100).select("order_id", "carrier").toArrow())
+    if columns == ["view"]:
+        frame.select("order_id").createOrReplaceTempView("local_rows")
+        frame = log.spark.table("local_rows")
+    else:
+        frame = frame.selectExpr(*columns)
     log.create("native", partitions=4)
     log.write(frame, "native")
     log.create("python", partitions=4)

@@ -53,11 +53,14 @@ def test_the_package_carries_the_quiet_log4j() -> None:
     assert shipped == (REPOSITORY / "conf" / "log4j2.properties").read_text()
 
 
+def fail(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_sockets_lie_in_a_folder_of_their_own_where_that_is_possible(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
-    monkeypatch.setattr("tempfile.tempdir", "/tmp")
     enabled, folder = spark_session._sockets("local[2]").values()
     assert (enabled, Path(folder).stat().st_mode & 0o777) == ("true", 0o700)
     spark_session._remove(folder, 0)
@@ -65,10 +68,9 @@ def test_sockets_lie_in_a_folder_of_their_own_where_that_is_possible(
     spark_session._remove(folder, os.getpid())
     assert not Path(folder).exists()
     assert spark_session._sockets("spark://host:7077") == {}
-    long = tmp_path / ("long" * 20)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    assert spark_session._sockets("local[2]") == {}
+    with monkeypatch.context() as patch:
+        patch.setattr("os.mkdir", fail)
+        assert spark_session._sockets("local[2]") == {}
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
     assert spark_session._sockets("local[2]") == {}
 

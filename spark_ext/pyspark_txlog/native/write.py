@@ -143,8 +143,8 @@ def write_frame(
     write = FrameWrite(runtime=runtime, txn=txn, route=route, compression=compression, first=first)
     if road == "auto":
         road = _known_road(frame, small_rows)
-        # Spark numbers the tasks of local rows while it plans: all have task 0 then.
-        if road == "driver" and by_task and route.needs_task and not _has_one_task(frame) and _is_local(frame):
+        # Spark would number each task of local rows 0, because it computes their columns while it optimizes the plan.
+        if road == "driver" and by_task and route.needs_task and _optimized(frame).nodeName() == "LocalRelation":
             road = "auto"
     if road == "executors" and is_observed(frame):
         road, small_rows = "auto", 0
@@ -189,11 +189,15 @@ def _has_one_task(frame: DataFrame) -> bool:
     return bool(frame._jdf.queryExecution().executedPlan().outputPartitioning().numPartitions() == 1)
 
 
+def _optimized(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().optimizedPlan()
+
+
 def _known_road(frame: DataFrame, small_rows: int) -> Road:
     """Return the road if Spark knows without a job whether the frame is small; else "auto"."""
     if is_over_connect(frame):
         return "auto"
-    plan = frame._jdf.queryExecution().optimizedPlan()
+    plan = _optimized(frame)
     most = plan.maxRows()
     if most.isDefined() and most.get() <= small_rows:
         return "driver" if _are_narrow(frame, most.get()) or _is_local(frame) else "auto"

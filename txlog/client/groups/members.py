@@ -365,8 +365,6 @@ class SharedMembership:
             if given_up:
                 self._revoke(given_up & self._reads, value.generation)
                 self._hold(self._held - given_up)
-                if self._is_gone():  # the listener may take long
-                    return
             # This member's own record gave it what it owns and does not hold yet. It need not write that again.
             given = partitions_of(member.owned) & partitions_of(member.assigned)
             is_behind = (
@@ -378,6 +376,8 @@ class SharedMembership:
             if not is_behind and owned == self._held and not any(map(self._counts.has, owned - self._reads)):
                 return
             if is_behind:
+                if self._is_gone():  # a listener, or a look, may take long
+                    return
                 row = self._sync(member.member_id)
                 _, member = self._find(row)
                 if member is None:
@@ -497,7 +497,7 @@ class SharedMembership:
         """Note that a record which began at that time shows that the member lives."""
         with self._lock:
             if self.member_id == member_id:
-                self._alive_at = began
+                self._alive_at = max(self._alive_at, began, key=lambda each: each.monotonic_ms or 0)
 
     # -- the heartbeat thread -----------------------------------------------------------------------------------------
 
