@@ -154,7 +154,7 @@ SPECS = (
             "2 ms of Python in all. Both processes want a core at that moment. Tried before the extra inotify: one "
             "pause of 500 ms (347 ms until seen), and pauses that double each time (30 ms). Shorter pauses would cost "
             "an idle consumer of another store more requests than it had before (docs/settings.md). Both processes "
-            "were idle before, so each step takes two or three times as long as without pauses (P3). A broker sends "
+            "were idle before, so each step takes two or three times as long as without pauses. A broker sends "
             "the rows instead."
         ),
     ),
