@@ -118,8 +118,8 @@ SPECS = (
             "instead of through a reader in Python, and no import of pandas (0.76 to 0.55 s). Also tried: several "
             "files at once, which is slower in a folder (0.75 s), because threads of Python wait for each other. The "
             "program needs 0.5 s more, most of it until numpy and pyarrow are imported. With nothing to do it loads "
-            "no pyarrow, and of 0.35 s the parser of its arguments takes 0.1 s and numpy 0.07 s. Tried: the called "
-            "command alone is imported (0.55 to 0.35 s). Not tried: a compaction's module without numpy."
+            "no pyarrow. About a fifth of its time is the import of the parser of its arguments, and a sixth that of "
+            "numpy. Tried: the called command alone is imported. Not tried: a compaction's module without numpy."
         ),
     ),
 )

@@ -109,16 +109,18 @@ class Sharer:
         if not quiet and not needs_sync(value, found, held):
             return
 
+        def written() -> None:
+            self.alive_at = now
+
         def call() -> Program[GroupRow | None]:
             client.views, row = yield from members.sync(
-                client.ctx, client.views, SHARERS, client.name, held, self.counts, quiet
+                client.ctx, client.views, SHARERS, client.name, held, self.counts, quiet, written=written
             )
             return row
 
         # From here on it reads no partition that it gives up, whatever becomes of the call.
         self.held = held
         row = yield from client.patiently(call)
-        self.alive_at = now
         yield from self._take(row)
 
     def beat(self) -> Program[None]:

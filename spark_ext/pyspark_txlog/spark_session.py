@@ -128,7 +128,7 @@ def check_java() -> int:
         raise _no_java(f"{java!r} does not run ({error})") from error
     version = parse_java_version(printed.stderr + printed.stdout)
     if version is None or version < MINIMUM_JAVA:
-        raise _no_java(f"{java!r} is {f'Java {version}' if version else 'of an unknown version'}")
+        raise _no_java(f"{java!r} is {f'Java {version}' if version else 'a Java without a known version'}")
     return version
 
 

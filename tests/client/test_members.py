@@ -1057,6 +1057,14 @@ def test_a_join_with_a_wrong_clock_asks_the_store_how_old_a_heartbeat_is(world, 
     assert "lost" not in [what for what, _ in a.told]
 
 
+def test_a_join_removes_no_member_that_lives_and_whose_clock_is_behind(world):
+    """Its heartbeats have the times of that clock, which may be wrong by E (W53)."""
+    behind = Elsewhere(world, "a", -MINUTES_14)
+    world.clock.advance_ms(SESSION_MS - 5_000)
+    assert Member(world, "b").held == []
+    assert "lost" not in [what for what, _ in behind.told]
+
+
 @pytest.mark.parametrize("wrong_ms", [0, MINUTES_14])
 def test_a_join_long_after_a_death_waits_for_nothing(world, wrong_ms):
     """Also if the dead member's heartbeats were sealed since."""

@@ -4,10 +4,14 @@ installed."""
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_txlog import spark_session
 from txlog.errors import InvalidRequestError
@@ -73,6 +77,19 @@ def test_sockets_lie_in_a_folder_of_their_own_where_that_is_possible(
         assert spark_session._sockets("local[2]") == {}
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
     assert spark_session._sockets("local[2]") == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_task_in_python_is_reached_by_a_unix_socket(spark: SparkSession) -> None:
+    def kinds(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        tcp = {line.split()[9] for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]}
+        sockets = {link[8:-1] for link in found if link.startswith("socket:")}
+        yield pa.record_batch({"unix": [len(sockets - tcp)], "tcp": [len(sockets & tcp)]})
+
+    (row,) = spark.range(1, numPartitions=1).mapInArrow(kinds, "unix long, tcp long").collect()
+    assert row.unix >= 1
+    assert row.tcp == 0
 
 
 def test_the_settings_are_those_of_conf() -> None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog.native.write import SMALL_ROWS, Road, check_road, write_frame
+from pyspark_txlog.native.write import Road, check_road, write_frame
 from pyspark_txlog.sink.micro_batch import MicroBatch, compute_skipped, hides_query, in_micro_batch, query_id
 from pyspark_txlog.sink.routing import route_to
 from txlog.engine import (
@@ -104,7 +104,7 @@ class Transaction:
         *,
         key: str | Sequence[str] | None = None,
         road: Road = "auto",
-        small_rows: int = SMALL_ROWS,
+        small_rows: int | None = None,
         compression_type: str | None = None,
         merge_schema: bool = False,
     ) -> None:
@@ -113,13 +113,14 @@ class Transaction:
         Columns are matched by name, as in `df.write.format("txlog")`. `merge_schema` first adds the frame's columns
         that the topic lacks, as nullable ones; they stay even if the transaction is aborted. `key` (a column or a list
         of columns), a column `partition` or the topic's `key.columns` choose the partition. The driver writes a frame
-        of up to `small_rows` rows. `road` chooses the driver or Spark's own Parquet writer ("executors").
+        of up to `small_rows` rows (None: 131,072; 10,000 over Spark Connect). `road` chooses the driver or Spark's own
+        Parquet writer ("executors").
 
         The frame's plan runs once. Spark's writer writes a frame that is large by its plan: more rows in the cache, and
         one that reads 64 MiB of files or more without a filter. If the plan does not show the size, a task of up to
         `small_rows` rows, which are few bytes too, returns them to the driver. Any other task writes its rows to files.
-        Over Spark Connect the driver fetches `small_rows + 1` rows, by default 10,001. Rows of one task and one key
-        keep their order, except by Spark's writer.
+        Over Spark Connect the driver fetches `small_rows + 1` rows. Rows of one task and one key keep their order,
+        except by Spark's writer.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
         Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write

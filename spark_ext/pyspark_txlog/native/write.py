@@ -107,10 +107,12 @@ def is_over_connect(frame: DataFrame) -> bool:
     return not hasattr(frame, "_jdf")
 
 
-def check_road(road: str, small_rows: int) -> None:
+def check_road(road: str, small_rows: int | None) -> None:
     """Raise InvalidRequestError if `road` or `small_rows` is not valid."""
     if road not in ROADS:
         raise InvalidRequestError(f"road={any_text(road)}: expected one of {', '.join(ROADS)}")
+    if small_rows is None:
+        return
     if isinstance(small_rows, bool) or not isinstance(small_rows, int) or small_rows < 0:
         raise InvalidRequestError(f"small_rows={small_rows!r}: expected a number of rows from 0")
 
@@ -122,7 +124,7 @@ def write_frame(
     route: TopicRoute,
     *,
     road: Road = "auto",
-    small_rows: int = SMALL_ROWS,
+    small_rows: int | None = None,
     compression: str | None = None,
     by_task: bool = False,
     batch: int | None = None,
@@ -131,7 +133,7 @@ def write_frame(
 
     With `by_task`, rows without a key go to the partitions of their tasks, also if the driver writes them. Otherwise
     the driver writes them to one partition, and a frame that is not a micro-batch begins at a random partition. `batch`
-    is the number of the micro-batch, if the frame is one.
+    is the number of the micro-batch, if the frame is one. `small_rows` None: the default of the session's kind.
 
     Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
     `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError
@@ -141,6 +143,8 @@ def write_frame(
     what = f"txlog: rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
     first = _first_task(runtime, batch, by_task=by_task)
     write = FrameWrite(runtime=runtime, txn=txn, route=route, compression=compression, first=first)
+    if small_rows is None:
+        small_rows = CONNECT_ROWS if is_over_connect(frame) else SMALL_ROWS
     if road == "auto":
         road = _known_road(frame, small_rows)
         # Spark would number each task of local rows 0, because it computes their columns while it optimizes the plan.
@@ -152,7 +156,6 @@ def write_frame(
         with described(session, f"{what}, by the driver if they are few"):
             return write_once(write, frame, _fetched, small_rows=small_rows, by_task=by_task)
     if road != "executors":
-        small_rows = CONNECT_ROWS if small_rows == SMALL_ROWS else small_rows
         by_task = by_task and route.needs_task
         with described(session, what):
             numbered = frame

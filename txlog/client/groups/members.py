@@ -51,7 +51,7 @@ class SharedMembership:
     """Membership in at most one group at a time, whose members share the partitions.
 
     The consumer's calls and the heartbeat thread use it. `_lock` guards what both change. An interrupt may end a call
-    at any line. So `_reads` alone says what this member reads, and `mend` lets the consumer follow it.
+    at any line. So `_reads` alone has what this member reads, and `mend` lets the consumer follow it.
     """
 
     def __init__(self, session: Session, config: ConsumerConfig, group: str, reader: Reader, watch: Timeouts) -> None:
@@ -194,7 +194,7 @@ class SharedMembership:
         """
         gone = frozenset(tp for tp in self._reads if tp.topic in topics)
         if self.is_subscribed and (gone or self._counts.deleted.symmetric_difference(topics)):
-            if gone:  # who was removed has lost them, and gives nothing up
+            if gone:  # a removed member has lost them, and gives nothing up
                 self._take(self._look())
             if self._is_gone():
                 return
@@ -349,8 +349,7 @@ class SharedMembership:
         beat_ms = beat_of(row, self.member_id) if row is not None else -1
         if beat_ms > self._beat_ms >= 0:
             # A heartbeat since the last look, perhaps in a record of a producer that sent offsets for this member.
-            with self._lock:
-                self._alive_at = max(self._alive_at, self._seen_at, key=lambda each: each.monotonic_ms or 0)
+            self._wrote(self.member_id, self._seen_at)
         self._beat_ms, self._seen_at = beat_ms, began
         return row
 
@@ -494,7 +493,7 @@ class SharedMembership:
         return self._session.runtime.read_clocks().ms_since(self._alive_at)
 
     def _wrote(self, member_id: str, began: ClockReading) -> None:
-        """Note that a record which began at that time shows that the member lives."""
+        """Note that a record which began at that time, or later, shows that the member lives."""
         with self._lock:
             if self.member_id == member_id:
                 self._alive_at = max(self._alive_at, began, key=lambda each: each.monotonic_ms or 0)
