@@ -21,6 +21,8 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
+from pyspark_txlog.worker import end_quietly
+
 if TYPE_CHECKING:
     from pyspark_txlog.api.log import TxLog
     from pyspark_txlog.api.table import TopicTable
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark_txlog.spark_session import activate, session
 
 DefaultSource = TxlogDataSource
+end_quietly()
 
 _LAZY = {
     "ProgressMetrics": "pyspark_txlog.progress",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar, Unpack
 
+from pyspark_txlog.worker import is_python_worker
 from txlog import logs
 from txlog.errors import CorruptLogError, TxlogError
 
@@ -97,12 +98,6 @@ def mismatch(logger: logging.Logger, found: E, /, **fields: Unpack[logs.Fields])
     """Log that a checkpoint does not fit the store, and return the error `found`."""
     logs.log(logger, logging.WARNING, "checkpoint_mismatch", "%s", found, **fields)
     return found
-
-
-def is_python_worker() -> bool:
-    """Return whether Spark started this process for its own work: no program can set logging up here."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
 
 
 # PySpark's JSON formatter shows the fields of a record that are in this dictionary, and no others.

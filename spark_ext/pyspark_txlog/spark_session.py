@@ -48,6 +48,9 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.catalogImplementation": "in-memory",
 }
 
+_FOLDERS: list[tuple[str, int]] = []
+"""Folders of sockets, and the process that made each."""
+
 
 def session(
     app_name: str = "txlog", *, master: str = "local[2]", config: Mapping[str, object] | None = None
@@ -91,14 +94,15 @@ def _sockets(master: str) -> dict[str, str]:
         folder = tempfile.mkdtemp(prefix="txlog-", dir="/tmp")
     except OSError:
         return {}
-    atexit.register(_remove, folder, os.getpid())
+    _FOLDERS.append((folder, os.getpid()))
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
 
 
-def _remove(folder: str, process: int) -> None:
-    # A child that was forked ends earlier.
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
+def _remove_folders() -> None:
+    for folder, process in _FOLDERS:
+        # A child that was forked ends earlier.
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def activate(spark: SparkSession) -> None:
@@ -148,3 +152,7 @@ def _no_java(why: str) -> InvalidRequestError:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Functions that are registered later run earlier, so a program may still use Spark in one of its own.
+atexit.register(_remove_folders)

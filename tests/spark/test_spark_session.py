@@ -4,6 +4,7 @@ installed."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.resources import files
@@ -67,9 +68,11 @@ def test_sockets_lie_in_a_folder_of_their_own_where_that_is_possible(
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     enabled, folder = spark_session._sockets("local[2]").values()
     assert (enabled, Path(folder).stat().st_mode & 0o777) == ("true", 0o700)
-    spark_session._remove(folder, 0)
+    monkeypatch.setattr(spark_session, "_FOLDERS", [(folder, 0)])
+    spark_session._remove_folders()
     assert Path(folder).exists(), "a forked child leaves it"
-    spark_session._remove(folder, os.getpid())
+    monkeypatch.setattr(spark_session, "_FOLDERS", [(folder, os.getpid())])
+    spark_session._remove_folders()
     assert not Path(folder).exists()
     assert spark_session._sockets("spark://host:7077") == {}
     with monkeypatch.context() as patch:
@@ -90,6 +93,53 @@ def test_a_task_in_python_is_reached_by_a_unix_socket(spark: SparkSession) -> No
     (row,) = spark.range(1, numPartitions=1).mapInArrow(kinds, "unix long, tcp long").collect()
     assert row.unix >= 1
     assert row.tcp == 0
+
+
+IDLE_WORKER = """
+import os, socket, sys, traceback
+from importlib import import_module
+from pyspark import daemon
+
+sys.modules["__main__"] = daemon  # as in the process that Spark starts
+os.environ |= {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "true"}
+for module in sys.argv.pop().split():
+    import_module(module)
+ours, theirs = socket.socketpair()
+theirs.close()
+try:
+    daemon.worker(ours, True)
+except BaseException:
+    traceback.print_exc()
+"""
+
+
+@pytest.mark.parametrize(("imported", "said"), [("pyspark_txlog", ""), ("pyspark", "BrokenPipeError")])
+def test_a_worker_whose_socket_spark_has_closed_ends_without_a_traceback(imported: str, said: str) -> None:
+    """Spark closes it after a minute without a task, so a program that is idle would print a traceback."""
+    stderr = run_alone(IDLE_WORKER, imported).stderr
+    assert (stderr == "") if not said else (said in stderr)
+
+
+AT_EXIT = """
+import atexit, os
+from pyspark_txlog import spark_session
+
+made = []
+atexit.register(lambda: print(os.path.isdir(made[0]), flush=True))
+made += [folder for folder in spark_session._sockets("local[2]").values() if folder != "true"]
+print(*made)
+"""
+
+
+def test_a_program_can_use_spark_while_it_ends() -> None:
+    folder, there = run_alone(AT_EXIT).stdout.split()
+    assert there == "True"
+    assert not os.path.exists(folder)
+
+
+def run_alone(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_settings_are_those_of_conf() -> None:
