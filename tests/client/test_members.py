@@ -1022,6 +1022,20 @@ def test_a_sync_that_wrote_nothing_shows_no_life_and_is_made_again(world, monkey
     assert a.membership.alive_at != before
 
 
+def test_a_rebalance_that_was_asked_for_is_made_after_a_static_member_has_slept(world):
+    """Its join takes over the generation that it had, so it asks for another one."""
+    a = Member(world, "a", group_instance_id="one")
+    a.poll()
+    generation = a.consumer.group_metadata().generation_id
+    a.consumer.enforce_rebalance()
+    world.clock.advance_ms(SESSION_MS + 1)
+    a.consumer.poll(0)
+    assert [what for what, _ in a.told][:2] == ["assign", "lost"]
+    world.clock.advance_ms(LOOK_MS)
+    a.consumer.poll(0)
+    assert a.consumer.group_metadata().generation_id == generation + 1
+
+
 @pytest.mark.parametrize("wrong_ms", [-MINUTES_14, MINUTES_14])
 @pytest.mark.parametrize("killed", ["the wrong one", "a right one"])
 def test_a_wrong_clock_in_the_group_ends_no_session_and_hides_no_death(world, wrong_ms, killed):
@@ -1062,6 +1076,20 @@ def test_a_join_removes_no_member_that_lives_and_whose_clock_is_behind(world):
     behind = Elsewhere(world, "a", -MINUTES_14)
     world.clock.advance_ms(SESSION_MS - 5_000)
     assert Member(world, "b").held == []
+    assert "lost" not in [what for what, _ in behind.told]
+
+
+def test_a_join_removes_no_member_whose_clock_was_set_back_by_an_hour(world):
+    """The store's time of a heartbeat that is still in the tail counts, not the heartbeat's `timestamp` (W53)."""
+    behind = Elsewhere(world, "a", 0)
+    behind.wrong.step_wall_ms(-3600_000)
+    for _ in range((SESSION_MS + MAX_CLOCK_ERROR_MS) // 15_000 + 2):
+        for clock in (world.clock, behind.wrong):
+            clock.advance_ms(15_000)
+        behind.consumer.poll(0)
+        behind.membership.tick()
+    assert Member(world, "b").held == []
+    behind.consumer.poll(0)
     assert "lost" not in [what for what, _ in behind.told]
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -159,11 +159,18 @@ def test_without_the_package_or_the_system_call_there_is_no_watch(
         patch.setitem(sys.modules, "inotify_simple", None)
         assert watch(store) is None
 
-    def fail() -> None:
-        raise OSError(24, "Too many open files")
+    def failing(error: OSError) -> Callable[[], None]:
+        def fail() -> None:
+            raise error
 
-    monkeypatch.setattr("inotify_simple.INotify", fail)
-    assert watch(store) is None
+        return fail
+
+    for error in (OSError(24, "Too many open files"), OSError("libc.so.6: cannot open shared object file")):
+        monkeypatch.setattr("inotify_simple.INotify", failing(error))
+        assert watch(store) is None
+    monkeypatch.setattr("inotify_simple.INotify", failing(TimeoutError("of a signal's handler")))
+    with pytest.raises(TimeoutError):
+        watch(store)
 
 
 def test_a_child_does_not_take_the_events_of_its_parent(store: LocalObjectStore, watched: Watch) -> None:

@@ -122,7 +122,8 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
 
     Costs nothing if no session seems to be over. Otherwise it reads the store's time, and the time of one object for
     each such member. That is the record of the heartbeat, or else the last sealed segment or the boundary, which are
-    newer. So a member is also silent if its heartbeat's `timestamp` is too old by that time, and an error of one clock.
+    newer. Then a member is also silent if its heartbeat's `timestamp` is too old by that time, and an error of one
+    clock.
     """
     own_ms: int = yield Now()
     now_ms = max(own_ms, view.state.last_timestamp)
@@ -136,10 +137,12 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
     tp = view.topic_partition
     newest = view.walk[-1].index if view.walk else boundary_name(view.boundary)
     paths = {each.member_id: tp.folder + newest for each in seem_over}
+    exact = set()
     for stored in view.tail:
         for entry in stored.record.entries:
             if isinstance(entry, HeartbeatEntry) and entry.group == group and entry.member_id in paths:
                 paths[entry.member_id] = tp.folder + batch_name(stored.record.base_offset)
+                exact.add(entry.member_id)
     try:
         times_ms = yield from many([modified(path) for path in paths.values()])
         store_ms = yield from store_now()
@@ -150,7 +153,9 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
         beat_ms = beat_of(row, each.member_id)
         # Some stores cut their times to a second.
         age_ms = -1 if written_ms is None else store_ms - written_ms - (0 if written_ms % 1000 else 999)
-        if max(age_ms, store_ms - beat_ms - MAX_CLOCK_ERROR_MS) > each.session_timeout_ms:
+        if each.member_id not in exact:
+            age_ms = max(age_ms, store_ms - beat_ms - MAX_CLOCK_ERROR_MS)
+        if age_ms > each.session_timeout_ms:
             silent[each.member_id] = beat_ms
     return silent
 

@@ -321,6 +321,7 @@ class SharedMembership:
                 quiet=self._watch.quiet,
             ),
         )
+        known = -1 if self._value is None else self._value.generation
         self._joined = row.entry.value.generation if row is not None and row.entry.value is not None else 0
         self._polled_ms = now_ms = self._session.clock.monotonic_ms()
         self._stop.set()
@@ -332,7 +333,8 @@ class SharedMembership:
         self._gone, self._is_replaced, self._alive_at, self._beat_ms = "", False, began, -1
         with self._lock:
             self._member, self._joining = joining, None
-        self._anew = self._anew and joining.topics != self._topics
+        # A static member that joins again may take over its generation.
+        self._anew = self._anew and (joining.topics != self._topics or self._joined == known)
         self._journal.joined(joining.member_id, self._joined)
         self._take(row)
         self._looked_ms = now_ms
