@@ -154,5 +154,5 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# Functions that are registered later run earlier, so a program may still use Spark in one of its own.
+# Functions that are registered later run earlier, so those of a program may still use Spark.
 atexit.register(_remove_folders)
