@@ -13,10 +13,12 @@ stay real: no request may be made while one is held.
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -155,6 +157,10 @@ class Baton:
 @contextlib.contextmanager
 def hooked(*packages: str) -> Iterator[Hook]:
     """Give the modules of `packages` that use `threading`, and futures, the locks and threads of the hook's baton."""
+    # A module that is first imported inside would make real ones: txlog imports a kind of client when it is used.
+    for package in packages:
+        for found in pkgutil.walk_packages(getattr(import_module(package), "__path__", ()), f"{package}."):
+            import_module(found.name)
     hook = Hook()
     before = [
         (module, name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -127,3 +129,16 @@ def test_a_lock_that_outlives_its_baton_keeps_no_lock_of_a_forked_child() -> Non
         return kept in forks._LOCKS
 
     assert in_fork(child)
+
+
+def test_a_module_that_is_first_used_inside_has_the_hook() -> None:
+    """txlog imports a kind of client when a store makes the first one."""
+    program = (
+        "import sys; from lab.baton import hooked\n"
+        "assert 'txlog.client.producer.sender' not in sys.modules\n"
+        "with hooked('txlog.client') as hook:\n"
+        "    from txlog.client.producer import sender\n"
+        "    print(sender.threading is hook)"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (process.stdout, process.stderr) == ("True\n", "")
