@@ -509,6 +509,11 @@ ELSEWHERE: Mapping[str, str] = {
         "client/test_store_changed.py::test_a_client_notices_that_the_store_was_put_back"
     ),
     "close what was made from it": "client/test_store_changed.py::test_a_client_notices_that_the_store_was_made_anew",
+    "`txlog erasures cancel": "maintenance/test_erase.py::test_erasures_that_cannot_end_hold_up_nothing_else",
+    "`txlog erase TOPIC --where": "maintenance/test_erase.py::test_verify_finds_each_object_and_when_it_goes",
+    "`txlog transactions list` shows it; `txlog maintain` erases": (
+        "maintenance/test_erase.py::test_a_decided_transaction_counts_and_an_open_one_is_waited_for"
+    ),
     # tables of other formats
     "set its formats first": (
         "publication/test_publish.py::test_a_format_that_was_removed_does_not_go_on_over_its_old_table"
@@ -643,6 +648,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "keep the checkpoint in a local folder or an object store",
             "leave it out",
             "leave partitionBy and clusterBy out",
+            "leave that option out",
             "leave the option out",
             "to delete all rows leave the offset out",
             "let the handler raise an exception or set a flag",
@@ -655,6 +661,9 @@ NOT_FOLLOWED: Mapping[str, str] = {
             "name it in 'group.id'",
             "name it with group_id=",
             "name a folder or a URL",
+            "name a topic of yours",
+            "name the columns of the key in key.columns",
+            "name columns of the topic",
             "name it in producer(",
             "name it with --format",
             "name it, as in pyarrow.compute.field(",
@@ -728,6 +737,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "`txlog erasures list` shows",
             "`txlog topics list` shows",
             "check the store with `txlog fsck`",
             "check which other program commits for this group",

@@ -25,12 +25,12 @@ from txlog.errors import SchemaMismatchError
 
 
 def jobs(job: Program, lines: Program, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what the lines `python daily.py ...` print, run in this process. Other lines run in a shell."""
+    """Return what the lines `python job.py ...` print, run in this process. Other lines run in a shell."""
     printed = ""
     for line in lines.code.splitlines():
-        name, _, words = line.partition(" daily.py ")
-        if name == "python":
-            monkeypatch.setattr(sys, "argv", ["daily.py", *words.split()])
+        name, _, words = line.partition(".py ")
+        if name.startswith("python "):
+            monkeypatch.setattr(sys, "argv", ["job.py", *words.split()])
             printed += here(job)
         else:
             printed += shell(Program(lines.page, "sh", f"{line}\n", ""))
@@ -48,6 +48,23 @@ def test_a_daily_job_loses_and_doubles_no_day(tmp_path: Path, monkeypatch: pytes
     for each in (days, mend):
         assert {line.partition(" ")[2] for line in jobs(job, each, monkeypatch).splitlines()} == {"was there already"}
     assert (here(newest), shell(query)) == (newest.printed, query.printed)
+
+
+def test_corrections_leave_the_newest_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta's reader is in `make test-engines`."""
+    monkeypatch.chdir(tmp_path)
+    make, job, late, wrong, _, iceberg, people = blocks("docs/corrections.md")
+    shell(make)
+    for each in (late, wrong):
+        assert jobs(job, each, monkeypatch).split("TOPIC")[0] == each.printed.split("TOPIC")[0]
+    assert (here(iceberg), here(people)) == (iceberg.printed, people.printed)
+    assert "OF THEM COPIED" in wrong.printed
+    with txlog.open("my-log") as store:
+        assert store.table("orders").count() == 5  # ann's order, and its tombstone, too
+    for each in (late, wrong):
+        said = jobs(job, each, monkeypatch)
+        assert {line.partition(" ")[2] for line in said.splitlines() if line[:1] == "2"} >= {"was there already"}
+    assert (here(iceberg), here(people)) == (iceberg.printed, people.printed)
 
 
 def test_a_key_replaces_and_removes_single_rows(tmp_path: Path) -> None:
@@ -68,24 +85,31 @@ def test_a_key_replaces_and_removes_single_rows(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_person_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readers of published tables are in `make test-engines`."""
     monkeypatch.chdir(tmp_path)
-    make, keep, oldest, forget, compact, copy = blocks("docs/delete-rows.md")
+    make, commands, _, oldest, forget, compact, verify = blocks("docs/delete-rows.md")
     here(make)
-    shell(keep)
+    printed = shell(commands)
+    assert "Would erase 1 row." in printed
+    assert "Erased 1 row." in printed
     assert (here(oldest), here(forget)) == (oldest.printed, forget.printed)
     seen = datetime.datetime.now(datetime.UTC)
     assert "ann@a.org" not in shell(compact)
-    assert here(copy) == copy.printed
+    left = shell(verify)
+    assert "a read may return them" not in left
+    assert "No read returns the rows." in left
+    turns = "txlog --store my-log publish --once\ntxlog --store my-log vacuum --now --execute\n" * 4
+    assert "Nothing to delete in " in shell(replace(verify, code=turns))
+    assert shell(verify) == "No object holds such a row.\n"
     with txlog.open("my-log") as store:  # readers who ask for the past, and the files
         assert store.table("people").to_arrow(["mail"], as_of=seen)["mail"].to_pylist() == [
             "bob@b.org",
             None,
-            "carl@c.org",
         ]
         assert list(Path("my-log", "people").rglob("*.parquet"))
     here(make)
-    shell(keep)
-    assert (here(oldest), here(forget), here(copy)) == ("0 rows are left\n", forget.printed, copy.printed)
+    assert shell(commands).count("No row matches.\n") == 2
+    assert (here(oldest), here(forget)) == (oldest.printed, forget.printed)
     assert "ann@a.org" not in shell(compact)
 
 

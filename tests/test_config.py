@@ -77,6 +77,8 @@ TABLE = [
     ("publish.formats", (), None, None),
     ("publish.max.lag.ms", 60_000, 0, INT64),
     ("publish.retention.ms", 604_800_000, 0, INT64),
+    ("publish.rows", "all", None, None),
+    ("publish.delete.mode", "merge-on-read", None, None),
     ("segment.batches", 100, 1, INT32),
     ("segment.bytes", 1_073_741_824, 14, INT32),
     ("segment.ms", 604_800_000, 1, INT64),

@@ -55,6 +55,7 @@ ELSEWHERE = {
     # tests/test_deliveries.py:
     "docs/delivery.md",
     # tests/test_analysts.py:
+    "docs/corrections.md",
     "docs/daily-job.md",
     "docs/delete-rows.md",
     # tests/test_tutorials.py:

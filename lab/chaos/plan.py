@@ -13,7 +13,7 @@ import pyarrow as pa
 
 Role: TypeAlias = Literal[
     "eager", "staged", "deferred", "plain", "job", "pipeline",
-    "member", "reader", "peeker", "witness", "spark", "maintain",
+    "member", "reader", "peeker", "witness", "spark", "maintain", "write", "erase",
 ]  # fmt: skip
 
 ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
@@ -101,6 +101,8 @@ SLOTS: tuple[tuple[Role, str], ...] = (
 """Roles that may be killed. The witness is never killed, and Spark has a schedule of its own."""
 MAINTAINERS: tuple[tuple[Role, str], ...] = (("maintain", "maintain-a"), ("maintain", "maintain-b"))
 """Further roles of a storm with maintenance; they are killed and stopped like the others."""
+ERASERS: tuple[tuple[Role, str], ...] = (("write", "write-a"), ("write", "write-b"), ("erase", "erase"))
+"""... and those of its topic in which rows are erased."""
 AHEAD = MAINTAINERS[0][1]
 """The maintainer whose clock is ahead, if clocks are wrong; the other one's is behind."""
 MAINTAINED_CONFIG: Mapping[str, object] = {

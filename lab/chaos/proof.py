@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import txlog
-from lab.chaos import plan
+from lab.chaos import erasures, plan
 from lab.chaos.plan import JOBS, MADE, PARTITIONS, Assignment, Place
 from lab.chaos.published import Published, judge
 from lab.chaos.roles import member, pipeline
@@ -66,6 +66,8 @@ class Proof:
     maintained: Counter[str] = field(default_factory=Counter)
     """The actions of maintenance rounds, as the reports name them, and their counts."""
 
+    erased: erasures.Erasures | None = None
+    """What was erased, if something was."""
     published: Published | None = None
     """The reads of other engines, if some polled."""
 
@@ -91,7 +93,9 @@ def recover(place: Place, instance: int, seed: int) -> None:
         _last_looks(worker)
 
 
-def prove(place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled: bool = False) -> Proof:
+def prove(
+    place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled: bool = False, erases: bool = False
+) -> Proof:
     """Check the histories and the store, which must be at rest."""
     events = read_history(place.histories)
     report = check(events)
@@ -99,10 +103,12 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled
         census, violations = find_violations(store.runtime.store)
         versions = {name: _version_of(store, name) for name in jobs}
     final = _final_rows(events)
-    published = None
-    if is_polled:
-        with txlog.open(place.url, storage_options=place.storage_options) as store:
-            published = judge(place, events, final, store.runtime.store)
+    published = erased = None
+    with txlog.open(place.url, storage_options=place.storage_options) as store:
+        if erases:
+            erased = erasures.judge(place, store)
+        if is_polled:
+            published = judge(place, events, final, store.runtime.store, erased)
     lost, doubled, details = _check_versions(final, versions)
     made_lost, made_doubled = _check_made(final)
     columns = {
@@ -123,6 +129,9 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled
     failures = [*failures, *failed_steps]
     columns["broken invariants"] = len(violations)
     columns["failed processes"] = len(failures)
+    if erased is not None:
+        columns["wrong erasures"] = len(erased.details)
+        details += erased.details
     if published is not None:
         columns["wrong reads of engines"] = published.wrong
         details += published.details
@@ -142,6 +151,7 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...], *, is_polled
         readers=len({each.member for each in shared}),
         versions=versions,
         maintained=maintained,
+        erased=erased,
         published=published,
     )
 

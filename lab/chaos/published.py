@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import txlog
 from lab.chaos import plan
+from lab.chaos.erasures import PEOPLE, Erasures
 from lab.chaos.plan import PUBLISHED, Place
 from lab.chaos.poller import ENVIRONMENT
 from lab.chaos.roles import clocks_wrong_by
@@ -75,7 +76,7 @@ def polling(place: Place, python: str | None) -> Iterator[list[str]]:
         return
     given = {
         "store": place.url,
-        "topics": PUBLISHED,
+        "topics": (*PUBLISHED, PEOPLE),
         "file": str(Path(place.histories) / READS),
         "old_ms": plan.OLD_READ_MS,
     }
@@ -105,24 +106,31 @@ def publish_all(place: Place) -> None:
     # young.
     with clocks_wrong_by(place.clock_skew_ms), txlog.open(place.url, storage_options=place.storage_options) as store:
         store.runtime.clock.sleep_ms(plan.PUBLISH_LAG_MS + 100)
-        topics = [store.runtime.topic(topic, 0) for topic in PUBLISHED]
+        topics = [store.runtime.topic(topic, 0) for topic in (*PUBLISHED, PEOPLE)]
         for _, made in publish_topics(reading.read_session(store.runtime), topics):
             if isinstance(made, Exception):
                 raise made
 
 
-def judge(place: Place, events: Sequence[Event], final: Final, store: ObjectStore) -> Published:
-    """Compare each read with the history. `final` is what read_committed shows at the end."""
+def judge(
+    place: Place, events: Sequence[Event], final: Final, store: ObjectStore, erased: Erasures | None = None
+) -> Published:
+    """Compare each read with the history. `final` is what read_committed shows at the end.
+
+    `erased` judges the reads of the topic in which rows were erased.
+    """
     path = Path(place.histories) / READS
     lines = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
     ids = {said["rows"]: said["ids"] for said in lines if "ids" in said}
     cuts: dict[str, list[Cut]] = {topic: list(_cuts(store, topic)) for topic in PUBLISHED}
     for said in lines:
-        if "cut" in said:
+        if "cut" in said and said["topic"] in cuts:
             cuts[said["topic"]].append(said["cut"])
     deleted = sum(1 for topic in PUBLISHED for path in _published(store, topic) if store.get(path) is None)
     result = Published(tables=len(ids), deleted=deleted)
-    topics = {topic: _Topic(topic, events, final, cuts[topic]) for topic in PUBLISHED}
+    topics: dict[str, _Topic | Erasures] = {topic: _Topic(topic, events, final, cuts[topic]) for topic in PUBLISHED}
+    if erased is not None:
+        topics[PEOPLE] = erased
     judged: dict[tuple[str, str, bool], Counter[str]] = {}
     last: set[tuple[str, str]] = set()
     for said in (each for each in lines if "engine" in each):
@@ -146,7 +154,7 @@ def judge(place: Place, events: Sequence[Event], final: Final, store: ObjectStor
                 result.details.append(f"{engine} saw in {topic}: {dict(judged[key])}, of {len(ids[said['rows']])} rows")
         found.update(judged[key])
     for engine in result.found:
-        for topic in PUBLISHED:
+        for topic in topics:
             if (engine, topic) not in last:
                 result.found[engine]["unreadable"] += 1
                 result.details.append(f"{engine} did not read {topic} after the recovery")

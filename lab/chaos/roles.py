@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import typer
 
-from lab.chaos import plan
+from lab.chaos import erasures, plan
 from lab.chaos.plan import AUDIT, JOBS, MADE, ORDERS, PARTITIONS, Assignment, job_content
 from lab.chaos.workers import Offsets, Worker, die_with_parent, rows_of
 from lab.histories.events import Assign, CommitOffsets, Ends, FetchOffsets, OffsetRange, Poll, SendOffsets
@@ -436,6 +436,8 @@ ROLES: Mapping[str, Callable[[Worker], None]] = {
     "peeker": peeker,
     "witness": witness,
     "maintain": maintain,
+    "write": erasures.write,
+    "erase": erasures.erase,
 }
 
 

@@ -100,6 +100,14 @@ class Show:
                 if proof.maintained
                 else {}
             ),
+            **(
+                {
+                    "erasures": f"{proof.erased.begun:,} of {proof.erased.rows:,} rows, "
+                    f"{proof.erased.finished_by_others:,} finished by others, {proof.erased.never_begun:,} never begun"
+                }
+                if proof.erased is not None
+                else {}
+            ),
             "history": f"{report.events:,} events",
             "longest reader stall": f"{proof.stall_ms / 1000:.1f} s ({proof.stall_where or 'none'})",
             "longest pause of the witness": f"{proof.witness_pause_ms / 1000:.1f} s (the machine's doing)",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import txlog
-from lab.chaos import plan
-from lab.chaos.plan import MAINTAINED_CONFIG, MAINTAINERS, PARTITIONS, SLOTS, Assignment, Place
+from lab.chaos import erasures, plan
+from lab.chaos.plan import ERASERS, MAINTAINED_CONFIG, MAINTAINERS, PARTITIONS, SLOTS, Assignment, Place
 from lab.chaos.processes import Program
 from lab.chaos.proof import Proof, prove, recover
 from lab.chaos.published import polling, publish_all
@@ -32,7 +32,7 @@ def chaos(settings: Settings, show: Show) -> Proof:
     place = make_place(settings)
     slots = [Slot(role, name) for role, name in SLOTS]
     if settings.maintain:
-        slots += [Slot(role, name) for role, name in MAINTAINERS]
+        slots += [Slot(role, name) for role, name in (*MAINTAINERS, *ERASERS)]
     jobs: tuple[str, ...] = ("job",)
     if settings.spark and has_spark():
         slots.append(Slot("spark", "spark", start=spark_starter()))
@@ -47,10 +47,18 @@ def chaos(settings: Settings, show: Show) -> Proof:
             stormed_ms = clock.monotonic_ms() - begin_ms
             show.phase("recovering")
             recover(place, LAST_INSTANCE, settings.seed)
+            if settings.maintain:
+                erasures.finish(place)
             if settings.engines:
                 publish_all(place)
         show.phase("proving")
-        proof = prove(place, [*storm.tally.failures, *failures], jobs, is_polled=settings.engines is not None)
+        proof = prove(
+            place,
+            [*storm.tally.failures, *failures],
+            jobs,
+            is_polled=settings.engines is not None,
+            erases=settings.maintain,
+        )
     show.proof(proof, storm.tally, stormed_ms, settings)
     return proof
 
@@ -80,6 +88,10 @@ def make_place(settings: Settings) -> Place:
                     **(plan.PUBLISHED_CONFIG if settings.engines and topic in plan.PUBLISHED else {}),
                 },
             )
+        if settings.maintain:
+            published = plan.PUBLISHED_CONFIG if settings.engines else {}
+            config = {**plan.MAINTAINED_TOPIC_CONFIG, **published}
+            erasures.create(opened, config, is_published=bool(settings.engines))
     return Place(
         url=url,
         storage_options=settings.storage_options,

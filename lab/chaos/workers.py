@@ -68,7 +68,7 @@ class Worker:
         self.stopping = False
         self.deadline_ms: int | None = None
         """The end of the recovery. A storm has an end of its own."""
-        self._next_id = assignment.instance << plan.INSTANCE_BITS
+        self.first_id = self._next_id = assignment.instance << plan.INSTANCE_BITS
         self._transactions = 0
 
     def finish(self, *_: object) -> None:

@@ -190,20 +190,20 @@ INDEXES = (".batch", ".index", ".txnindex")
 
 def _copied(merge: Merge) -> Program[IndexedFile | None]:
     """Copy the rows of a merge into one file under its name, with their offsets."""
-    return (yield from _written(merge, (yield from _rows_of(merge))))
+    return (yield from written(merge, (yield from rows_of(merge))))
 
 
 def _survivors(plan: CompactionPlan) -> Program[tuple[Merge, IndexedFile | None, Kept]]:
     """Return the run of a pass, the file of the rows that stay, and what its index contains about them."""
     dirty = yield from rows_of_pieces(plan.dirty_pieces, plan.cleanable.first_dirty_offset, plan.cleanable.end_offset)
     merge = plan.merge(reach(plan, _keyed(dirty)))
-    rows = yield from _rows_of(merge)
+    rows = yield from rows_of(merge)
     stays, kept = choose(plan, _keyed(dirty), _keyed(rows))
-    file = yield from _written(merge, tuple(row for row, here in zip(rows, stays, strict=True) if here))
+    file = yield from written(merge, tuple(row for row, here in zip(rows, stays, strict=True) if here))
     return merge, file, kept
 
 
-def _rows_of(merge: Merge) -> Program[tuple[tuple[int, str], ...]]:
+def rows_of(merge: Merge) -> Program[tuple[tuple[int, str], ...]]:
     return (yield from rows_of_pieces(merge.pieces, merge.run.base_offset, merge.run.end_offset))
 
 
@@ -211,7 +211,7 @@ def _keyed(rows: tuple[tuple[int, str], ...]) -> tuple[KeyedRow, ...]:
     return tuple(KeyedRow(offset, key_of(word), is_tombstone(word)) for offset, word in rows)
 
 
-def _written(merge: Merge, rows: tuple[tuple[int, str], ...]) -> Program[IndexedFile | None]:
+def written(merge: Merge, rows: tuple[tuple[int, str], ...]) -> Program[IndexedFile | None]:
     if not rows:
         return None
     tp = merge.topic_partition

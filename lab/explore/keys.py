@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, SegmentIndex
 
 
@@ -38,6 +39,23 @@ def superseded(word: str, offset: int, committed: Mapping[int, str]) -> bool:
     """Return whether a later one of these rows has its key."""
     key = key_of(word)
     return key is not None and any(at > offset for at, other in committed.items() if key_of(other) == key)
+
+
+def is_removable(
+    tp: TopicPartition,
+    word: str,
+    shown: Iterable[tuple[TopicPartition, str]],
+    committed: Mapping[int, str],
+    policy: Compacted,
+) -> bool:
+    """Return whether compaction may have removed a committed row, because a later row of its key is shown."""
+    there = {other for each, other in shown if each == tp}
+    later = {at: other for at, other in committed.items() if other in there}
+    # A removed tombstone was visible before, and no older row of its key is visible now.
+    gone = {at: other for at, other in committed.items() if is_tombstone(other) and not policy.tombstones_stay}
+    return any(
+        superseded(word, at, {**later, **gone}) or at in gone for at, other in committed.items() if other == word
+    )
 
 
 def wrong_rows(

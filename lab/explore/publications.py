@@ -11,8 +11,8 @@ from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget, ClockErrors
 from lab.explore.keys import Compacted
 from lab.explore.mutant import Mutant
-from lab.explore.publisher import publish
-from lab.explore.publishing import is_topic, publish_scene, published_topic
+from lab.explore.publisher import publish, publish_alone
+from lab.explore.publishing import PUBLISH, is_topic, publish_scene, published_topic
 from lab.explore.scene import (
     BRIEF,
     HOUR_MS,
@@ -47,6 +47,20 @@ def alter(**config: object) -> Call:
         return replace(client, topics=(made,)).noted("done")
 
     return call
+
+
+def delete(client: Client) -> Program[Client]:
+    """Delete the topic that the client has opened."""
+    (topic,) = client.topics
+    ending = topic_changes.ending_logs(client.ctx)
+    made = yield from topic_changes.delete_topic(client.ctx, topic.topic, append_log_start=ending)
+    return replace(client, topics=(made,)).noted("done")
+
+
+def empty(client: Client) -> Program[Client]:
+    """Empty the tables of the topic that the client has deleted."""
+    yield from publish_alone(client)
+    return client.noted("done")
 
 
 def reopened(*script: Call) -> tuple[Call, ...]:
@@ -116,15 +130,21 @@ def _publish_ends(size: Size) -> Scene:
 
 
 def _publish_deleted(size: Size) -> Scene:
-    """The topic is deleted while a publisher publishes, and vacuum follows."""
+    """The topic is deleted while a publisher publishes. Vacuum, or the process that deleted it, empties its tables.
+
+    A lone publisher goes on with the deletion from each store.
+    """
     full = size == "full"
     scene, plain, publisher = publish_scene(
         (PUBLISH_RETENTION_MS,), PUBLISH_RETENTION_MS, "b", deletable=of_topic, settled=lambda _: False
     )
     scene.before("y", plain, calls.send(A, "y", in_file=True))
-    scene.past_ms, scene.publishes = 0, False
+    scene.past_ms = 0
+    if not full:
+        publisher = scene.before("half", publisher, publish(until_cut=True))
     scene.cleaner("publisher", publish(), client=publisher)
-    scene.cleaner("topics", calls.delete_topic(A.topic), *[vacuum(A)] * full, client=publisher)
+    later = (empty, wait(PUBLISH_RETENTION_MS)) if full else ()
+    scene.cleaner("topics", delete, *later, vacuum(A), client=publisher)
     return scene
 
 
@@ -175,7 +195,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="publish deletes", what="old publications, versions and checkpoints are deleted beside a publisher", rules=(13, 18), build=_publish_deletes, patches=SHORT),
         Scenario(name="publish, two vacuums", what="... by two vacuums at once", rules=(13, 18), build=_publish_two_vacuums, patches=SHORT),
         Scenario(name="publish ends", what="a topic is not published any more, and its tables go by their age", rules=(13, 18), build=_publish_ends),
-        Scenario(name="publish deleted", what="a topic is deleted while it is published", rules=(13, 18), build=_publish_deleted),
+        Scenario(name="publish deleted", what="a topic is deleted and its tables are emptied while it is published", rules=(13, 18), build=_publish_deleted),
         Scenario(name="publish compacted", what="published rows are compacted away while a publisher publishes", rules=(6, 18), build=_publish_compacted),
         Scenario(name="publish, skewed", what="a published version is replaced, and the clock of vacuum is ahead by more than its retention", rules=(13, 18), build=_publish_skewed),
     )
@@ -208,6 +228,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("publications go from the newest one on", "publish deletes", "C13", {_VACUUM + "first_whole": lambda number: number}),
         ("versions go below the newest checkpoint", "publish deletes", "C14", {_EXPIRED + "_aged": _at_once, _EXPIRED + "min": lambda *given: 2**40}),
         ("the tables of an ended publication go at once", "publish ends", "C13", {_VACUUM + "_shown_ms": lambda *_: _never()}),
+        ("vacuum ends the tables of a deleted topic at once", "publish deleted", "C16", {_VACUUM + "_last_changes": lambda *_, **__: {"formats": {}}}),
+        ("the tables of a deleted topic keep its rows", "publish deleted", "C16", {PUBLISH + "emptied": lambda last, version: {"topic_version": version}}),
         ("a vacuum of publications goes by its own clock", "publish, skewed", "W48", {"txlog.protocol.vacuum.store_now": _own_clock}),
         ("a compaction that ran ahead is not waited for", "publish compacted", "W58", {"txlog.publication.publish.is_compacted_ahead": lambda *_: False}),
     )

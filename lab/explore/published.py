@@ -299,10 +299,14 @@ def _readable(
                 path = f"{topic}/metadata/v{number + 1}.metadata.json"
             if path not in files and GHOST + path not in files:
                 continue
+            shown_ms = _written_ms(files, path)
+            if name not in newest.formats and not version.files:
+                # A table that ended after it was empty for as long is gone at once.
+                replaced_ms = shown_ms
             if replaced_ms is not None and now_ms - replaced_ms >= retention_ms:
                 break
             yield f"version {number} of the {name} table, which can be read,", version
-            replaced_ms = _written_ms(files, path)
+            replaced_ms = shown_ms
 
 
 def _written_ms(files: Mapping[str, bytes], path: str) -> int:

@@ -32,7 +32,7 @@ from txlog.errors import InvalidRequestError, MissingObjectError, OutcomeUnknown
 from txlog.protocol import topic_changes
 from txlog.protocol.publications import Shown
 from txlog.protocol.requests import get
-from txlog.protocol.topics import refresh_topic
+from txlog.protocol.topics import newest_version, refresh_topic
 from txlog.protocol.vacuum_published import PublishRetention
 from txlog.publication.expired import expired_objects
 from txlog.publication.publish import publish_topic
@@ -86,8 +86,14 @@ def publish(*, until_cut: bool = False) -> Call:
 
 
 def publish_alone(client: Client) -> Program[None]:
-    """Publish, without a note."""
-    yield from replayed(lambda door: _publish(door, client), [])
+    """Publish, or go on with the deletion of the topic as a round of maintenance does, without a note."""
+    (known,) = client.topics
+    topic = yield from newest_version(known)
+    if topic.deleted:
+        yield from topic_changes.finish_deletion(topic, topic_changes.ending_logs(client.ctx))
+        yield from replayed(lambda door: publish_topic(_Session(door, client), topic).number, [])
+    else:
+        yield from replayed(lambda door: _publish(door, client), [])
 
 
 def retention_of(topic: TopicMetadata) -> PublishRetention:
@@ -96,6 +102,7 @@ def retention_of(topic: TopicMetadata) -> PublishRetention:
     return PublishRetention(
         retention_ms=config.publish_retention_ms,
         is_ended=topic.deleted or not config.publish_formats,
+        deleted_version=topic.number if topic.deleted and config.publish_formats else None,
         expired=expired_objects,
     )
 

@@ -196,12 +196,12 @@ def _newest_alone(ctx: Any, topic: Any, kept: Any, **more: Any) -> Any:
     return (yield from _ORIGINAL_KEPT(ctx, topic, replace(kept, retention_ms=0), **more))
 
 
-def _created_ms(topic: str, number: int, formats: Any) -> Any:
-    return (yield from _ORIGINAL_SHOWN_MS(topic, max(number - 1, 0), formats))
+def _created_ms(topic: str, number: int, formats: Any, written: Any) -> Any:
+    return (yield from _ORIGINAL_SHOWN_MS(topic, max(number - 1, 0), formats, written))
 
 
-def _decided_ms(topic: str, number: int, formats: Any) -> Any:
-    return (yield from _ORIGINAL_SHOWN_MS(topic, number, {}))
+def _decided_ms(topic: str, number: int, formats: Any, written: Any) -> Any:
+    return (yield from _ORIGINAL_SHOWN_MS(topic, number, {}, written))
 
 
 def _cut_before_the_chain(self: Any) -> Any:
@@ -253,7 +253,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("vacuum keeps the newest version alone", "publish vacuum", "C13", {HERE + "vacuum.kept_files": _newest_alone}),
         ("the age of a version counts from when it was created", "publish vacuum", "C13", {HERE + "vacuum_published._shown_ms": _created_ms}),
         ("a version is replaced although the formats of the next one are not written", "publish vacuum", "C13", {HERE + "vacuum_published._shown_ms": _decided_ms}),
-        ("vacuum does not take the number of a publisher that sleeps", "publish sleeps", "C13", {HERE + "vacuum_published._append_nothing": program_of(None)}),
+        ("vacuum does not take the number of a publisher that sleeps", "publish sleeps", "C13", {HERE + "vacuum_published.append_nothing": program_of(None)}),
         ("a publisher takes its cut before it reads the chain", "publish sleeps", "W58", {PUBLISH + "_Attempt.run": _cut_before_the_chain}),
         ("a publisher shows what goes on in commit records behind its cut", "publish txn", "W58", {HERE + "publications.hide_transactions": lambda cut, later: cut}),
         ("a publisher shows all below the log ends", "publish txn", "W58", {CORE + "snapshots.SnapshotCut.shows": lambda *_: True}),

@@ -13,12 +13,14 @@ from typing import Any
 
 from lab.explore.alone import run_alone
 from lab.explore.client import Client, Note, Word
+from lab.explore.eraser import finish_all, is_erased
 from lab.explore.keeper_calls import read_all
-from lab.explore.keys import Compacted, is_tombstone, superseded, wrong_rows, wrong_runs
+from lab.explore.keys import Compacted, is_removable, wrong_rows, wrong_runs
 from lab.explore.oracle import Truth, read_chain
 from lab.explore.past_oracle import wrong_past
 from lab.explore.published import published_words, wrong_tables
 from lab.explore.publisher import publish_alone, retention_of
+from lab.explore.read_oracle import due, erased_rows, shown_again, wrong_read
 from lab.explore.store_rules import (
     current_runs,
     highest_clean,
@@ -71,6 +73,8 @@ class Rules:
     expects: dict[str, set[str]] = field(default_factory=dict)
     compacted: Mapping[TopicPartition, Compacted] = field(default_factory=dict)
     """Compacted partitions, which keep only the newest row of a key."""
+    erased: bool = False
+    """Whether words are erased. A reader may miss them at any time, and sees none of them after an erasure."""
     publisher: Client | None = None
     """A client that has opened the published topic, if there is one."""
     publishes: bool = True
@@ -93,6 +97,10 @@ class Rules:
             returned: set[Word] = set()
             for number, note in enumerate(client.notes):
                 if (wrong := self._note(store, note)) is not None:
+                    return wrong
+                if note.kind == "erased" and (wrong := self._erased(store, note)) is not None:
+                    return wrong
+                if self.erased and (wrong := shown_again(client.notes[: number + 1])) is not None:
                     return wrong
                 if note.kind == "looked back":
                     earlier = tuple(each for each in client.notes[:number] if each.kind == note.kind)
@@ -214,6 +222,8 @@ class Rules:
         for transactional_id in self.transactional_ids:
             views, _ = yield from transactions.init_producer(self.ctx, views, transactional_id, 60_000)
         views, _ = yield from expiry.expire(self.ctx, views)
+        if self.erased:
+            views = yield from finish_all(self.ctx, views)
         for tp in self.partitions:
             pid = yield NewProducerId()
             draft = BatchDraft(
@@ -274,7 +284,7 @@ class Rules:
         if wrong is None and self.judges:
             wrong = self._seen(tp, objects, truth)
             if wrong is None and (policy := self.compacted.get(tp)) is not None:
-                rows = self._shown(tp, objects)
+                rows = self._shown(tp, objects, "read_committed")
                 batches = [
                     each.record
                     for each in truth.stored
@@ -285,8 +295,8 @@ class Rules:
                 wrong = None if claim is None else f"13 clean-up: {tp}: {claim}"
         return _Partition(truth, wrong, rows)
 
-    def _shown(self, tp: TopicPartition, objects: frozenset[int]) -> dict[int, str]:
-        program = read_all(self.ctx, tp, "read_committed")
+    def _shown(self, tp: TopicPartition, objects: frozenset[int], isolation: str) -> dict[int, str]:
+        program = read_all(self.ctx, tp, isolation)
         return dict(run_alone(self.world, self.world.store_id(objects), self.times[0], program)[1])
 
     def _seen(self, tp: TopicPartition, objects: frozenset[int], truth: Truth) -> str | None:
@@ -317,6 +327,7 @@ class Rules:
             policy = self.compacted.get(tp)
             if policy is not None:
                 committed = truth.kept(truth.stable if isolation == "read_committed" else truth.committed)
+                committed = due(committed, rows, erased=self.erased)
                 shown = {at: word for at, word in rows.items() if at in truth.committed}
                 if isolation == "read_committed":
                     shown = rows
@@ -325,10 +336,12 @@ class Rules:
                 if (what := wrong_rows(shown, committed, truth.stable, policy)) is not None:
                     return f"13 clean-up: {tp}: {isolation}: {what}"
                 continue
+            expected = due(expected, rows, erased=self.erased)
             wrong = rows != expected
             if isolation == "read_uncommitted":
                 # Maintenance removes aborted rows.
-                wrong = not (rows.items() <= expected.items() and truth.kept(truth.committed).items() <= rows.items())
+                committed = due(truth.kept(truth.committed), rows, erased=self.erased)
+                wrong = not (rows.items() <= expected.items() and committed.items() <= rows.items())
             if wrong:
                 return f"5 atomic: {tp}: {isolation} returns {rows}, committed are {expected}"
         if any(marker.kind == "abort" for marker in truth.markers):
@@ -336,6 +349,7 @@ class Rules:
             for end in range(truth.log_start_offset + 1, truth.last_stable_offset):
                 rows = dict(run_alone(self.world, store, now_ms, read_all(self.ctx, tp, "read_committed", end))[1])
                 expected = {at: word for at, word in truth.stable.items() if at < end}
+                expected = due(expected, rows, erased=self.erased)
                 if policy is not None:
                     what = wrong_rows(rows, expected, truth.stable, policy)
                     if what is not None:
@@ -370,18 +384,14 @@ class Rules:
             return self._merged(store, note)
         if note.kind == "read":
             assert note.tp is not None
-            truth = self._truth(store, note.tp)
-            # These rows existed before retention removed them.
-            rows = truth.committed if note.text == "read_committed" else truth.words
-            expected = tuple((at, word) for at, word in sorted(rows.items()) if note.offset <= at < note.end)
-            policy = self.compacted.get(note.tp)
-            if policy is not None and note.text == "read_committed":
-                what = wrong_rows(dict(note.rows), dict(expected), truth.stable, policy)
-                return None if what is None else f"6 stable: {note.tp}: a reader of [{note.offset}, {note.end}): {what}"
-            if note.text == "read_committed" and note.rows != expected:
-                return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and it is {expected}"
-            if note.text == "read_uncommitted" and not set(note.rows) <= set(expected):
-                return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and the log holds {expected}"
+            return wrong_read(note, self._truth(store, note.tp), self.compacted.get(note.tp), erased=self.erased)
+        return None
+
+    def _erased(self, store: int, note: Note) -> str | None:
+        assert note.tp is not None
+        for isolation in ("read_committed", "read_uncommitted"):
+            if left := erased_rows(self._shown(note.tp, self._folder(store, note.tp), isolation)):
+                return f"13 clean-up: {note.tp}: {left} were erased, and {isolation} shows them"
         return None
 
     def _looked(self, store: int, note: Note) -> str | None:
@@ -412,20 +422,10 @@ class Rules:
         return None
 
     def _is_superseded(self, store: int, note: Note, tp: TopicPartition, word: str) -> bool:
-        """Return whether compaction may have removed a committed row, because the snapshot shows a later row of its key."""
+        """Return whether a compaction, for a later row of its key that is shown, or an erasure may have taken a row."""
         if tp not in self.compacted:
-            return False
-        committed = self._truth(store, tp).committed
-        shown = {at: other for at, other in committed.items() if (tp, other) in note.words}
-        # A removed tombstone was visible before, and no older row of its key is visible now.
-        gone = {
-            at: other
-            for at, other in committed.items()
-            if is_tombstone(other) and not self.compacted[tp].tombstones_stay
-        }
-        return any(
-            superseded(word, at, {**shown, **gone}) or at in gone for at, other in committed.items() if other == word
-        )
+            return self.erased and is_erased(word)
+        return is_removable(tp, word, note.words, self._truth(store, tp).committed, self.compacted[tp])
 
     def _merged(self, store: int, note: Note) -> str | None:
         """A run that took effect is current, or listed as superseded until vacuum has deleted it."""

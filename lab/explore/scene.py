@@ -110,6 +110,8 @@ class Scene:
     """Whether the shipped reader must be able to open every store. Not if the log was damaged on purpose."""
     compacted: dict[TopicPartition, Compacted] = field(default_factory=dict)
     """Partitions whose words have keys (`lab.explore.keys`), and are compacted."""
+    erased: bool = False
+    """Whether words are erased (`lab.explore.eraser`)."""
     expects: dict[str, set[str]] = field(default_factory=dict)
     """How an actor must end (the kind of its last note), whatever the faults are."""
     vacuumed: bool = False
@@ -177,7 +179,7 @@ class Scene:
         rules = Rules(
             self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
             looks=self.looks, recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
-            compacted=self.compacted, publisher=self.publisher, publishes=self.publishes,
+            compacted=self.compacted, erased=self.erased, publisher=self.publisher, publishes=self.publishes,
         )  # fmt: skip
         explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order, clocks=self.clocks)
         rules.times = tuple(explorer.times)

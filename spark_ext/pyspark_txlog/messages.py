@@ -34,6 +34,10 @@ _JAVA_CHARACTERS = 1000
 """Spark's expression needs some hundred bytes of its stack for each character."""
 
 
+MARK = "txlog topic"
+"""Alias of the frames that are read natively. Plans show it, and columns can be named without it."""
+
+
 class NotNativeError(Exception):
     """The Python data source must do a call of `format("txlog")`; the text says why."""
 

@@ -27,6 +27,8 @@ from txlog.engine import KEYS
 Call: TypeAlias = Literal["read", "readStream", "write", "writeStream"]
 Side: TypeAlias = Literal["source", "sink", "both"]
 
+ALL_ROWS, LATEST_ROWS = "all", "latest"
+"""The values of the option `rows`."""
 SAME = "the same"
 """The value of `Option.kafka` if nothing differs."""
 CATALOG_HINT = (
@@ -258,6 +260,14 @@ WHERE = Option(
     values.CONDITION,
     doc="Returns only rows for which the condition is true. It does not open files that cannot match by their "
     "statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
+)
+ROWS = Always(
+    "rows",
+    _READ,
+    values.choice(ALL_ROWS, LATEST_ROWS),
+    default=ALL_ROWS,
+    doc="`latest` reads a topic with a key as a table: the newest committed row of each key, without keys whose newest "
+    "row is a tombstone. `where` then chooses among these rows. It takes no option for a start or an end.",
 )
 METADATA = Option(
     "metadata",

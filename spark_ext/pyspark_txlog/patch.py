@@ -4,8 +4,9 @@ Spark's Python data sources hand every row from Java to Python or back, with all
 methods of pyspark: `DataFrameReader.load`, `DataFrameWriter.save` and `DataStreamWriter.start`. For `format("txlog")`
 they use Spark's own Parquet reader and writer (`native.format`, whose table shows which calls do). Every other call,
 and every call that `native.format` does not take, goes to the original method with the same arguments.
+`SparkSession.sql` is replaced, too, for the error of a statement that would change rows of a topic.
 
-These three methods are the smallest hook. A Python data source cannot return a Spark plan, and a data source in Java
+These methods are the smallest hook. A Python data source cannot return a Spark plan, and a data source in Java
 would need a JAR on every cluster. Format, options, mode and schema are read from Spark's own object when the work
 begins, so it does not matter how a program has set them. The classes of Spark Connect are replaced if they are loaded.
 """
@@ -15,17 +16,19 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark.sql import readwriter
+from pyspark.sql import SparkSession, readwriter
 from pyspark.sql.streaming import readwriter as streaming
 from pyspark.sql.types import StructType
 
-from pyspark_txlog.messages import NotNativeError
+from pyspark_txlog.messages import MARK, NotNativeError
 from txlog.errors import InvalidRequestError
 from txlog.logs import log
 
@@ -37,6 +40,12 @@ _Method: TypeAlias = Callable[..., Any]
 _Prepare: TypeAlias = Callable[[Any, object], Callable[[], Any]]
 """(the reader or writer, its path) -> the function that does the work. If this raises, nothing has happened."""
 
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_CHANGE = re.compile(
+    r"\s*((?:DELETE\s+FROM|UPDATE|MERGE\s+INTO|TRUNCATE\s+TABLE)\s+((?:`[^`]*`|[^\s;`])+))", re.IGNORECASE
+)
+_OF_TOPIC = re.compile(rf"SubqueryAlias `?{MARK}`?\s|RelationV2\[.*\] txlog\s")
+"""How Spark prints the plan of a frame of a topic that was read natively, or with the Python data source."""
 _CONNECT = "pyspark.sql.connect.readwriter"
 _LOCK = threading.Lock()
 _LOG = logging.getLogger(__name__)
@@ -53,17 +62,19 @@ def install() -> None:
     Calling it again does nothing, except after the first session of Spark Connect: then it adds the reads of Connect.
     If a call must use the Python data source, txlog prints the reason once. No other format is touched.
     """
-    hooks: list[tuple[type, str, _Prepare]] = [
+    hooks: list[tuple[type, str, _Prepare | None]] = [
         (readwriter.DataFrameReader, "load", _load),
         (readwriter.DataFrameWriter, "save", _save),
         (streaming.DataStreamWriter, "start", _start),
+        (SparkSession, "sql", None),
     ]
     if _CONNECT in sys.modules:
         hooks.append((sys.modules[_CONNECT].DataFrameReader, "load", _load_over_connect))
     with _LOCK:
         for owner, name, prepare in hooks:
             if (owner, name) not in _ORIGINALS:
-                original, ours = getattr(owner, name), _native_first(owner, name, prepare)
+                original = getattr(owner, name)
+                ours = _refusing(original) if prepare is None else _native_first(owner, name, prepare)
                 _ORIGINALS[owner, name] = original, ours
                 setattr(owner, name, ours)
 
@@ -111,6 +122,31 @@ def _native_first(owner: type, name: str, prepare: _Prepare) -> _Method:
         return made
 
     return call
+
+
+def _refusing(original: _Method) -> _Method:
+    """Return `SparkSession.sql` with one sentence for what Spark refuses, because it would change rows of a topic.
+
+    Only an error of Spark is replaced, so every other statement is as before.
+    """
+
+    @wraps(original)
+    def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803  Spark's name
+        try:
+            return original(self, sqlQuery, *args, **kwargs)
+        except Exception:
+            found, plan = _CHANGE.match(_COMMENT.sub(" ", str(sqlQuery))), ""
+            with suppress(Exception):
+                plan = self.table(found[2])._jdf.queryExecution().analyzed().toString() if found else ""
+            if not found or not _OF_TOPIC.search(plan):
+                raise
+        raise InvalidRequestError(
+            f"{found[1]}: SQL cannot change or delete the rows of a topic. "
+            "hint: `txlog erase TOPIC --where ...` erases rows, and a newer row of a key replaces the older one; "
+            'see the page "Corrections"'
+        )
+
+    return sql
 
 
 def _say_once(name: str, reason: str) -> None:

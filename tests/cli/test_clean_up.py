@@ -110,6 +110,23 @@ def test_vacuum_is_a_dry_run_unless_it_is_told(segments: Cli) -> None:
     assert segments("fsck").status == 0
 
 
+def test_vacuum_now_waits_for_nothing(segments: Cli) -> None:
+    segments("merge", "orders", "--execute")
+    # The fixture's store has a longer grace than this test takes.
+    assert "must wait out delete.grace.ms" in segments("vacuum", "orders").out
+    before = segments("consume", "orders", "--from-beginning", "--timeout-ms", 0).rows
+    planned = segments("vacuum", "orders", "--now")
+    assert "Would delete " in planned.out
+    assert planned.lines[-1].endswith("cannot be read any more.")
+    done = segments("vacuum", "orders", "--now", "--execute")
+    assert done.lines[-1].startswith("Call it again until two calls in a row delete nothing")
+    for _ in range(5):
+        done = segments("vacuum", "orders", "--now", "--execute")
+    assert done.out.startswith("Nothing to delete in 1 topic with 1 partition.\nCall it again until two calls")
+    assert segments("consume", "orders", "--from-beginning", "--timeout-ms", 0).rows == before
+    assert segments("fsck").lines[-1]
+
+
 def test_vacuum_of_what_is_no_topic(segments: Cli) -> None:
     assert "has no topic 'order', and no deleted one" in segments.fails("vacuum", "order")
 

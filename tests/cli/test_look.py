@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.support import Cli
+from txlog.client import Store
 
 
 def keys(document: Any) -> set[str]:
@@ -39,11 +40,17 @@ def test_topics_describe(seen: Cli) -> None:
     assert "partitions  2" in lines
     assert " 1  id    int64 not null" in lines
     assert " 2  item  string" in lines
-    assert "segment.batches            3           topic" in lines
-    assert "retention.ms               -1          default" in lines
+    assert ["segment.batches", "3", "topic"] in map(str.split, lines)
+    assert ["retention.ms", "-1", "default"] in map(str.split, lines)
     assert lines[lines.index("Partitions") + 1].split() == ["PARTITION", "LOG", "START", "LAST", "STABLE", "LOG", "END"]
     assert lines[-2].split() == ["0", "0", "12", "14"]
     assert lines[-1].split() == ["1", "0", "4", "4"]
+
+
+def test_a_compacted_topic_shows_its_own_default(cli: Cli, store: Store) -> None:
+    assert ["segment.ms", "604800000", "default"] in map(str.split, cli("topics", "describe", "orders").lines)
+    store.create_topic("people", {"a": "int64"}, config={"key.columns": "a", "cleanup.policy": "compact"})
+    assert ["segment.ms", "86400000", "default"] in map(str.split, cli("topics", "describe", "people").lines)
 
 
 def test_topics_describe_all_and_kafkas_option(seen: Cli) -> None:

@@ -97,3 +97,15 @@ def test_it_is_done_only_with_execute(small_files: Cli) -> None:
     for spelling in ("--dry-run", "--no-dry-run", "--delete"):
         assert f"No such option: {spelling}" in small_files.fails("merge", spelling)
     assert small_files("merge", "--execute").lines[-1].startswith("Merged ")
+
+
+def test_seal_lets_the_newest_rows_be_merged(small_files: Cli) -> None:
+    before = consumed(small_files)
+    done = small_files("seal", "orders", "--partitions", 0)
+    assert done.lines[0].split() == ["PARTITION", "SEALED", "UP", "TO"]
+    assert done.lines[-1] == "Sealed 1 partition."
+    assert small_files("seal", "orders/0", "--output", "json").json == [
+        {"topic": "orders", "partition": 0, "sealed_end": int(done.lines[1].split()[1])}
+    ]
+    assert consumed(small_files) == before
+    assert small_files("merge", "orders/0").lines[-1].startswith("Would merge 4 files, ")

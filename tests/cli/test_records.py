@@ -48,6 +48,34 @@ def test_rows_and_their_metadata(seen: Cli) -> None:
     assert (event["_topic"], event["_partition"], event["_offset"]) == ("events", 0, 0)
 
 
+def test_the_newest_row_of_each_key(cli: Cli, store: Store) -> None:
+    config = {"key.columns": "id"}
+    store.create_topic("people", {"id": "int64", "name": "string"}, partitions=2, config=config)
+    with store.producer("loader") as producer:
+        with producer.transaction():
+            producer.send("people", [{"id": number, "name": "old"} for number in range(6)])
+        with producer.transaction():
+            producer.send("people", [{"id": 1, "name": "new"}, {"id": 2, "name": None}])
+        producer.begin_transaction()
+        producer.send("people", [{"id": 3, "name": "open"}])
+        producer.flush()
+        newest = {number: "new" if number == 1 else "old" for number in (0, 1, 3, 4, 5)}
+        found = cli("consume", "people", "--latest").rows
+        assert {row["id"]: row["name"] for row in found} == newest
+        producer.abort_transaction()
+    assert cli("consume", "people", "--latest", "--where", "name = 'new'", "--columns", "name").rows == [
+        {"name": "new"}
+    ]
+    assert len(cli("consume", "people", "--latest", "--max-messages", 2).rows) == 2
+    assert cli("consume", "people", "--latest", "--max-messages", 0).rows == []
+    printed = cli("consume", "people", "--latest", "--format", "csv", "--columns", "id").lines
+    assert (printed[0], sorted(printed[1:])) == ('"id"', ["0", "1", "3", "4", "5"])
+    row = cli("consume", "people", "--latest", "--metadata", "--where", "id = 1").rows[0]
+    assert list(row) == ["_topic", "_partition", "_offset", "_timestamp", "id", "name"]
+    assert "--group and --latest exclude each other" in cli.fails("consume", "people", "--latest", "--group", "g")
+    assert "topic 'orders' has no key" in cli.fails("consume", "orders", "--latest")
+
+
 def test_isolation_levels(seen: Cli) -> None:
     def ids(*options: str) -> list[int]:
         return [row["id"] for row in seen("consume", "orders", "--partition", 0, *NOW, *options).rows]

@@ -116,6 +116,25 @@ def test_as_of(cli: Cli, shop: Store) -> None:
     assert "the log shows whole transactions only for delete.grace.ms" in cli.fails("sql", JOIN, "--as-of", 5)
 
 
+def test_the_newest_row_of_each_key(cli: Cli, shop: Store) -> None:
+    shop.create_topic("people.v-2", {"name": "string", "mail": "string"}, config={"key.columns": "name"})
+    with shop.producer() as producer:
+        for name, mail in (("ann", "old"), ("bob", "b"), ("ann", "new"), ("carl", "c"), ("bob", None)):
+            producer.send("people.v-2", [{"name": name, "mail": mail}])
+    newest = "SELECT name, mail FROM latest('people.v-2') {} ORDER BY name"
+    assert rows_of(cli, newest.format("")) == [{"name": "ann", "mail": "new"}, {"name": "carl", "mail": "c"}]
+    # The condition chooses among the newest rows.
+    assert rows_of(cli, newest.format("WHERE mail = 'old'")) == []
+    assert rows_of(cli, newest.format("AS p WHERE p.name <= 'ann'")) == [{"name": "ann", "mail": "new"}]
+    both = "SELECT count(*) n, (SELECT count(*) FROM LATEST('people.v-2')) newest FROM \"people.v-2\""
+    assert rows_of(cli, both) == [{"n": 5, "newest": 2}]
+    assert rows_of(cli, "WITH t AS (FROM latest('people.v-2')) SELECT count(*) n FROM t") == [{"n": 2}]
+    assert "topic 'orders' has no key" in cli.fails("sql", "FROM latest('orders')")
+    assert "topic 'people' does not exist. Did you mean 'people.v-2'?" in cli.fails("sql", "FROM latest('people')")
+    for wrong in ("latest()", "latest('a', 'b')", "latest(1)", "latest(NULL)", "latest('a' || 'b')"):
+        assert "latest(...) takes the name of one topic, in single quotes" in cli.fails("sql", f"FROM {wrong}")
+
+
 def test_empty_topics_and_changed_columns(cli: Cli, shop: Store) -> None:
     shop.create_topic("empty", ORDERS)
     assert cli("sql", "FROM empty").out == "No rows.\n"
@@ -225,7 +244,7 @@ def test_only_the_named_topics_are_in_the_snapshot(cli: Cli, shop: Store, monkey
         ("FROM information_schema.tables", "information_schema.tables, which is not the name of a topic\n  "
             "hint: `txlog topics list` shows the topics"),
         ("SELECT 1", "the query names no topic, and it can read topics only\n  "
-            "hint: name one, as in FROM orders; `txlog topics list` shows them"),
+            "hint: name one, as in FROM orders or FROM latest('orders'); `txlog topics list` shows them"),
         ("SHOW TABLES", "the query names no topic"),
         ("FROM duckdb_settings()", "the query names no topic"),
         ("SELECT nothing FROM orders", 'the query failed: Binder Error: Referenced column "nothing" not found'),

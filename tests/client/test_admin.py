@@ -459,3 +459,42 @@ def test_groups_and_offsets_are_deleted(world, store):
         admin.describe_group("g")
     assert admin.list_groups() == ()
     assert rows_of(store.consumer("orders", group_id="g", auto_offset_reset="earliest")) == []
+
+
+# -- sealing ----------------------------------------------------------------------------------------------------------
+
+
+def test_seal_ends_the_active_segment_once(world, store):
+    with store.producer() as producer, store.producer("hangs") as hangs:
+        producer.send("orders", orders(1, 2), partition=0).result()
+        hangs.begin_transaction()
+        hangs.send("orders", orders(3), partition=1)
+        hangs.flush()
+        admin = store.admin()
+        ends = admin.seal("orders", [0, 1])
+        assert ends.keys() == {tp("orders", 0), tp("orders", 1)}
+        for number in (0, 1):
+            described = admin.describe_partition("orders", number)
+            assert described.segments[-1].end_offset == ends[tp("orders", number)] == 2 - number
+        # Nothing is there to end any more, and the rows of an open transaction go on in the next segment.
+        before = world.memory.list("orders/0/")
+        assert admin.seal("orders", [0]) == {tp("orders", 0): ends[tp("orders", 0)]}
+        assert world.memory.list("orders/0/") == before
+        hangs.send("orders", orders(4), partition=1)
+        hangs.commit_transaction()
+        producer.send("orders", orders(5), partition=0).result()
+    assert world.read() == [1, 2, 5, 3, 4]
+    assert world.open().admin().seal("orders").keys() == {tp("orders", number) for number in range(4)}
+    with pytest.raises(InvalidRequestError, match="'__consumer_offsets' is an internal topic"):
+        admin.seal("__consumer_offsets")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.seal("nowhere")
+
+
+def test_segments_of_a_compacted_topic_end_after_a_day(world, store):
+    store.create_topic("keyed", ORDERS, config={"key.columns": "id", "cleanup.policy": "compact"})
+    settings = store.runtime.settings
+    assert settings.topic_config(store.runtime.topic("keyed")).segment_ms == 86_400_000
+    assert settings.topic_config(store.runtime.topic("orders")).segment_ms == 7 * 86_400_000
+    store.alter_topic("keyed", config={"segment.ms": 5})
+    assert settings.topic_config(store.runtime.topic("keyed", 0)).segment_ms == 5

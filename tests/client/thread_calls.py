@@ -23,11 +23,13 @@ from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.producer.batches import SendFuture
 from txlog.client.producer.transaction_scope import TransactionScope
+from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows
 from txlog.errors import TxlogError
+from txlog.maintenance.erase import begin_erasure
 from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import SeededIds
@@ -319,6 +321,11 @@ def _admin() -> dict[str, Prepare]:
 
         return prepare
 
+    def cancelling(scene: Scene) -> Callable[[], object]:
+        begun = begin_erasure(read_session(scene.store.runtime), "spare", "id = 1")
+        admin = scene.admin()
+        return lambda: admin.cancel_erasure(begun.erasure_id)
+
     return {
         "list_transactions": entry(lambda a: a.list_transactions()),
         "describe_transaction": entry(lambda a: a.describe_transaction("idle")),
@@ -331,6 +338,10 @@ def _admin() -> dict[str, Prepare]:
         "list_offsets": entry(lambda a: a.list_offsets("a")),
         "describe_partition": entry(lambda a: a.describe_partition("a", 0)),
         "delete_records": entry(lambda a: a.delete_records("a", 0), "deleted"),
+        "seal": entry(lambda a: a.seal("spare")),
+        "erase": entry(lambda a: a.erase("spare", where="id = 1")),
+        "list_erasures": entry(lambda a: a.list_erasures()),
+        "cancel_erasure": cancelling,
         "list_groups": entry(lambda a: a.list_groups()),
         "describe_group": entry(lambda a: a.describe_group("idle-group")),
         "plan_reset": entry(lambda a: a.plan_reset("idle-group", [IN0], "earliest")),

@@ -19,6 +19,6 @@ def test_unknown_ones_are_named() -> None:
     with pytest.raises(
         UnsupportedStoreError,
         match="s3://b/l: the store needs a-later, b-later, and this txlog knows deletion-records, group-members, "
-        "inline-zstd, publication, schema-evolution",
+        "inline-zstd, publication, published-latest, schema-evolution",
     ):
         check_features(("b-later", "txn-v2", "a-later"), "s3://b/l")

@@ -1,4 +1,4 @@
-"""The programs of docs/publish.md print what the page shows, also the second time.
+"""The programs of docs/publish.md, corrections.md and delete-rows.md print what the page shows, also the second time.
 
 Each runs in the environment of its engine.
 """
@@ -17,6 +17,7 @@ from tests import jars
 from tests.engines.environments import ROOT, python
 from tests.engines.read_topics import ICEBERG_JARS
 from tests.test_docs import PAGES, Program, programs, run
+from tests.test_tutorials import blocks
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -69,6 +70,27 @@ def test_the_programs_of_the_page_run_in_order_and_again(tmp_path: Path) -> None
             if program.printed and not (repeated and program.language == "sh"):
                 assert said == program.printed.strip(), program.code
     printed(tmp_path, end)
+
+
+def test_corrections_reach_other_engines(tmp_path: Path) -> None:
+    make, job, *rest = blocks("docs/corrections.md")
+    (tmp_path / "load.py").write_text(job.code)
+    for program in (make, *rest):
+        said = printed(tmp_path, program)
+        assert not program.printed or said.strip() == program.printed.strip(), program.code
+
+
+def test_a_forgotten_person_leaves_the_tables_of_other_engines(tmp_path: Path) -> None:
+    found = blocks("docs/delete-rows.md")
+    assert any("import deltalake" in each.code and "StaticTable" in each.code for each in found)
+    for repeated in (False, True):
+        for program in found:
+            said = printed(tmp_path, program)
+            if program.printed:
+                assert said.strip() == program.printed.strip(), program.code
+            assert (
+                repeated or "--execute" not in program.code or "visits" not in program.code or "Erased 1 row." in said
+            )
 
 
 def test_the_page_names_the_versions_that_are_tested() -> None:

@@ -64,7 +64,9 @@ def engines() -> Iterator[Engines]:
     found.close()
 
 
-def live(seed: int, folder: Path, engines: Engines) -> Counter[str]:
+def live(
+    seed: int, folder: Path, engines: Engines, *, latest: bool = False, kind: type[WildLife] = WildLife
+) -> Counter[str]:
     """Let the engines read what a life leaves to its judge. Return its events."""
 
     def judge(life: WildLife, checks: list[Check]) -> None:
@@ -81,7 +83,7 @@ def live(seed: int, folder: Path, engines: Engines) -> Counter[str]:
                 why = check.why_wrong(found["rows"])
                 assert why is None, f"{where}: {why}"
 
-    life = WildLife(seed, f"file://{folder}", judge)
+    life = kind(seed, f"file://{folder}", judge, latest=latest)
     try:
         life.live(STEPS)
     except BaseException as error:
@@ -94,6 +96,8 @@ def live(seed: int, folder: Path, engines: Engines) -> Counter[str]:
 def test_engines_read_what_each_cut_shows(first: int, tmp_path: Path, engines: Engines) -> None:
     for seed in range(first, first + 10):
         engines.events += live(seed, tmp_path / f"life{seed}", engines)
+        if seed % 3 == 0:
+            live(seed, tmp_path / f"latest{seed}", engines, latest=True)
         engines.events["lives"] += 1
 
 

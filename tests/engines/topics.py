@@ -32,7 +32,9 @@ from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.publish import publish_topics
 from txlog.protocol.publications import read_chain
 
-TOPICS = ("flights", "weather", "delays", "mixed", "compacted", "evolved", "reused", "every_type")
+TOPICS = (
+    "flights", "weather", "delays", "mixed", "compacted", "newest", "newest_copied", "evolved", "reused", "every_type",
+)  # fmt: skip
 CONFIG = {"publish.formats": "delta,iceberg", "publish.max.lag.ms": "0", "segment.batches": "4"}
 NUMBERS = pa.schema((pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())))
 LARGE = {"inline.max.bytes": 0}
@@ -43,7 +45,7 @@ def main(folder: Path) -> None:
     store_folder = folder / "store"
     with txlog.open(str(store_folder), storage_options={"fsync": False}) as store:
         demo(store)
-        for make in (mixed, compacted, evolved, reused, every_type):
+        for make in (mixed, compacted, newest, evolved, reused, every_type):
             make(store)
         for topic in TOPICS:
             rows = shown(store, topic)
@@ -55,7 +57,13 @@ def shown(store: Store, topic: str) -> list[str]:
     chain = store.runtime.run(read_chain(topic))
     assert chain.newest is not None
     tables: Tables = chain.newest
-    rows = store.snapshot(topic).table(topic).to_arrow().to_pylist()
+    if tables.newest.key:
+        # Nothing came after the last publication.
+        columns = [*store.topic(topic).schema.names, "_partition", "_offset"]
+        rows = store.table(topic).latest(columns).read_all().to_pylist()
+        assert all(tables.has(row["_partition"], row["_offset"]) for row in rows)
+    else:
+        rows = store.snapshot(topic).table(topic).to_arrow().to_pylist()
     assert {"_offset", "_partition"} <= set(rows[0])
     return [
         json.dumps(plain({name: value for name, value in row.items() if not name.startswith("_")}), sort_keys=True)
@@ -187,6 +195,50 @@ def compacted(store: Store) -> None:
     publish(store, topic)
     keys = Counter(json.loads(line)["id"] for line in shown(store, topic))
     assert len(keys) < 21
+
+
+def newest(store: Store) -> None:
+    """The newest rows of each key, published while keys are deleted, merged, compacted, renamed and erased."""
+    config = {**CONFIG, "key.columns": "id", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    config |= {"publish.rows": "latest"}
+    columns = pa.schema((*NUMBERS, pa.field("n", pa.int64())))
+    for topic, mode in (("newest", "merge-on-read"), ("newest_copied", "copy-on-write")):
+        store.create_topic(topic, columns, partitions=2, config={**config, "publish.delete.mode": mode})
+        name = "name"
+        with store.producer(f"newest-{mode}", staged=False, config=LARGE) as producer:
+            for number in range(16):
+                producer.begin_transaction()
+                rows = [
+                    {
+                        "id": key,
+                        name: f"{number}" if (key + number) % 7 else None,
+                        "n": number if (key + number) % 7 else None,
+                    }
+                    for key in range(number % 3, 3000, 3)
+                ]
+                producer.send(topic, rows)
+                if number == 5:
+                    producer.flush()
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+                publish(store, topic)
+                if number == 7:
+                    merge(store, topic, 2, max_inputs=3)
+                elif number == 10:
+                    policy = compaction_policy(store.runtime, store.runtime.topic(topic, 0))
+                    assert policy is not None
+                    for partition in range(2):
+                        session = reading.read_session(store.runtime)
+                        compact_partition(store.runtime, session, TopicPartition(topic, partition), policy)
+                elif number == 12:
+                    store.admin().erase(topic, where="id < 600 AND n < 11")
+                elif number == 13:
+                    store.alter_topic(topic, rename_columns={"name": "title"})
+                    name = "title"
+        publish(store, topic)
+        found = shown(store, topic)
+        assert 0 < len(found) < 3000
 
 
 def evolved(store: Store) -> None:

@@ -28,6 +28,7 @@ from txlog.client import reading
 from txlog.client.offsets import offsets_for_times
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
+from txlog.core.row_runs import removed_from
 from txlog.maintenance.history import read_history
 from txlog.protocol.groups import list_groups
 from txlog.protocol.load import load
@@ -163,7 +164,7 @@ def published(store: Store, topic: str) -> dict[str, Any]:
     for path, file in sorted(tables.files.items()):
         data = store.runtime.store.get(f"{topic}/{path}")
         assert data is not None
-        gone = {number for run in file.removed for number in range(run.first_row, run.end_row)}
+        gone = set(removed_from(file).tolist())
         found = pq.read_table(pa.BufferReader(data))
         ids = found.column("id").to_pylist()
         files[path] = [value for number, value in enumerate(ids) if number not in gone]

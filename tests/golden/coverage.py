@@ -136,6 +136,7 @@ _TRAITS = {
     "name: publication",
     "name: rows copied for a publication",
     "name: staged list",
+    "name: erasure",
     "name: run of a clean-up job",
     # Where rows are.
     "inline rows as a stream",
@@ -249,6 +250,8 @@ def _kind_of(seen: Seen, path: str) -> Any:
     parts = path.split("/")
     if path == names.STORE_DESCRIPTOR:
         return records.StoreDescriptor
+    if folder + "/" == names.ERASURES_FOLDER:
+        return _named(seen, "erasure", records.Erasure)
     if folder + "/" == names.MAINTENANCE_FOLDER:
         return _named(seen, "run of a clean-up job", records.CleanupRun)
     if names.parse_topic_metadata_name(name) is not None:

@@ -20,6 +20,7 @@ import txlog
 from txlog.client.admin.admin import Admin
 from txlog.client.groups import GroupOffsets
 from txlog.client.producer import Producer, at_exit
+from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.client.tables.snapshot import Snapshot
@@ -30,13 +31,16 @@ from txlog.core.records import OffsetValue, StagedPart
 from txlog.errors import (
     GroupIdNotFoundError,
     IllegalStateError,
+    InvalidRequestError,
     SchemaMismatchError,
     TopicExistsError,
     TransactionalIdNotFoundError,
     TxlogError,
     UnknownTopicOrPartitionError,
 )
+from txlog.maintenance.erase import begin_erasure
 from txlog.maintenance.fsck import check_store
+from txlog.maintenance.maintain import Maintainer
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 
@@ -362,6 +366,16 @@ def _forgetting(scene: Scene) -> Act:
     return lambda: scene.made.forget() in (True, False)
 
 
+def _cancelling(scene: Scene) -> Act:
+    begun = begin_erasure(read_session(scene.store.runtime), "orders", "k = 1")
+    return lambda: scene.admin.cancel_erasure(begun.erasure_id)
+
+
+def _by_maintenance(scene: Scene, act: Act) -> None:
+    """Leave it to maintenance, which finishes an erasure that has begun."""
+    assert not Maintainer(scene.open().runtime).run().failures
+
+
 def _files(limit: int, inline: int, finish: bool) -> Callable[[Scene], Act]:
     """Collect rows, some of which are written by the call that is interrupted."""
 
@@ -447,6 +461,11 @@ ADMINS = (
     on_admin("describe_partition", "orders", 0),
     on_admin("delete_records", "orders", 0, 2),
     on_admin("delete_records", "audit", 0, state="all"),
+    on_admin("seal", "orders"),
+    on_admin("seal", "audit", state="done"),
+    on_admin("erase", "orders", where="k = 1", steps=True, ways=(_by_maintenance,)),
+    on_admin("list_erasures"),
+    Call("Admin.cancel_erasure", _cancelling, over=(InvalidRequestError,)),
     on_admin("list_groups"),
     on_admin("describe_group", "g"),
     on_admin("plan_reset", "g", None, "earliest"),

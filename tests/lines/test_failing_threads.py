@@ -43,6 +43,7 @@ class Held:
         self.appends = appends
         """Whether the thread appends its rows. Otherwise it writes them to files, and the commit appends them."""
         self.begun = False
+        self.all_sent = threading.Event()
         self.go = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -60,6 +61,8 @@ class Held:
     def _fail_once(self, path: str) -> None:
         if not self.begun and ROWS.match(path):
             self.begun = True
+            # On a busy machine the program may need longer than HELD_S to send its rows.
+            self.all_sent.wait()
             self.go.wait(HELD_S)
             raise self.error(f"held {path}")
 
@@ -72,6 +75,8 @@ class FailingScene(Scene):
         self.held: Held | None = None
         self.appends = kind != "staged"
         super().__init__("deferred" if kind == "large" else kind, FILES[form])
+        assert self.held is not None
+        self.held.all_sent.set()
 
     def open(self, seed: int) -> txlog.Store:
         if seed != 1:

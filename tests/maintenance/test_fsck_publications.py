@@ -89,7 +89,7 @@ def test_a_topic_that_is_created_again_continues_its_tables(world: World) -> Non
     world.clock.advance_ms(10)
     made = publish(store)
     assert (made.publications, made.rows_added) == (2, 1)
-    assert [each.table_id for each in _tables(world)] == [before] * 6
+    assert [each.table_id for each in _tables(world)] == [before] * 7
     assert found(check(world)) == []
 
 

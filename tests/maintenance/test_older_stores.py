@@ -17,14 +17,16 @@ from tests.client.world import World
 from tests.maintenance.damage import objects_of
 from tests.publication.test_cuts import rows_of as published_rows, tables_of
 from tests.second_reader.compare import differences
+from txlog.client import reading
 from txlog.client.store import Store
-from txlog.core.features import PUBLICATION, STORE_FEATURES
+from txlog.core.features import PUBLICATION, PUBLISHED_LATEST, STORE_FEATURES
 from txlog.errors import CorruptRecordError, UnsupportedStoreError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.fsck.repair import repair
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy, MaintainReport
 from txlog.protocol import append, seal
 from txlog.protocol.stores import create_store
+from txlog.publication.publish import publish_topic
 
 HOUR_MS = 3_600_000
 OLD = pa.schema((pa.field("id", pa.int64()), pa.field("gone", pa.string())))
@@ -140,9 +142,13 @@ def test_the_index_of_such_a_segment_is_made_again(world: World) -> None:
 
 @pytest.fixture
 def unpublished(world: World) -> Store:
+    return made_without(world, PUBLICATION)
+
+
+def made_without(world: World, feature: str) -> Store:
     """Return a store that an earlier release has made."""
     store = world.open()
-    features = tuple(each for each in STORE_FEATURES if each != PUBLICATION)
+    features = tuple(each for each in STORE_FEATURES if each != feature)
     store.runtime.run(create_store(store.runtime.constants, features=features))
     return world.open()
 
@@ -158,6 +164,21 @@ def test_a_store_that_cannot_publish_refuses_the_setting(unpublished: Store) -> 
     # A program that begins with this call goes on in an older store.
     found = unpublished.create_topic("orders", OLD, config={"publish.formats": "delta"}, if_not_exists=True)
     assert "publish.formats" not in found.config
+
+
+def test_a_store_that_cannot_publish_newest_rows_refuses_them(world: World) -> None:
+    """Also if a process's own settings ask for them."""
+    store = made_without(world, PUBLISHED_LATEST)
+    config = {"publish.formats": "delta", "key.columns": "id", "publish.max.lag.ms": 0}
+    store.create_topic("orders", OLD, config=config)
+    with pytest.raises(UnsupportedStoreError, match=r"publish.rows=latest needs the feature 'published-latest'"):
+        store.alter_topic("orders", config={"publish.rows": "latest"})
+    own = world.open(publish_rows="latest")
+    with pytest.raises(
+        UnsupportedStoreError, match=r"made without the feature 'published-latest'.*show older rows again"
+    ):
+        publish_topic(reading.read_session(own.runtime), own.runtime.topic("orders"))
+    assert world.memory.list("orders/publication/") == []
 
 
 def test_maintenance_leaves_a_setting_that_an_earlier_release_accepted(world: World, unpublished: Store) -> None:

@@ -12,8 +12,10 @@ import typer
 from tests.older.life import HOUR_MS, Life
 from tests.older.state import Change, Row, State
 from txlog.cli.program import app
+from txlog.client.reading import read_session
 from txlog.core.features import GROUP_MEMBERS, PUBLICATION, SCHEMA_EVOLUTION
 from txlog.core.names import TopicPartition
+from txlog.maintenance.erase import begin_erasure
 
 Case: TypeAlias = Callable[[Life, State], Change | None]
 """Do something, and return what may have changed. None: it only reads."""
@@ -90,6 +92,7 @@ reads("get-offsets", (), ("--time", "earliest"), ("-o", "json"))
 reads("consumer-groups list", ())
 reads("transactions list", (), ("-o", "json"))
 reads("transactions find-hanging", ())
+reads("erasures list", (), ("-o", "json"))
 reads("fsck", (), ("--metadata-only",))
 reads("history", (), ("-o", "json"))
 reads("top", ("--once",))
@@ -341,6 +344,37 @@ def compact(life: Life, before: State) -> Change:
     return Change(retires=True)
 
 
+@case("seal")
+def seal(life: Life, before: State) -> Change:
+    life.cli("seal")
+    return Change()
+
+
+def may_erase(life: Life) -> Callable[[TopicPartition, int, Row], bool]:
+    """Return which rows an erasure of a case may remove, or the one that a process began in the store of version 5."""
+    ends = {TopicPartition("people", 0): 11, TopicPartition("people", 1): 9}
+    return lambda tp, number, row: (tp, number) in life.erased or (number < ends.get(tp, 0) and "bob" in row.values())
+
+
+@case("erase")
+def erase(life: Life, before: State) -> Change:
+    tp = one(life, {tp for tp, rows in before.committed.items() if rows})
+    number = one(life, before.committed[tp])
+    line = ("erase", tp.topic, "--where", f"_partition = {tp.partition} and _offset = {number}")
+    life.cli(*line)
+    life.erased.add((tp, number))
+    life.cli(*line, "--execute", "--wait-ms", 0, status=None)
+    life.cli("erase", tp.topic, "--where", f"{before.topics[tp.topic][3][0]} is not null", "--verify")
+    return Change(erases=may_erase(life), ends=None, groups=None)
+
+
+@case("erasures cancel")
+def cancel_erasure(life: Life, before: State) -> Change:
+    begun = begin_erasure(read_session(life.open().runtime), with_rows(life, before), "_offset = 0")
+    life.cli("erasures", "cancel", begun.erasure_id)
+    return Change(ends=None, groups=None)
+
+
 @case("retention")
 def retention(life: Life, before: State) -> Change:
     life.cli("retention")
@@ -361,7 +395,7 @@ def maintain(life: Life, before: State) -> Change:
     life.cli("maintain", "--once", "--merge-min-segments", 1)
     life.clock.advance_ms(26 * HOUR_MS)
     life.cli("maintain", "--once", "--merge-min-segments", 1)
-    return Change(retires=True, ends=None, groups=None)
+    return Change(retires=True, erases=may_erase(life), ends=None, groups=None)
 
 
 @case("fsck")

@@ -73,6 +73,8 @@ class Life:
         self.made = 0
         self.deleted: list[str] = []
         """Topics that cases have deleted."""
+        self.erased: set[tuple[TopicPartition, int]] = set()
+        """Rows that erasures of cases remove, or will remove."""
 
     @classmethod
     @contextlib.contextmanager

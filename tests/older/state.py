@@ -76,6 +76,8 @@ class Change:
     """Log starts that move, and where to."""
     retires: bool = False
     """Retention may move log starts of topics that have such a setting, and compaction may remove superseded rows."""
+    erases: Callable[[TopicPartition, int, Row], bool] = lambda *_: False
+    """Whether an erasure may have removed a row, by its partition, its offset and its values."""
     ends: frozenset[str] | None = frozenset()
     """Transactional ids that may change their state. None: all. Any program may complete what is decided or overdue."""
     groups: frozenset[str] | None = frozenset()
@@ -122,7 +124,7 @@ def _wrong_rows(tp: TopicPartition, before: State, after: State, change: Change)
     kept = {number: as_now(row) for number, row in before.committed.get(tp, {}).items() if number >= start}
     known = {number: as_now(row) for number, row in before.all.get(tp, {}).items() if number >= start}
     seen = after.committed[tp]
-    gone = [number for number, row in kept.items() if number not in seen]
+    gone = [number for number, row in kept.items() if number not in seen and not change.erases(tp, number, row)]
     if gone and not (change.retires and _are_superseded(gone, kept, seen, config)):
         found.append(f"{tp}: rows {gone[:5]} are missing")
     found += [

@@ -13,12 +13,14 @@ from txlog.client.store import Store
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition, publication_path
 from txlog.core.publication import Tables
+from txlog.core.row_runs import removed_from
 from txlog.errors import TxlogError
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import first_whole, read_chain, read_publications
-from txlog.publication.publish import Published, publish_topic
+from txlog.publication.outcome import Published
+from txlog.publication.publish import publish_topic
 from txlog.storage.parquet_file import OpenedFile
 
 TOPIC = "orders"
@@ -66,12 +68,14 @@ class Follower:
 
     def _of(self, file: Any) -> list[int]:
         ids = rows_of_file(self._world, file.path, file.bytes)
-        gone = {row for run in file.removed for row in range(run.first_row, run.end_row)}
+        gone = set(removed_from(file).tolist())
         return [value for row, value in enumerate(ids) if row not in gone]
 
 
 class Life:
     """One random life: producers, maintenance and publishers of one topic, and what it should hold."""
+
+    schema = ORDERS
 
     def __init__(self, seed: int, *, keyed: bool = False) -> None:
         self.world = World()
@@ -83,7 +87,7 @@ class Life:
         config |= {"publish.retention.ms": str(PUBLISH_RETENTION_MS)}
         if keyed:
             config |= {"key.columns": "id", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-        self.store.create_topic(TOPIC, schema=ORDERS, partitions=3, config=config)
+        self.store.create_topic(TOPIC, schema=self.schema, partitions=3, config=config)
         self.follower = Follower(self.world)
         self.next_id = 0
         self.deleted_objects = 0

@@ -221,8 +221,8 @@ def test_a_publication_that_ended_and_begins_again_has_no_copies_of_before(world
         late.abort_transaction()
     store.alter_topic("orders", remove_config=["publish.formats"])
     publish(world.open())
-    sweep(world, 8)
     (copy,) = [path for path, file in tables_of(world)[-1].files.items() if file.source]
+    sweep(world, 8)
     assert world.memory.get(f"orders/{copy}") is None
     for name in world.memory.list("orders/_delta_log/"):
         world.memory.delete(f"orders/_delta_log/{name}")

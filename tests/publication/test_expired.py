@@ -4,8 +4,9 @@ vectors."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,15 +15,20 @@ from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
 from tests.publication.lives import publish
 from tests.publication.test_cuts import HOUR_MS, merge, rows_of, tables_of
+from tests.publication.wild_lives import Spelled
 from txlog.client import reading
+from txlog.client.store import Store
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.row_runs import count_rows
 from txlog.errors import TableConflictError
+from txlog.maintenance.erase_check import find_remains
 from txlog.maintenance.vacuum import VacuumReport, vacuum
 from txlog.protocol import publications
 from txlog.publication import delta, expired, publish as publishing
 from txlog.publication.delta import vector_objects
+from txlog.publication.iceberg_files import read_avro
 from txlog.storage.parquet_file import OpenedFile
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0", "publish.retention.ms": str(HOUR_MS)}
 LOG = "orders/_delta_log/"
@@ -235,3 +241,118 @@ def test_a_publisher_that_slept_through_the_deletions_begins_again(
     monkeypatch.setattr(publishing._Attempt, "roll_forward", late)
     assert publish(world.open()).publications == 0
     check_kept(world)
+
+
+def named(world: World, version: str) -> set[str]:
+    """Return the metadata objects that a version of the Iceberg table needs, as a reader finds them."""
+    folder = "orders/metadata/"
+    data = json.loads(world.memory.get(folder + version) or b"")
+    (snapshot,) = (each for each in data["snapshots"] if each["snapshot-id"] == data["current-snapshot-id"])
+    found = {version}
+    names = [snapshot["manifest-list"].rpartition("/")[2]]
+    while names:
+        name = names.pop()
+        found.add(name)
+        stored = world.memory.get(folder + name)
+        assert stored is not None, f"{version} needs {name}"
+        if name.endswith(".avro"):
+            text = repr(read_avro(stored, name))
+            names += re.findall(r"/metadata/([md]\d+-[-0-9a-f]*(?:deletes)?\.(?:avro|parquet))", text)
+    return found
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_metadata_of_iceberg_that_no_kept_version_names_are_deleted(world: World, latest: bool) -> None:
+    config = {**CONFIG, "publish.formats": "iceberg", "segment.batches": "2", "inline.max.bytes": "0"}
+    if latest:
+        config |= {"key.columns": "name", "publish.rows": "latest"}
+    store = world.open()
+    store.create_topic("orders", ORDERS, config=config)
+    with store.producer() as producer:
+        for number in range(3 * WHOLE_EVERY):
+            producer.send("orders", orders(*range(10 * number, 10 * number + 10))).result()
+            if number % 5 == 4:
+                merge(world, MergePolicy(max_inputs=2))
+            if number == 11:
+                store.admin().delete_records("orders", 0, 35)
+            world.clock.advance_ms(10)
+            publish(world.open())
+    folder = "orders/metadata/"
+    hint = "version-hint.text"
+    before = set(world.memory.list(folder))
+    world.memory.put_if_absent(f"{folder}of-another-program.avro", b"")
+    sweep(world, 2)
+    assert set(world.memory.list(folder)) > before, "they are younger than the grace"
+    sweep(world, 30)
+    left = set(world.memory.list(folder)) - {hint, "of-another-program.avro"}
+    versions = [name for name in left if name.endswith(".metadata.json")]
+    assert len(left) < len(before) / 2
+    assert left == set().union(*(named(world, name) for name in versions))
+    assert len(rows_of(world, tables_of(world)[-1])) > 0
+    # The next publisher builds on what is left.
+    with store.producer() as producer:
+        producer.send("orders", orders(1000)).result()
+    world.clock.advance_ms(10)
+    publish(world.open())
+    assert named(world, f"v{tables_of(world)[-1].version_of('iceberg') + 1}.metadata.json")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_metadata_that_a_publisher_left_when_it_died_replace_nothing(world: World, moment: str) -> None:
+    """It saw the store at another place, so it wrote all manifests again, and no version names these; or it did not
+    write the hint."""
+    config = {**CONFIG, "publish.formats": "iceberg", "segment.batches": "1", "inline.max.bytes": "0"}
+    world.open().create_topic("orders", ORDERS, config=config)
+
+    def opened(place: str, inner: Any = None) -> Store:
+        return world.open(cast(Any, Spelled(inner or world.counting, f"memory:///mnt/{place}")))
+
+    def put(number: int) -> None:
+        with world.open().producer() as producer:
+            producer.send("orders", orders(number)).result()
+        world.clock.advance_ms(10)
+
+    for number in range(2):
+        put(number)
+        publish(opened("a"))
+    put(2)
+    fault = Fault(action="crash", moment=cast(Any, moment), match="put_if_absent orders/metadata/v4")
+    with pytest.raises(SimulatedCrash):
+        publish(opened("b", FailingStore(world.memory, fault)))
+    if moment == "before":
+        for number in range(3, 6):
+            put(number)
+            publish(opened("a"))
+    for _ in range(3):
+        sweep(world, 30)
+        hint = int(world.memory.get("orders/metadata/version-hint.text") or b"")
+        there = set(world.memory.list("orders/metadata/"))
+        assert named(world, f"v{hint}.metadata.json") <= there
+        if moment == "before":
+            assert f"v{hint - 1}.metadata.json" not in there
+
+
+def test_versions_whose_metadata_are_deleted_keep_no_file(world: World) -> None:
+    """Iceberg's old metadata are deleted before Delta's old versions (C14)."""
+    store = world.open()
+    config = {"publish.formats": "delta,iceberg", "publish.max.lag.ms": "0", "publish.retention.ms": str(HOUR_MS)}
+    store.create_topic("orders", ORDERS, config={**config, "segment.batches": "1"})
+    session = reading.read_session(store.runtime)
+    for number in range(8):
+        with store.producer() as producer:
+            producer.send("orders", orders(number)).result()
+        publish(world.open())
+        world.clock.advance_ms(1000)
+    for _ in range(3):
+        vacuum(store.runtime, session, ["orders"], dry_run=False, now=True)
+        world.clock.advance_ms(1000)
+    for each in (6, 7):
+        store.admin().erase("orders", where=f"id = {each}")
+        publish(world.open())
+        world.clock.advance_ms(1000)
+    for _ in range(5):
+        world.clock.advance_ms(1000)
+        assert not vacuum(store.runtime, session, ["orders"], dry_run=False, now=True).failed
+        publish(world.open())
+    assert "v1.metadata.json" not in world.memory.list("orders/metadata/")
+    assert find_remains(session, "orders", "id IN (6, 7)") == ()

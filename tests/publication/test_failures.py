@@ -36,6 +36,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import publications, vacuum_published
 from txlog.protocol.publications import append_publication, read_chain
 from txlog.publication import formats, publish as publishing
+from txlog.publication.outcome import Published
 from txlog.storage.parquet_file import OpenedFile
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0"}
@@ -82,7 +83,7 @@ def test_no_error_of_one_topic_stops_the_others(
     monkeypatch.setattr(publishing, "write_version", fails)
     topics = [store.runtime.topic(name, 0) for name in ("broken", "orders")]
     (_, broken), (_, made) = publish_topics(reading.read_session(store.runtime), topics)
-    assert isinstance(made, publishing.Published)
+    assert isinstance(made, Published)
     assert isinstance(broken, TxlogError)
     assert str(raised) in str(broken)
     if not isinstance(raised, TxlogError):
@@ -148,7 +149,7 @@ def test_a_topic_that_is_deleted_in_the_middle_is_named(world: World) -> None:
     (_, old), (_, made) = publish_topics(reading.read_session(store.runtime), topics)
     assert isinstance(old, InvalidRequestError)
     assert "'old'" in str(old)
-    assert isinstance(made, publishing.Published)
+    assert isinstance(made, Published)
 
 
 def test_a_missing_library_is_named_before_anything_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,10 +379,10 @@ def _with_copy(world: World, formats: str) -> Any:
     return slow
 
 
-def _publish_with_merges(world: World) -> publishing.Published:
+def _publish_with_merges(world: World) -> Published:
     store = world.open()
     ((_, made),) = publish_topics(reading.read_session(store.runtime), [store.runtime.topic("orders", 0)])
-    assert isinstance(made, publishing.Published)
+    assert isinstance(made, Published)
     return made
 
 

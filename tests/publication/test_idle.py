@@ -18,7 +18,7 @@ from txlog.maintenance.publish import publish_topics
 from txlog.protocol.publications import read_chain
 from txlog.publication import publish as publishing
 from txlog.publication.cache import PublicationCache
-from txlog.publication.publish import Published
+from txlog.publication.outcome import Published
 from txlog.testing.counting_store import Cost
 
 CONFIG = {"publish.formats": "delta", "publish.max.lag.ms": "0", "segment.batches": "100"}

@@ -6,6 +6,7 @@ A reader finds them before a publisher comes to them. So a publisher looks behin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.publication.lives import publish
 from tests.publication.table_readers import Tables as Readers
 from txlog.client import reading
 from txlog.client.store import Store
+from txlog.core.effects import Program
 from txlog.core.publication import Tables
 from txlog.errors import TableConflictError
 from txlog.maintenance.publish import publish_topics
@@ -21,7 +23,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import publications
 from txlog.protocol.publications import read_chain
 from txlog.protocol.topics import earlier_version
-from txlog.publication import formats
+from txlog.publication import formats, iceberg
 from txlog.storage.object_store import Names
 
 CONFIG = {
@@ -181,6 +183,30 @@ def test_a_hint_that_readers_do_not_understand_is_replaced(hint: bytes, world: W
     world.memory.put_if_absent(HINT, hint)
     publish(world.open())
     assert world.memory.get(HINT) == b"4"
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_a_hint_at_a_version_of_a_lost_publication_is_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    """The copy of the store lacks the versions before it, too, so nothing lies directly behind the end."""
+    for number in range(3, 7):
+        send(world, number)
+    for number in range(4, 8):
+        world.memory.delete(f"orders/publication/{number:020d}.json")
+        world.memory.delete(f"orders/_delta_log/{number:020d}.json")
+        if number > 4:
+            world.memory.delete(f"orders/metadata/v{number}.metadata.json")
+    assert (world.memory.get(HINT), world.memory.get("orders/metadata/v8.metadata.json") is None) == (b"8", False)
+    if is_trusted:
+
+        def is_decided(*_: Any) -> Program[bool]:
+            yield from ()
+            return True
+
+        monkeypatch.setattr(iceberg, "is_decided", is_decided)
+    publish(world.open())
+    assert world.memory.get(HINT) == (b"8" if is_trusted else b"5")
 
 
 def test_a_faster_publisher_is_no_conflict(world: World) -> None:

@@ -115,7 +115,7 @@ def test_a_publisher_that_slept_does_not_name_deleted_files(broken: bool, monkey
         def nothing(*args: Any, **more: Any) -> Iterator[Any]:
             yield from ()
 
-        monkeypatch.setattr(vacuum_published, "_append_nothing", nothing)
+        monkeypatch.setattr(vacuum_published, "append_nothing", nothing)
     world = World()
     store = world.open()
     config = {"publish.formats": "delta", "publish.max.lag.ms": "0", "publish.retention.ms": "0", "segment.batches": 1}

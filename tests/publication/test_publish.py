@@ -25,7 +25,7 @@ from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import append_publication, read_chain
 from txlog.publication import formats as table_formats, publish as publishing
-from txlog.publication.publish import Published
+from txlog.publication.outcome import Published
 from txlog.storage.parquet_file import OpenedFile
 from txlog.testing.clock import ManualClock
 from txlog.testing.failing_store import FailingStore
@@ -457,11 +457,11 @@ def test_two_publishers_begin_a_format_at_once(formats: str, monkeypatch: pytest
     first_version = table_formats.first_version
 
     def late(name: Any, topic: str) -> Any:
-        monkeypatch.setattr(publishing, "first_version", first_version)
+        monkeypatch.setattr(table_formats, "first_version", first_version)
         publish(world.open())
         return first_version(name, topic)
 
-    monkeypatch.setattr(publishing, "first_version", late)
+    monkeypatch.setattr(table_formats, "first_version", late)
     assert publish(store).publications == 0
     assert tables_of(store).version_of("delta") == 0
     world.close()

@@ -20,6 +20,7 @@ from tests.publication.table_readers import ElsewhereError
 from tests.publication.wild_lives import EVENTS, WildLife
 from txlog.core import publication as deciding
 from txlog.core.effects import Program
+from txlog.core.row_runs import removed_from
 from txlog.publication import delta, iceberg, publish as publishing
 from txlog.publication.iceberg_names import DIGEST, IcebergTable
 
@@ -30,8 +31,8 @@ SAMPLE = (18, 67, 119, 132)
 SCHEMES = ("file", "gs", "s3", "abfss")
 
 
-def live(seed: int) -> WildLife:
-    life = WildLife(seed, f"{SCHEMES[seed % 4]}:///lives")
+def live(seed: int, *, latest: bool = False) -> WildLife:
+    life = WildLife(seed, f"{SCHEMES[seed % 4]}:///lives", latest=latest)
     try:
         life.live(STEPS)
     except BaseException as error:
@@ -40,9 +41,10 @@ def live(seed: int) -> WildLife:
     return life
 
 
+@pytest.mark.parametrize("latest", [False, True])
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_each_version_shows_its_cut(seed: int) -> None:
-    assert live(seed).checked
+def test_each_version_shows_its_cut(seed: int, latest: bool) -> None:
+    assert live(seed, latest=latest).checked
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,7 @@ def test_each_version_of_all_lives_shows_its_cut(first: int, happened: Counter[s
     for seed in range(first, first + 10):
         happened.update(live(seed).events)
         happened["lives"] += 1
+        live(seed, latest=True)
 
 
 @pytest.mark.exhaustive
@@ -116,7 +119,7 @@ def _name_deletes_by_the_file(patch: Patch) -> None:
     def write_deletes(writer: Any, file: Any) -> Program[Any]:
         from txlog.storage.parquet_deletes import position_deletes
 
-        data = position_deletes(writer._table.uri(file.path), file.removed)
+        data = position_deletes(writer._table.uri(file.path), removed_from(file))
         path = f"metadata/d{file.since}-{hashlib.sha256(file.path.encode()).hexdigest()[:32]}.parquet"
         yield from writer.put(path, data)
         return path, len(data)
@@ -148,16 +151,6 @@ def _take_the_version_of_a_lost_publication(patch: Patch) -> None:
     patch.setattr(iceberg, "_version_of", version_of)
 
 
-def _trust_each_hint(patch: Patch) -> None:
-    """Take a version behind the newest publication for that of a faster publisher."""
-
-    def is_decided(*_: Any) -> Program[bool]:
-        yield from ()
-        return True
-
-    patch.setattr(iceberg, "is_decided", is_decided)
-
-
 def _take_lists_of_a_lost_publication(patch: Patch) -> None:
     patch.setattr(
         IcebergTable, "manifest_list", lambda table, number, _: f"metadata/snap-{table.snapshot_id(number)}.avro"
@@ -174,7 +167,6 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], int]] = {
     "rows left out are named by the file alone": (_name_deletes_by_the_file, 16),
     "gs and gcs are two places": (_take_each_scheme_for_another_place, 2),
     "the version of a lost publication is taken": (_take_the_version_of_a_lost_publication, 18),
-    "a hint at a version of a lost publication is kept": (_trust_each_hint, 109),
     "lists of a lost publication are taken": (_take_lists_of_a_lost_publication, 32),
     "a Delta table that begins again has the old id": (_give_a_new_table_the_old_id, 21),
 }

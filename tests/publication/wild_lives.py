@@ -81,6 +81,11 @@ def kind_of(request: str) -> str:
     return "a write: log"
 
 
+def _offset(row: Row) -> int:
+    offset: int = row["_offset"]
+    return offset
+
+
 class Spelled:
     """A store as a process sees it that opened it by a URL."""
 
@@ -105,6 +110,8 @@ class Check:
     """Where the table was. Names in Iceberg's metadata are absolute."""
     next: str = ""
     """The object that replaces this version."""
+    replaced_ms: int | None = None
+    """When it did. Vacuum may delete that object, too."""
 
     def why_wrong(self, found: list[Row]) -> str | None:
         ids = [row["id"] for row in found]
@@ -123,8 +130,19 @@ class Check:
 class WildLife:
     """One life. `judge` is called with checks before what they are about may be gone, and at the end."""
 
-    def __init__(self, seed: int, root: str, judge: Callable[[WildLife, list[Check]], None] | None = None) -> None:
+    between: tuple[str, ...] = BETWEEN
+
+    def __init__(
+        self,
+        seed: int,
+        root: str,
+        judge: Callable[[WildLife, list[Check]], None] | None = None,
+        *,
+        latest: bool = False,
+    ) -> None:
         self.world = World()
+        self.latest = latest
+        """Whether the tables have the newest row of each key only."""
         self.random = random.Random(seed)
         self.root, self._judge = root, judge
         """The URL of the folder or bucket in which the store lies."""
@@ -141,6 +159,8 @@ class WildLife:
         self.rows: dict[int, dict[int, Any]] = {}
         """Of each row that was sent, the values by the ids of columns."""
         self.committed: set[int] = set()
+        self.erased: set[int] = set()
+        """Rows that an erasure takes. It may not have ended yet."""
         self._whole: list[set[int]] = []
         self._open: dict[int, tuple[Any, set[int], Sequence[SchemaField]]] = {}
         self._known = -1
@@ -169,7 +189,11 @@ class WildLife:
         self._publish()
         self._judge_again()
         self.look()
+        self._end_of_life()
         self.world.close()
+
+    def _end_of_life(self) -> None:
+        """Do what this kind of life does before its store is closed."""
 
     def step(self) -> None:
         actions: list[Callable[[], None]] = (
@@ -178,11 +202,15 @@ class WildLife:
         actions += [self._publish] * 5 + [self._killed] * 3 + [self._between] * 3 + [self._merge] * 2
         actions += [self._columns] * 2 + [self._vacuum, self._again, self._toggle, self._toggle, self._move]
         actions += [self._keep_copy] * 2 + [self._lose] * 2 + [self._lose_log]
-        actions += [self._compact if self.keyed else self._delete_records]
+        actions += [self._compact if self.keyed else self._delete_records, *self._more_actions()]
         self.world.clock.advance_ms(self.random.choice([1, 10, 1000]))
         action = self.random.choice(actions)
         self.told.append(action.__name__)
         action()
+
+    def _more_actions(self) -> list[Callable[[], None]]:
+        """Return what else happens in this kind of life."""
+        return []
 
     def look(self) -> None:
         """Let the judge check what is left to check."""
@@ -215,6 +243,11 @@ class WildLife:
         spelled: Any = Spelled(store or self.world.counting, f"{chosen}://{place}")
         # A publisher that sleeps for a day goes on.
         return self.world.open(spelled, default_api_timeout_ms=2**31 - 1)
+
+    def _opened_by_place(self) -> Store:
+        """Open the store by the URL of its folder."""
+        spelled: Any = Spelled(self.world.counting, canonical_url(f"{self.root}/{self.place}"))
+        return self.world.open(spelled)
 
     def _publish(self) -> None:
         try:
@@ -288,7 +321,7 @@ class WildLife:
     def _between(self) -> None:
         """Something happens, or another publisher works, while one is in the middle."""
         at = self.random.randrange(1, 40)
-        what = self.random.choice([*BETWEEN, *BETWEEN[:1] * 5])
+        what = self.random.choice([*self.between, *BETWEEN[:1] * 5])
         counting, life = self.world.memory, self
 
         class Interrupted:
@@ -392,12 +425,14 @@ class WildLife:
         newest = self._newest()
         if newest is None:
             return
+        self._note_replaced()
         store = self.world.open()
         first = max(first_whole(max(self._known, 0)), 0)
         chain = store.runtime.run(read_publications(TOPIC, first, newest.number)).tables
-        log = store.snapshot(TOPIC).table(TOPIC).to_arrow().select(["id", "_partition", "_offset"]).to_pylist()
+        columns = ["id", "key", "_partition", "_offset"]
+        log = store.snapshot(TOPIC).table(TOPIC).to_arrow().select(columns).to_pylist()
         there = {row["id"] for row in log}
-        assert there <= self.committed, "the log itself"
+        assert there <= self.committed | self._being_erased(), "the log itself"
         tables = self.tables()
         for each in chain:
             if each.number <= self._known:
@@ -406,11 +441,20 @@ class WildLife:
             if not is_settled and any(each.path_of(name) not in tables.objects for name in names):
                 return
             schema = store.runtime.run(earlier_version(TOPIC, each.newest.topic_version)).schema
-            rows = {
-                row["id"]: self._row(row["id"], schema) for row in log if each.has(row["_partition"], row["_offset"])
-            }
-            is_exact = each is chain[-1] and is_settled and each.newest.operation == "replace"
-            also = frozenset(() if is_exact else self.committed - there)
+            shown = [row for row in log if each.has(row["_partition"], row["_offset"])]
+            if self.latest:
+                shown = list({(row["_partition"], row["key"]): row for row in sorted(shown, key=_offset)}.values())
+            is_newest = each is chain[-1] and is_settled
+            maybe: set[int] = set()
+            if self.latest and not is_newest:
+                # A row that was erased since then may have been the newest one of its key.
+                keys = {value for number in self.erased for value in self._keys_of(number, schema)}
+                maybe = {row["id"] for row in shown if row["key"] in keys}
+                shown = [row for row in shown if row["key"] not in keys]
+            rows = {row["id"]: self._row(row["id"], schema) for row in shown}
+            is_exact = is_newest and (self.latest or each.newest.operation == "replace")
+            left = self.committed if is_newest else self.committed | self.erased
+            also = frozenset(() if is_exact else left - there | maybe)
             for name in names:
                 version = each.version_of(name)
                 after = table_version_path(name, TOPIC, version + 1)
@@ -433,19 +477,35 @@ class WildLife:
                     ids = sorted(row["id"] for row in tables.delta())
                     assert ids == sorted(row["id"] for row in tables.delta(version)), "the log goes on behind its end"
 
+    def _note_replaced(self) -> None:
+        memory = self.world.memory
+        self._checks = [
+            replace(each, replaced_ms=memory.modified_ms(each.next))
+            if each.replaced_ms is None and memory.get(each.next) is not None
+            else each
+            for each in self._checks
+        ]
+
+    def _being_erased(self) -> set[int]:
+        """Return the rows of erasures that have not ended."""
+        return set()
+
+    def _keys_of(self, number: int, schema: Sequence[SchemaField]) -> list[Any]:
+        return [self.rows[number].get(column.id) for column in schema if column.name == "key"]
+
     def _judge_again(self) -> None:
         """Check versions that were replaced less than the retention ago: readers may still use them (C13)."""
-        now_ms, tables, memory = self.world.clock.now_ms(), self.tables(), self.world.memory
+        now_ms, tables = self.world.clock.now_ms(), self.tables()
+        self._note_replaced()
         left = []
         for check in self._checks:
-            replaced_ms = memory.modified_ms(check.next) if check.next in tables.objects else now_ms
-            if replaced_ms is None or replaced_ms <= now_ms - RETENTION_MS:
+            if check.replaced_ms is not None and check.replaced_ms <= now_ms - RETENTION_MS:
                 continue
             left.append(check)
             found = tables.delta(check.version) if check.format == "delta" else tables.iceberg(check.version)
             why = check.why_wrong(found)
             assert why is None, f"version {check.version} of {check.format}, later: {why}"
-            self.events[f"judged replaced version of {check.format}"] += check.next in tables.objects
+            self.events[f"judged replaced version of {check.format}"] += check.replaced_ms is not None
         self._checks = left
         self._pending = list(left)
 
@@ -466,7 +526,8 @@ class WildLife:
             left = rows & check.rows.keys()
             assert not left or left <= ids, f"rows {sorted(left)} are of one transaction"
         self.checked += 1
-        if check.format == "delta":
+        # Nobody can follow a table of newest rows by its new files.
+        if check.format == "delta" and not self.latest:
             table, new = tables.delta_id(check.version), {row["id"] for row in tables.delta_new_rows(check.version)}
             if table not in self._seen and check.version:
                 # The store is a copy. Who followed the lost versions begins again.
@@ -609,6 +670,9 @@ class WildLife:
             config["publish.formats"] = ",".join(self.formats)
         if self.keyed:
             config |= {"key.columns": "key", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        if self.latest:
+            mode = self.random.choice(["copy-on-write", "merge-on-read", "merge-on-read"])
+            config |= {"key.columns": "key", "publish.rows": "latest", "publish.delete.mode": mode}
         used = self.random.sample(NAMES, 2)
         columns: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("key", pa.int64())]
         schema = pa.schema([*columns, *(pa.field(name, pa.string()) for name in used), pa.field("n", pa.int32())])
@@ -619,7 +683,8 @@ class WildLife:
             return
         self.check(is_settled=False)
         self.events["topic made again"] += 1
-        self.world.open().delete_topic(TOPIC)
+        # It publishes a version without rows, so it must know a URL of the store.
+        self._opened_by_place().delete_topic(TOPIC)
         for producer, *_ in self._open.values():
             self._give_up(producer)
         self._open = {}
@@ -685,12 +750,15 @@ class WildLife:
             values: dict[int, Any] = {}
             for column in schema:
                 fixed = {"id": number, "key": self.random.randrange(12), "n": number * 3}
-                values[column.id] = fixed.get(column.name, f"c{column.id}-{number}")
+                values[column.id] = fixed.get(column.name, self._text(column.id, number))
             self.rows[number] = values
             partition = None if self.keyed else self.random.randrange(3)
             producer.send(TOPIC, {column.name: values[column.id] for column in schema}, partition=partition)
             sent.add(number)
         return sent
+
+    def _text(self, column_id: int, number: int) -> str:
+        return f"c{column_id}-{number}"
 
     def _opened(self) -> Store:
         return self.world.open(inline_max_bytes=self.random.choice([0, 0, 65536]))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 Obj = dict[str, Any]
 Key = tuple[str, str, int]  # group, topic, partition
-FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution", "publication", "deletion-records"}
+FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution", "publication", "published-latest", "deletion-records"}
 STATES, OFFSETS, STAMP, MAX = "__transaction_state", "__consumer_offsets", pa.timestamp("us", tz="UTC"), 2**63 - 1
 class Damaged(Exception):
     """The store holds an object that breaks the protocol (R2, R21)."""

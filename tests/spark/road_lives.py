@@ -247,6 +247,11 @@ class Life:
         if draw.random() < 0.3:
             options["isolation.level"] = draw.choice(["read_committed", "read_uncommitted", "none"])
         subscribe: str | None = topic.name
+        if draw.random() < 0.3:
+            options["rows"] = draw.choice(["latest", "latest", "latest", "all", "newest"])
+            if draw.random() < 0.7:
+                for name in [name for name in options if name.startswith(("starting", "ending", "isolation"))]:
+                    del options[name]
         if draw.random() < 0.2:
             subscribe = None
             options |= draw.choice(

@@ -25,7 +25,7 @@ from txlog.storage.open import open_object_store
 
 pytestmark = pytest.mark.spark
 
-METHODS = ((DataFrameReader, "load"), (DataFrameWriter, "save"), (DataStreamWriter, "start"))
+METHODS = ((DataFrameReader, "load"), (DataFrameWriter, "save"), (DataStreamWriter, "start"), (SparkSession, "sql"))
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,51 @@ def test_install_and_uninstall_are_idempotent() -> None:
     for _ in range(2):
         uninstall()
         assert [getattr(owner, name) for owner, name in METHODS] == originals
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_sql_that_would_change_rows_is_refused_in_one_sentence(log: Log, native: bool) -> None:
+    """Spark's own error for a native scan has 119 lines of INTERNAL_ERROR."""
+    log.create()
+    log.write(log.frame(0, 10))
+    options: dict[str, Any] = {} if native else {"minPartitions": 1}
+    frame = log.read(**options)
+    assert is_native(frame) is native
+    frame.createOrReplaceTempView("v")
+    frame.filter("order_id > 5").select("order_id").createOrReplaceTempView("`some rows`")
+    changes = {
+        "DELETE FROM v": " WHERE order_id = 1",
+        "update v": " SET order_id = 1",
+        "MERGE INTO v": " USING (SELECT 1 AS n) s ON v.order_id = s.n WHEN MATCHED THEN DELETE",
+        "TRUNCATE TABLE v": "",
+        "DELETE  FROM `some rows`": "",
+    }
+    for what, rest in changes.items():
+        with pytest.raises(InvalidRequestError) as found:
+            log.spark.sql(what + rest)
+        said = str(found.value)
+        with pytest.raises(InvalidRequestError, match="SQL cannot change or delete"):
+            log.spark.sql(f"-- a note\n/* and\none */ {what} /* more */{rest}")
+        assert said.startswith(f"{what}: SQL cannot change or delete the rows of a topic. hint: `txlog erase TOPIC ")
+        assert (len(said) <= 300, found.value.__context__) == (True, None)
+    assert log.ids() == [*range(10)]
+    for view in ("v", "some rows"):
+        log.spark.catalog.dropTempView(view)
+
+
+def test_what_spark_says_of_other_tables_stays(log: Log) -> None:
+    log.create()
+    log.write(log.frame(0, 10))
+    log.read().createOrReplaceTempView("v")
+    log.spark.range(3).createOrReplaceTempView("numbers")
+    for statement in ("DELETE FROM numbers", "UPDATE numbers SET id = 1", "DELETE FROM nope", "SELECT nope FROM v"):
+        with pytest.raises(Exception, match=r"nope|numbers|unknown|Unexpected table relation") as found:
+            log.spark.sql(statement)
+        assert not isinstance(found.value, InvalidRequestError)
+    numbers = log.spark.sql("SELECT * FROM {rows} WHERE id > :least", args={"least": 1}, rows=log.spark.range(3))
+    assert numbers.collect() == [(2,)]
+    for view in ("v", "numbers"):
+        log.spark.catalog.dropTempView(view)
 
 
 def test_a_wrapper_of_another_library_stays_and_ours_passes_calls_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,8 @@ def options(store: Store, **others: str) -> ReadOptions:
 def plan(store: Store, schema: StructType | None = None, **others: str) -> list[tuple[ReadTask, ...]]:
     parsed = options(store, **others)
     with_schema = schema or schema_and_topics(parsed)[0]
-    return plan_input(store.runtime, parsed, with_schema)
+    found = plan_input(store.runtime, parsed, with_schema)
+    return [tuple(task for task in run if isinstance(task, ReadTask)) for run in found]
 
 
 def test_columns_are_pruned_at_planning(store: Store) -> None:

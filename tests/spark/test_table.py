@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog import TxLog
+from pyspark_txlog import TxLog, install, uninstall
 from tests.spark.conftest import Log
 from txlog.client.reading import read_session
 from txlog.core.cleaning import MergePolicy
@@ -22,6 +22,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
+from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
 
 pytestmark = pytest.mark.spark
@@ -78,9 +79,11 @@ def test_what_is_refused_fences_nobody(spark: SparkSession, log: Log, tmp_path: 
 def test_the_newest_row_of_each_key_is_that_of_the_client(spark: SparkSession, log: Log) -> None:
     """A key of two columns, one of floats: both zeros are keys of their own, and so is NaN, of any bits."""
     schema = pa.schema((("x", pa.float64()), ("kind", pa.string()), ("name", pa.string()), ("amount", pa.int64())))
-    log.store.create_topic("prices", schema, partitions=2, config={"key.columns": "x,kind", "segment.batches": 4})
+    config = {"key.columns": "x,kind", "segment.batches": 4}
+    log.store.create_topic("prices", schema, partitions=2, config=config)
     dice = random.Random(1)
-    with log.store.producer() as producer:
+
+    def write() -> None:
         for number in range(30):
             rows = [
                 {
@@ -92,15 +95,37 @@ def test_the_newest_row_of_each_key_is_that_of_the_client(spark: SparkSession, l
                 for gone in (dice.random() < 0.3 for _ in range(5))
             ]
             producer.send("prices", rows).result()
-    with TxLog(spark, log.url) as txlog:
+
+    def merge() -> None:
+        for tp in log.store.runtime.partitions("prices"):
+            merge_partition(log.store.runtime, read_session(log.store.runtime), tp, MergePolicy())
+
+    def compact() -> None:
+        log.store.admin().seal("prices")
+        log.store.alter_topic("prices", config={"cleanup.policy": "compact"})
+        for tp in log.store.runtime.partitions("prices"):
+            policy = compaction_policy(log.store.runtime, log.store.runtime.topic("prices"))
+            assert policy is not None
+            compact_partition(log.store.runtime, read_session(log.store.runtime), tp, policy)
+        # A compacted topic takes no rows without a key.
+        log.store.alter_topic("prices", config={"cleanup.policy": "delete"})
+
+    with log.store.producer() as producer, TxLog(spark, log.url) as txlog:
         table = txlog.table("prices")
-        for _ in range(2):
+        for step in (write, merge, compact, write):
+            step()
             found = table.latest(["*", "_partition", "_offset"]).orderBy("_partition", "_offset").collect()
             expected = log.store.table("prices").latest(["*", "_partition", "_offset"]).read_all().to_pylist()
             assert repr([row.asDict() for row in found]) == repr(expected)
-            for tp in log.store.runtime.partitions("prices"):
-                merge_partition(log.store.runtime, read_session(log.store.runtime), tp, MergePolicy())
         assert table.latest().columns == schema.names
+        for where in ("amount > 20", "kind = 'a'", "kind = 'a' and amount > 20", "x is null or _offset < 40"):
+            expected = log.store.table("prices").latest(["_partition", "_offset"], where).read_all().to_pylist()
+            for road in (install, uninstall):
+                road()
+                newest = log.read("prices", rows="latest", columns="_partition,_offset", where=where)
+                assert [row.asDict() for row in newest.orderBy("_partition", "_offset").collect()] == expected
+        with pytest.raises(Exception, match="rows': latest takes all committed rows of a partition, in one task, and "):
+            log.read("prices", rows="latest", endingOffsets="latest")
         log.create()
         with pytest.raises(InvalidRequestError, match=r"topic 'orders' has no key, .*hint: set key\.columns"):
             txlog.table("orders").latest()

@@ -59,6 +59,14 @@ def consume(
         str | None,
         option("--where CONDITION", "Only the rows for which this is true, as in \"amount > 5 AND country = 'FR'\"."),
     ] = None,
+    latest: Annotated[
+        bool,
+        option(
+            "--latest",
+            "Only the newest committed row of each key, without tombstones, of all partitions as they are now. The "
+            "command ends after them.",
+        ),
+    ] = False,
     file_format: Annotated[
         FileFormat, option("--format FORMAT", "json (one object on each line), csv, parquet or arrow.")
     ] = FileFormat.JSON,
@@ -112,9 +120,26 @@ def consume(
     }
     store = session.store
     as_json = file_format is FileFormat.JSON
+    if latest:
+        others = {
+            "--from-beginning": from_beginning,
+            "--partition": partition is not None,
+            "--until-timestamp": until_timestamp is not None,
+            "--group": group_id is not None,
+            "--isolation-level": isolation_level is not None,
+            "--timeout-ms": timeout_ms is not None,
+            "--property": bool(properties),
+        }
+        if given := [name for name, is_given in others.items() if is_given]:
+            raise InvalidRequestError(f"{given[0]} and --latest exclude each other: --latest reads all committed rows")
     views = {name: _View.of(session, name, asked, where, as_json=as_json, metadata=metadata) for name in names}
     if len(views) > 1 and not as_json:
         raise InvalidRequestError(f"--format {file_format} needs one topic, because topics have their own columns")
+    if latest:
+        with Interrupts() as interrupts:
+            output = row_output(file_format, views[names[0]].schema, interrupts)
+            _print_latest(session, names, views, output, interrupts, where, max_messages)
+        return
     with (
         Interrupts() as interrupts,
         store.consumer(*(() if chosen else names), group_id=group_id, config=config) as consumer,
@@ -138,6 +163,38 @@ def consume(
         when = f"within {duration_text(timeout_ms or 0)}" if why == "quiet" else "before the end that was asked for"
         hint = "" if from_beginning or offset is not None else "; --from-beginning shows what is there already"
         typer.echo(f"No rows {when}{hint}.", err=True)
+
+
+def _print_latest(
+    session: Session,
+    names: list[str],
+    views: dict[str, _View],
+    output: RowOutput,
+    interrupts: Interrupts,
+    where: str | None,
+    max_messages: int | None,
+) -> None:
+    """Print the newest row of each key, topic by topic, all of one snapshot."""
+    left = max_messages
+    with interrupts.at_once():
+        snapshot = session.store.snapshot(*names)
+    for name in names:
+        # JSON lines have all columns, like those of a consumer; the view chooses what is printed.
+        schema = views[name].schema
+        reader = snapshot.table(name).latest(schema.names if schema is not None else [*OWN_COLUMNS, "*"], where)
+        while left != 0:
+            with interrupts.at_once():
+                batch = next(reader, None)
+            if batch is None:
+                break
+            for start in range(0, batch.num_rows, _PRINT_ROWS):
+                rows = batch.slice(start, _PRINT_ROWS if left is None else min(left, _PRINT_ROWS))
+                interrupts.check()
+                output.write(views[name].columns(rows))
+                left = None if left is None else left - rows.num_rows
+                if left == 0:
+                    break
+    output.close()
 
 
 def _say_what_waits(session: Session, names: list[str], chosen: list[TopicPartition]) -> None:

@@ -9,6 +9,8 @@
     transactions find-hanging    list of client.admin.descriptions.HangingTransaction
     transactions abort           AbortDocument
     transactions expire          ExpireDocument
+    erasures list                list of core.records.Erasure
+    erasures cancel              CancelDocument
     consumer-groups list         list of client.admin.descriptions.GroupInfo
     consumer-groups describe     client.admin.descriptions.GroupInfo
     consumer-groups reset-offsets ResetDocument
@@ -309,6 +311,43 @@ class PublishedFileDocument(_OfPartition, frozen=True, kw_only=True):
     bytes: int
     removed: tuple[tuple[int, int], ...]
     """Rows of the file that are not in the table: first, and end."""
+
+
+class SealedDocument(_OfPartition, frozen=True, kw_only=True):
+    """Where the sealed part of a partition ends."""
+
+    sealed_end: int
+    """All rows below this offset are in sealed segments."""
+
+
+class EraseDocument(_OfPartition, frozen=True, kw_only=True):
+    """The rows that an erasure removed from a partition, or would."""
+
+    rows: int
+    segments: int | None = None
+    """Segments and runs that were rewritten; None in a dry run."""
+    bytes: int | None = None
+    """Their bytes before."""
+    executed: bool
+    """False for a dry run: nothing was changed."""
+
+
+class CancelDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An erasure that was cancelled."""
+
+    erasure_id: str
+
+
+class RemainsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that still holds rows that match the condition of an erasure, or names a file that does."""
+
+    path: str
+    rows: int
+    """0: it only names such a file."""
+    is_current: bool
+    """Whether a read that begins now may return the rows."""
+    gone_at_ms: int | None
+    """When vacuum may delete it, by the store's clock; 0: now. None: that is not known yet."""
 
 
 class RetentionDocument(_OfPartition, frozen=True, kw_only=True):

@@ -54,6 +54,7 @@ def publish(
     from txlog.client.reading import read_session
     from txlog.maintenance.publish import publish_topics
     from txlog.publication.cache import PublicationCache
+    from txlog.publication.outcome import Published
 
     if files:
         _show_files(session, names)
@@ -66,10 +67,14 @@ def publish(
             made: list[PublishDocument] = []
             failed: list[TxlogError] = []
             try:
-                for name, found in _found(session, names):
+                for name, found in _found(session, names, deleted=True):
                     outcome: object = found
                     if not isinstance(found, TxlogError):
+                        if found.topic_id in cache.emptied:
+                            continue
                         ((_, outcome),) = publish_topics(reads, [found], workers, cache=cache)
+                        if found.deleted and isinstance(outcome, Published) and not outcome.publications:
+                            continue
                     if isinstance(outcome, UnknownTopicOrPartitionError) and not names:
                         continue  # it was deleted meanwhile
                     if isinstance(outcome, TxlogError):
@@ -158,13 +163,18 @@ def describe_published(out: Output, document: PublishedDocument) -> None:
     )
 
 
-def _found(session: Session, names: Sequence[str]) -> Iterator[tuple[str, TopicMetadata | TxlogError]]:
-    """Yield each topic that is to be published, or why it cannot be: one that is damaged must not stop the others."""
+def _found(
+    session: Session, names: Sequence[str], *, deleted: bool = False
+) -> Iterator[tuple[str, TopicMetadata | TxlogError]]:
+    """Yield each topic that is to be published, or why it cannot be: one that is damaged must not stop the others.
+
+    Without `names` also `deleted` ones.
+    """
     from txlog.publication.publish import formats_of
 
     runtime = session.store.runtime
     damaged: list[CorruptLogError] = []
-    every = list(dict.fromkeys(names)) or runtime.list_topics(damaged)
+    every = list(dict.fromkeys(names)) or runtime.list_topics(damaged, deleted=deleted)
     for error in damaged:
         yield "", error
     for each in every:
@@ -183,7 +193,8 @@ def _found(session: Session, names: Sequence[str]) -> Iterator[tuple[str, TopicM
 
 def _document(session: Session, name: str, topic: object, made: object) -> PublishDocument:
     from txlog.core.records import TopicMetadata
-    from txlog.publication.publish import Published, formats_of
+    from txlog.publication.outcome import Published
+    from txlog.publication.publish import formats_of
 
     done = made if isinstance(made, Published) else Published(topic=name, number=-1, publications=0)
     return document_of(
@@ -217,6 +228,7 @@ def _tell(session: Session, made: Sequence[PublishDocument], failed: Sequence[Tx
 
 
 def _show_files(session: Session, names: Sequence[str]) -> None:
+    from txlog.core.row_runs import removed_runs
     from txlog.protocol.publications import read_chain
 
     runtime = session.store.runtime
@@ -231,7 +243,7 @@ def _show_files(session: Session, names: Sequence[str]) -> None:
             file,
             topic=topic,
             url=f"{runtime.url}/{topic}/{file.path}",
-            removed=tuple((run.first_row, run.end_row) for run in file.removed),
+            removed=tuple((run.first_row, run.end_row) for run in removed_runs(file)),
         )
         for topic, tables in newest.items()
         if tables is not None

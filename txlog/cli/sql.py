@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import msgspec
 
@@ -67,13 +67,34 @@ class ResultFormat(StrEnum):
     ARROW = "arrow"
 
 
+_LATEST_MACRO = """CREATE TEMP MACRO latest(topic) AS TABLE SELECT * FROM query_table('"latest ' || topic || '"')"""
+
+
+class _Table(NamedTuple):
+    """A table of a query."""
+
+    topic: str
+    latest: bool = False
+    """Whether it is `latest('topic')`: the newest row of each key."""
+
+    @property
+    def view(self) -> str:
+        """The name of the table in DuckDB. No topic has a space in its name."""
+        return f"latest {self.topic}" if self.latest else self.topic
+
+
 _FOR_PEOPLE = (ResultFormat.TABLE, ResultFormat.JSON)
 
 
 def sql(
     session: Session,
     query: Annotated[
-        str, argument("QUERY", "One query: SELECT, WITH, FROM, DESCRIBE or SUMMARIZE. Its tables are topics.")
+        str,
+        argument(
+            "QUERY",
+            "One query: SELECT, WITH, FROM, DESCRIBE or SUMMARIZE. Its tables are topics, and latest('people') is the "
+            "newest row of each key of the topic people.",
+        ),
     ],
     as_of: Annotated[
         str | None,
@@ -121,15 +142,16 @@ def sql(
         _connected(folder, memory_limit) as connection,
     ):
         with bar as show, _Worker(connection, interrupts) as worker:
-            topics = _topics_of(connection, query)
+            wanted = _tables_of(connection, query)
             with interrupts.at_once():
                 # A local import, because it loads the client.
                 from txlog.client.tables.query_table import QueryTable
 
-                snapshot = session.store.snapshot(*topics, as_of=moment)
-                tables += [QueryTable(snapshot.table(topic), show) for topic in topics]
-            for topic, table in zip(topics, tables, strict=True):
-                connection.register(topic, table)
+                snapshot = session.store.snapshot(*dict.fromkeys(each.topic for each in wanted), as_of=moment)
+                tables += [QueryTable(snapshot.table(each.topic), show, latest=each.latest) for each in wanted]
+            for each, table in zip(wanted, tables, strict=True):
+                connection.register(each.view, table)
+            connection.execute(_LATEST_MACRO)
             connection.execute("SET lock_configuration = true")
             reader = worker.call(lambda: connection.sql(query).to_arrow_reader(_BATCH_ROWS))
             schema = _distinct(reader.schema)
@@ -138,7 +160,7 @@ def sql(
                 batch = batch.rename_columns(schema.names)
                 with _writable(kind):
                     rows.write(_with_integers(batch) if kind in _FOR_PEOPLE else batch)
-                if isinstance(rows, _Table) and rows.is_full:
+                if isinstance(rows, _TableOutput) and rows.is_full:
                     break
         with _writable(kind):
             rows.close()
@@ -223,8 +245,8 @@ def _of_query(text: str, query: str) -> TxlogError:
     return InvalidRequestError(f"the query failed: {text}{hint}")
 
 
-def _topics_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
-    """Return the topics that a query names, each once. Raises InvalidRequestError if the text is not one query."""
+def _tables_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[_Table]:
+    """Return the tables that a query names, each once. Raises InvalidRequestError if the text is not one query."""
     statements = connection.extract_statements(query)
     kinds = [str(each.type).rpartition(".")[2] for each in statements]
     if kinds != ["SELECT"]:
@@ -237,26 +259,26 @@ def _topics_of(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     # DuckDB's own list of names needs the columns, which are not known yet.
     ((parsed,),) = connection.execute("SELECT json_serialize_sql($1)", [query]).fetchall()
     try:
-        names = list(dict.fromkeys(_tables(json.loads(parsed), frozenset())))
+        tables = list(dict.fromkeys(_tables(json.loads(parsed), frozenset())))
     except RecursionError:
         raise InvalidRequestError("the query is too deeply nested") from None
-    if not names:
+    if not tables:
         raise InvalidRequestError(
             "the query names no topic, and it can read topics only. "
-            "hint: name one, as in FROM orders; `txlog topics list` shows them"
+            "hint: name one, as in FROM orders or FROM latest('orders'); `txlog topics list` shows them"
         )
     folded: dict[str, str] = {}
-    for name in names:
+    for name in (each.topic for each in tables):
         other = folded.setdefault(name.lower(), name)
         if other != name:
             raise InvalidRequestError(
                 f"the query names {other!r} and {name!r}, and DuckDB does not distinguish upper and lower case. "
                 "hint: write both in the case of the topic, or query one topic at a time"
             )
-    return names
+    return tables
 
 
-def _tables(node: Any, ctes: frozenset[str]) -> Iterator[str]:
+def _tables(node: Any, ctes: frozenset[str]) -> Iterator[_Table]:
     """Yield the tables in a parsed query that are not one of the `ctes`, which are names of WITH in lower case."""
     if isinstance(node, list):
         for each in node:
@@ -278,10 +300,22 @@ def _tables(node: Any, ctes: frozenset[str]) -> Iterator[str]:
                 hint = "`txlog topics list` shows the topics"
             raise InvalidRequestError(f"the query reads {whole}, which is not the name of a topic. hint: {hint}")
         if name.lower() not in ctes:
-            yield name
+            yield _Table(name)
+    if node.get("type") == "TABLE_FUNCTION" and node["function"]["function_name"].lower() == "latest":
+        yield _Table(_topic_of_latest(node["function"]["arguments"]), latest=True)
     for key, value in node.items():
         if key != "cte_map":
             yield from _tables(value, ctes)
+
+
+def _topic_of_latest(arguments: Sequence[Any]) -> str:
+    """Return the topic of `latest('topic')`. Raises InvalidRequestError unless it is one text."""
+    literal = arguments[0]["expression"].get("literal") if len(arguments) == 1 else None
+    if literal is None or literal["kind"] != "STRING":
+        raise InvalidRequestError(
+            "latest(...) takes the name of one topic, in single quotes, as in FROM latest('people')"
+        )
+    return str(literal["text"])
 
 
 def _distinct(schema: pa.Schema) -> pa.Schema:
@@ -303,7 +337,7 @@ def _distinct(schema: pa.Schema) -> pa.Schema:
 def _output(out: Output, kind: ResultFormat, schema: pa.Schema, interrupts: Interrupts) -> RowOutput:
 
     if kind is ResultFormat.TABLE:
-        return _Table(out, schema.names)
+        return _TableOutput(out, schema.names)
     # Before the first line of the output.
     spans = [field.name for field in schema if _has_interval(field.type)]
     if spans and kind in (ResultFormat.CSV, ResultFormat.PARQUET):
@@ -334,7 +368,7 @@ def _writable(kind: ResultFormat) -> Iterator[None]:
         ) from None
 
 
-class _Table:
+class _TableOutput:
     """Collect the rows, and write them as a table."""
 
     is_complete = False

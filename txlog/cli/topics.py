@@ -12,7 +12,7 @@ from txlog.cli.documents import DeletionDocument, PartitionEnds, SchemaVersion, 
 from txlog.cli.options import Execute, Session, TopicName, argument, command, group, option, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.publish import describe_published, published
-from txlog.config import keys_of
+from txlog.config import COMPACTED_SEGMENT_MS, keys_of
 from txlog.core.evolution import describe_changes, find_path
 from txlog.core.names import TopicPartition
 from txlog.core.schema import KEY_TYPES, describe as describe_type, evolve
@@ -318,10 +318,12 @@ def _describe(out: Output, document: TopicDocument) -> None:
     )
     out.section("Columns", ("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns])
     out.heading("Settings")
+    is_compacted = "compact" in document.config.get("cleanup.policy", "")
+    others = {"segment.ms": str(COMPACTED_SEGMENT_MS)} if is_compacted else {}
     out.records(
         {
             "key": key.name,
-            "value": document.config.get(key.name, key.text(key.default)),
+            "value": document.config.get(key.name, others.get(key.name, key.text(key.default))),
             "from": "topic" if key.name in document.config else "default",
         }
         for key in keys_of("topic")

@@ -22,6 +22,13 @@ def vacuum(
     topics: Annotated[list[str], argument("TOPIC", "Only these topics (default: all, including internal ones).")],
     execute: Execute = False,
     objects: Annotated[bool, option("--objects", "Show every object, and the reason.")] = False,
+    now: Annotated[
+        bool,
+        option(
+            "--now",
+            "Do not wait for delete.grace.ms and publish.retention.ms. Only while no other process uses the store.",
+        ),
+    ] = False,
 ) -> None:
     """Delete objects that no reader or writer can still use. A dry run, unless --execute is given.
 
@@ -29,6 +36,10 @@ def vacuum(
     that are sealed. Replaced objects stay for delete.grace.ms (24 hours unless the store was made with another value),
     so that paused readers and writers can go on. Vacuum is safe beside writers, readers and other vacuums, and it can
     be killed at any point.
+
+    --now is not safe beside them: a reader may find files missing, and a writer that goes on after a pause may lose
+    rows. Older snapshots and versions of published tables cannot be read any more. Each call deletes what the one
+    before has left without a name, so call it until nothing is left.
     """
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
@@ -42,13 +53,29 @@ def vacuum(
     ):
         workers = session.workers(runtime)
         reads = read_session(runtime)
-        report = run(runtime, reads, topics or None, dry_run=not execute, on_progress=progress, workers=workers)
+        report = run(
+            runtime, reads, topics or None, dry_run=not execute, now=now, on_progress=progress, workers=workers
+        )
         for tp, (count, size) in report.by_partition().items() if execute else ():
             history.add(tp, "deleted", deleted_objects=count, deleted_bytes=size)
     document = vacuum_document(runtime.where, report)
-    session.out.show(document, lambda out: show_vacuum(out, document, objects=objects))
+    session.out.show(document, lambda out: _show(out, document, objects=objects, now=now))
     if report.failed:
         raise typer.Exit(LOOK)
+
+
+def _show(out: Output, document: VacuumDocument, *, objects: bool, now: bool) -> None:
+    show_vacuum(out, document, objects=objects)
+    if now and not document.executed:
+        out.line(
+            "With --now, processes that use the store meanwhile may find files missing or lose rows. Stop them first. "
+            "Older snapshots and versions of published tables cannot be read any more."
+        )
+    elif now:
+        out.line(
+            "Call it again until two calls in a row delete nothing: each deletes what only the deleted objects named. "
+            "If topics are published, call `txlog publish --once` before each."
+        )
 
 
 def vacuum_document(where: str, report: VacuumReport) -> VacuumDocument:

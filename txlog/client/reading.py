@@ -7,7 +7,7 @@ maintenance has deleted a file in the meantime, the partition is listed again an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +57,16 @@ class RowFilter(Protocol):
         """Return whether `rows` rows with these statistics, by field id, may contain a wanted row."""
 
 
+class Condition(RowFilter, Protocol):
+    """A condition on the columns of one topic."""
+
+    def may_match(self, piece: Piece) -> bool:
+        """Return whether the piece may contain a row for which it is true."""
+
+    def on(self, columns: Collection[str]) -> Condition | None:
+        """Return what it demands of these columns alone; None if it demands nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
     """Rows of `[start, end)` of one partition, for any process that can open the store. Picklable."""
@@ -93,6 +103,12 @@ class ReadTask:
     def rows(self) -> int:
         """An upper bound of the rows that the task returns. It is exact except for cleaned runs and `keep`."""
         return piece_rows(self.pieces)
+
+    def where(self, condition: Condition | None) -> ReadTask:
+        """Return the task with the condition, without the pieces that cannot contain a row for which it is true."""
+        if condition is None:
+            return self
+        return replace(self, keep=condition, pieces=tuple(filter(condition.may_match, self.pieces)))
 
 
 def read_session(runtime: Runtime, config: Layer | None = None, **settings: object) -> Session:
@@ -188,15 +204,32 @@ def tasks(
     return tuple(made)
 
 
+def tasks_for(
+    runtime: Runtime, topic: TopicMetadata, plans: Sequence[ReadPlan], names: Iterable[str]
+) -> list[ReadTask]:
+    """Return a task for each plan that reads columns by their names in `topic`, txlog's own among them, and no more."""
+    chosen = list(names)
+    made = tasks(
+        runtime,
+        plans,
+        columns=[name for name in chosen if name not in OWN_COLUMNS],
+        metadata_columns=[name for name in chosen if name in OWN_COLUMNS],
+        fields=topic.schema,
+    )
+    return [replace(task, last_end=task.end) for task in made]
+
+
 def columns_as_known(topic: TopicMetadata, known: TopicMetadata | None) -> TopicMetadata:
     """Return `topic` with the columns of `known`, the version that a reader began with, if columns were changed by id.
+
+    Settings name columns, so they are those of `known`, too.
 
     Otherwise return it unchanged: if columns were only added, the newest ones include the known ones. A topic that was
     created again under the name has only its own columns.
     """
     if known is None or known.topic_id != topic.topic_id or topic.last_field_id is msgspec.UNSET:
         return topic
-    return msgspec.structs.replace(topic, schema=known.schema)
+    return msgspec.structs.replace(topic, schema=known.schema, config=known.config)
 
 
 def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
@@ -300,30 +333,20 @@ def read_task(
             relists += 1
             if relists > MAX_RELISTS or not task.relist:
                 raise
-        task = _plan_again(task, at, on_lost)
+        task = plan_again(task, at, on_lost)
 
 
-def run_many(runtime: Runtime) -> Callable[[Program[Any]], Any] | None:
-    """Return how to read several small files at once; None if the store is a folder.
-
-    Each request to an object store takes long. Files of a folder are read faster one after the other: threads of Python
-    wait for each other.
-    """
-    return None if backend_of(runtime.url) is None else runtime.run
-
-
-def piece_rows(pieces: Sequence[Piece]) -> int:
-    """Return the number of rows that the pieces name."""
-    return sum(
-        piece.range.rows if isinstance(piece, InlinePiece) else sum(each.rows for each in piece.ranges)
-        for piece in pieces
-    )
-
-
-def _plan_again(
-    task: ReadTask, store: ObjectStore, on_lost: Callable[[TopicPartition, int, int], None] | None
+def plan_again(
+    task: ReadTask,
+    store: ObjectStore | None = None,
+    on_lost: Callable[[TopicPartition, int, int], None] | None = None,
 ) -> ReadTask:
-    runtime = Runtime(store, url=task.url, storage_options=task.storage_options)
+    """Return the task with the files that have its rows now (R15). Raises and calls `on_lost` as `read_task` does."""
+    # A local import, as above.
+    from txlog.storage.open import open_object_store
+
+    at = metered(store if store is not None else open_object_store(task.url, task.storage_options))
+    runtime = Runtime(at, url=task.url, storage_options=task.storage_options)
     try:
         session = read_session(runtime)
         view = runtime.run(load(session.context(), task.topic_partition))
@@ -345,6 +368,23 @@ def _plan_again(
     # The columns stay those of the task. Newer files may have columns that were added to the topic.
     columns = task.columns if task.columns is not None else tuple(each.name for each in task.fields)
     return replace(task, pieces=made.pieces, fields=topic.schema, columns=columns)
+
+
+def run_many(runtime: Runtime) -> Callable[[Program[Any]], Any] | None:
+    """Return how to read several small files at once; None if the store is a folder.
+
+    Each request to an object store takes long. Files of a folder are read faster one after the other: threads of Python
+    wait for each other.
+    """
+    return None if backend_of(runtime.url) is None else runtime.run
+
+
+def piece_rows(pieces: Sequence[Piece]) -> int:
+    """Return the number of rows that the pieces name."""
+    return sum(
+        piece.range.rows if isinstance(piece, InlinePiece) else sum(each.rows for each in piece.ranges)
+        for piece in pieces
+    )
 
 
 def _check_compacted(task: ReadTask, plan: ReadPlan) -> None:

@@ -6,6 +6,7 @@ How users see, create and change topics is here, too.
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +26,20 @@ from txlog.config import Layer
 from txlog.core.effects import Program
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS, describe as describe_type
-from txlog.errors import CorruptLogError, IllegalStateError, InvalidRequestError, SchemaMismatchError, TopicExistsError
+from txlog.errors import (
+    CorruptLogError,
+    IllegalStateError,
+    InvalidRequestError,
+    SchemaMismatchError,
+    TopicExistsError,
+    TxlogError,
+)
+from txlog.logs import log
 from txlog.protocol import topic_changes
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
+
+_LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -311,7 +322,8 @@ class Store:
         """Delete a topic.
 
         Transactions that are not decided by then can publish no rows for it any more (W46). If a topic with this name
-        is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics"). Raises
+        is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics"). Published tables get a last
+        version without rows; if that fails, a warning is logged, and `maintain` does it. Raises
         UnknownTopicOrPartitionError.
         """
         self._check_open()
@@ -338,7 +350,16 @@ class Store:
                 )
             )
 
-        runtime.patiently(f"deleting topic {name!r}", program)
+        deleted = runtime.patiently(f"deleting topic {name!r}", program)
+        if not deleted.config.get("publish.formats"):
+            return
+        from txlog.client.reading import read_session
+        from txlog.maintenance.publish import publish_topics
+
+        for _, made in publish_topics(read_session(runtime), [deleted]):
+            if isinstance(made, TxlogError):
+                text = "topic %r is deleted, and its published tables still show its rows until `txlog maintain`: %s"
+                log(_LOG, logging.WARNING, "tables_not_emptied", text, name, made, topic=name)
 
     def producer(
         self, transactional_id: str | None = None, *, config: Layer | None = None, **settings: object

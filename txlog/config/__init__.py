@@ -30,6 +30,7 @@ from txlog.config.parse import (
     restrict as restrict,
 )
 from txlog.config.table import (
+    COMPACTED_SEGMENT_MS as COMPACTED_SEGMENT_MS,
     DEFAULT_ISOLATION as DEFAULT_ISOLATION,
     KEYS as KEYS,
     MAX_INLINE_BYTES as MAX_INLINE_BYTES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from txlog.config.kafka_settings import other_name, why_not
 from txlog.config.key import SCOPES, IsolationLevel, Layer, Scope, Value
@@ -138,6 +138,8 @@ class TopicConfig(_Config):
     min_cleanable_dirty_ratio: float
     publish_formats: tuple[str, ...]
     publish_max_lag_ms: int
+    publish_rows: Literal["all", "latest"]
+    publish_delete_mode: Literal["copy-on-write", "merge-on-read"]
     publish_retention_ms: int
     segment_batches: int
     segment_bytes: int

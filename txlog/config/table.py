@@ -39,6 +39,9 @@ _TOPIC: frozenset[Scope] = frozenset({"topic"})
 _ROWS: frozenset[Scope] = frozenset({"producer", "topic"})
 _STORE: frozenset[Scope] = frozenset({"store"})
 
+COMPACTED_SEGMENT_MS = DAY_MS
+"""The default of `segment.ms` in a topic with `cleanup.policy=compact`."""
+
 KEYS: dict[str, ConfigKey] = _table(
     ConfigKey("client.id", "str", _ACTORS, "",
         doc="A name for this client, shown where members and instances are listed."),
@@ -137,12 +140,19 @@ KEYS: dict[str, ConfigKey] = _table(
             "than this."),
     ConfigKey("publish.retention.ms", "int", _TOPIC, 7 * DAY_MS, minimum=0, maximum=INT64_MAX,
         doc="How long vacuum keeps the files of a published version after the next one has replaced it."),
+    ConfigKey("publish.rows", "choice", _TOPIC, "all", choices=("all", "latest"),
+        doc="Whether published tables have all rows, or of each key the newest row that is no tombstone."),
+    ConfigKey("publish.delete.mode", "choice", _TOPIC, "merge-on-read", choices=("copy-on-write", "merge-on-read"),
+        doc="With publish.rows=latest: whether a file of which some rows are not the newest ones is named with a list "
+            "of these (a deletion vector of Delta, position deletes of Iceberg), or its other rows are copied, for "
+            "engines that do not read such lists."),
     ConfigKey("segment.batches", "int", _TOPIC, 100, minimum=1, maximum=INT32_MAX,
         doc="A segment of this many batches is closed: opening a partition costs a request for each batch after it."),
     ConfigKey("segment.bytes", "int", _TOPIC, GIB, minimum=14, maximum=INT32_MAX,
         doc="A segment of this many bytes is closed."),
     ConfigKey("segment.ms", "int", _TOPIC, 7 * DAY_MS, minimum=1, maximum=INT64_MAX,
-        doc="A segment that began this long ago is closed by the next append."),
+        doc="A segment that began this long ago is closed by the next append. In a topic with cleanup.policy=compact "
+            "the default is 86400000, a day: only closed segments are compacted."),
     ConfigKey("max.message.bytes", "int", _TOPIC, MIB, minimum=0, maximum=MAX_INLINE_BYTES,
         doc="The most bytes of rows that a commit record may carry.",
         kafka_default="1048588, for every batch: here it holds for rows inside a commit record only, rows in "

@@ -104,13 +104,14 @@ PLAIN = FileLayout()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The batches that a compaction keeps of its inputs: all of them in order, markers included."""
+    """What a compaction or an erasure keeps of the batches of its inputs: all in order, markers included."""
 
     rows: Offsets
     """Rows kept of each batch."""
     timestamps: Offsets
     """Timestamp of the last kept row of each batch (ms); without meaning for a batch that keeps no row."""
-    compaction: Compaction
+    compaction: Compaction | None = None
+    """None: what is left of the inputs' compactions."""
 
     def of(self, at: int, entry: IndexEntry) -> IndexEntry:
         """Return `entry`, which is batch number `at`, with only the rows that are kept."""
@@ -171,6 +172,39 @@ def choose_merges(
     return tuple(groups)
 
 
+def choose_erasures(
+    walk: Sequence[SegmentName],
+    indexes: Mapping[SegmentName, SegmentIndex],
+    *,
+    may_match: Callable[[SegmentName], bool],
+    log_start_offset: int,
+    last_stable_offset: int,
+    end_offset: int,
+    target_bytes: int,
+) -> tuple[tuple[SegmentName, ...], ...]:
+    """Return groups of neighbours in which rows below `end_offset` may have to be erased, oldest first (C15).
+
+    As in a merge, each group lies wholly below the LSO, and no member lies wholly below the log start. It has about
+    `target_bytes` at most.
+    """
+    groups: list[list[SegmentName]] = []
+    size = 0
+    for name in walk:
+        if name.base_offset >= end_offset or name.end_offset > last_stable_offset:
+            break
+        if name.end_offset <= log_start_offset or not may_match(name):
+            continue
+        its_bytes = sum(file.bytes for file in indexes[name].files)
+        is_next = bool(groups) and groups[-1][-1].end_offset == name.base_offset
+        if is_next and size + its_bytes <= target_bytes:
+            groups[-1].append(name)
+            size += its_bytes
+        else:
+            groups.append([name])
+            size = its_bytes
+    return tuple(map(tuple, groups))
+
+
 def merged_run(inputs: Sequence[SegmentName], unique: str) -> CleanedRun:
     """Return the run that replaces `inputs`, which are neighbours in order (C1).
 
@@ -210,7 +244,7 @@ def merged_index(
     Other batches are combined into shared entries. Raises CorruptLogError if the file does not have as many rows as the
     batches.
     """
-    compacted = kept.compaction if kept is not None else _compacted([index for index, _ in inputs])
+    compacted = (kept.compaction if kept is not None else None) or _compacted([index for index, _ in inputs])
     entries, row = _merged_entries(tp, [index for index, _ in inputs], aborted, keeps_distinct, kept, compacted)
     if row != (file.rows if file is not None else 0):
         raise CorruptLogError(

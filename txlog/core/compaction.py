@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -37,6 +37,7 @@ _YOUNG = "the new rows are younger than min.compaction.lag.ms"
 _ACTIVE = "all new rows are in the active segment, which ends by segment.batches, segment.bytes or segment.ms"
 _NOTHING = "there are no new rows"
 _DIGEST_BYTES = 16
+_NO_OFFSETS: Offsets = np.zeros(0, dtype=np.int64)
 _YOUNG_KEYS = 65_536
 """New keys are kept in a small table until it has this many, or an eighth of the large table."""
 
@@ -115,8 +116,7 @@ def find_cleanable(
     average row of its run. Otherwise a log without new writes would keep all of its tombstones forever. Rows below the
     log start count as dirty, too.
     """
-    earlier = [index.compacted for index in indexes.values() if index.compacted is not msgspec.UNSET]
-    earlier = [each for each in earlier if each.key == policy.key]
+    earlier = _compactions(indexes.values(), policy.key)
     first_dirty = max((each.end_offset for each in earlier), default=0)
     tombstones = sorted((item for each in earlier for item in each.tombstones), key=lambda item: item.end_offset)
     names: list[SegmentName] = []
@@ -168,6 +168,11 @@ def find_cleanable(
         is_due=is_due,
         waits_for=waits_for,
     )
+
+
+def compacted_end(indexes: Iterable[SegmentIndex], key: Sequence[int]) -> int:
+    """Return the offset below which no two rows have the same key (C2b). `key` has the ids of the key's columns."""
+    return max((each.end_offset for each in _compactions(indexes, tuple(key))), default=0)
 
 
 def choose_end(
@@ -240,10 +245,6 @@ class OffsetMap:
             at, found = table.find(digests)
             latest[found] = table.offsets[at[found]]
         return latest
-
-    def offsets(self) -> Offsets:
-        """Return the newest offsets of all keys, in order."""
-        return np.sort(np.concatenate([table.offsets for table in self._tables]))
 
     def _add(self, new: _Table) -> None:
         old, young = self._tables
@@ -328,6 +329,45 @@ class Selection:
                 if rows
             ),
         )
+
+
+class Newest:
+    """Choose the rows of a table of newest rows, whether or not compaction ran (C2, C2a).
+
+    The table has the newest row of each key unless it is a tombstone, and all rows without a key. `keyed` has the
+    newest offset of each key among all rows from the compaction's end on, also of tombstones, and `keyless` has the
+    offsets of those rows that have no key.
+    """
+
+    def __init__(self, keyed: Offsets, keyless: Offsets = _NO_OFFSETS) -> None:
+        self._keyed = np.sort(keyed)
+        self._keyless = np.sort(keyless)
+
+    def keep(self, offsets: Offsets, tombstones: Flags) -> Flags:
+        """Return which rows stay, of rows from the compaction's end on. One that is not in either list goes."""
+        return _holds(self._keyed, offsets) & ~tombstones | _holds(self._keyless, offsets)
+
+
+def keep_compacted(keyed: Flags, newer: Flags, tombstones: Flags) -> Flags:
+    """Return which rows below the compaction's end are in a table of newest rows (C2b).
+
+    No two of them have the same key. `newer` says of which a row from the end on has the key.
+    """
+    return ~(keyed & (newer | tombstones))
+
+
+def _compactions(indexes: Iterable[SegmentIndex], key: tuple[int, ...]) -> list[Compaction]:
+    """Return what indexes say about compactions by this key."""
+    found = [index.compacted for index in indexes if index.compacted is not msgspec.UNSET]
+    return [each for each in found if each.key == key]
+
+
+def _holds(known: Offsets, offsets: Offsets) -> Flags:
+    if not len(known):
+        return np.zeros(len(offsets), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(known, offsets), len(known) - 1)
+    found: Flags = known[at] == offsets
+    return found
 
 
 @dataclass(slots=True)

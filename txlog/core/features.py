@@ -41,6 +41,10 @@ PUBLICATION = "publication"
 """Tables of other formats may name the files of a topic, and vacuum keeps them. In a store made without this feature no
 topic is published."""
 
+PUBLISHED_LATEST = "published-latest"
+"""A published table may have the newest rows of each key only. In a store made without this feature each has all
+rows."""
+
 DELETION_RECORDS = "deletion-records"
 """The deletion of a topic writes a record into each partition of `__transaction_state` that is in use, so a commit need
 not look whether its topics still exist. In a store made without this feature every staged commit looks (W46)."""
@@ -50,6 +54,7 @@ STORE_FEATURES = (
     GROUP_MEMBERS,
     INLINE_ZSTD,
     PUBLICATION,
+    PUBLISHED_LATEST,
     SCHEMA_EVOLUTION,
     SORTED_RUNS,
     STAGED_COMMIT,

@@ -19,6 +19,7 @@ PROBE_FOLDER = "__probe/"
 PUBLICATION_FOLDER = "publication/"
 """Below a topic's folder."""
 MAINTENANCE_FOLDER = "__maintenance/"
+ERASURES_FOLDER = "__erasures/"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
 MAX_OFFSET = 2**63 - 1
@@ -44,6 +45,7 @@ _STAGED_LIST = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}\.staged\Z", re.ASCII)
 _PUBLICATION = re.compile(rf"{_OFFSET}\.json\Z", re.ASCII)
 _PUBLISHED_COPY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.parquet\Z", re.ASCII)
 _HISTORY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.json\Z", re.ASCII)
+_ERASURE = re.compile(rf"{_UNIQUE}\.json\Z", re.ASCII)
 _PARTITION_FOLDER = re.compile(rf"{_PARTITION}/\Z", re.ASCII)
 
 
@@ -342,6 +344,17 @@ def parse_history_name(name: str) -> tuple[int, str] | None:
     match = _HISTORY.match(name)
     started_ms = _bounded(match[1]) if match else None
     return (started_ms, match[2]) if match and started_ms is not None else None
+
+
+def erasure_path(erasure_id: str) -> str:
+    """Return the path of an erasure that has begun and not ended."""
+    return f"{ERASURES_FOLDER}{erasure_id}.json"
+
+
+def parse_erasure_name(name: str) -> str | None:
+    """Return the id of an erasure by the name of its object in ERASURES_FOLDER; None for another name."""
+    match = _ERASURE.match(name)
+    return match[1] if match else None
 
 
 def _producer(match: re.Match[str], group: int) -> tuple[int, int] | None:

@@ -251,6 +251,23 @@ def unclear_files(before: Tables | None, partitions: Sequence[ShownPartition]) -
     ]
 
 
+def rows_of_cut(
+    before: Tables | None, partitions: Sequence[ShownPartition], offsets: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[tuple[RowRun, ...], tuple[RowRun, ...]]]:
+    """Return for each file the rows in the cut and at or above the log start: those of the cut before, and new ones.
+
+    `offsets` and errors are as in `compare`.
+    """
+    if before is not None:
+        _check_not_older(before, partitions)
+    return {
+        each.file.path: _split(intervals, each, offsets.get(each.file.path, ()))
+        for number, partition in enumerate(partitions)
+        for intervals in (_Intervals(before, partition, number),)
+        for each in partition.files
+    }
+
+
 def compare(
     before: Tables | None,
     partitions: Sequence[ShownPartition],
@@ -266,8 +283,8 @@ def compare(
     if before is not None:
         _check_not_older(before, partitions)
     # After its end a publication begins with the files of the log alone: vacuum may have deleted its copies. Rows that
-    # were in a copy would stay removed from their file.
-    begins_again = before is not None and not before.newest.formats
+    # were in a copy would stay removed from their file. So would those of a table of newest rows.
+    begins_again = before is not None and (not before.newest.formats or bool(before.newest.key))
     held = {} if begins_again else listed
     intervals = [_Intervals(before, partition, number) for number, partition in enumerate(partitions)]
     shown = {each.file.path: each for partition in partitions for each in partition.files}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from txlog.core import envelope, names
 from txlog.core.publication import Tables, fold
 from txlog.core.records.publications import Publication, PublishedFile, RowRun
-from txlog.core.row_runs import count_rows
+from txlog.core.row_runs import count_rows, removed_from
 from txlog.errors import CorruptRecordError
 
 
@@ -110,6 +110,10 @@ def _why_file(publication: Publication, file: PublishedFile) -> str | None:
         )
     if not _are_in_order(file.removed, file.rows):
         return f"the removed rows of {file.path!r} are not in order below {file.rows}"
+    try:
+        removed_from(file)
+    except ValueError as error:
+        return f"the removed rows of {file.path!r} are damaged: {error}"
     copied = count_rows(file.source_rows)
     if not _are_in_order(file.source_rows, 2**48) or copied != (file.rows if file.source else 0):
         return f"{file.path!r} has {file.rows} rows, and is a copy of {copied} rows of {file.source!r}"

@@ -1,6 +1,11 @@
 """How do Arrow rows become the files of a staged transaction? These names load pyarrow on import."""
 
 from txlog.client.staged import MAX_INLINE_BYTES as MAX_INLINE_BYTES
+from txlog.client.tables.latest import (
+    LatestTask as LatestTask,
+    compacted_end_of as compacted_end_of,
+    latest_tasks as latest_tasks,
+)
 from txlog.client.topics.column_changes import add_columns as add_columns
 from txlog.client.topics.column_names import ColumnNames as ColumnNames, topic_versions as topic_versions
 from txlog.client.topics.row_writer import (

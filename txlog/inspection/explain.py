@@ -15,6 +15,7 @@ from txlog.core.records import (
     CleanupStep,
     CommitRecord,
     Entry,
+    Erasure,
     HeartbeatEntry,
     OffsetEntry,
     SegmentIndex,
@@ -239,6 +240,14 @@ def _explain_history(_: ObjectName, value: CleanupRun) -> tuple[str, ...]:
     )
 
 
+def _explain_erasure(_: ObjectName, value: Erasure) -> tuple[str, ...]:
+    return (
+        f"An erasure in topic {value.topic!r} that began {time_text(value.created_at)} and has not ended.",
+        f"Rows for which this is true are erased: {value.where}",
+        "`txlog maintain` finishes it, and then deletes this object.",
+    )
+
+
 def _explain_step(step: CleanupStep) -> str:
     has_offsets = 0 <= step.base_offset < step.end_offset
     offsets = f", {range_text(step.base_offset, step.end_offset - 1)}" if has_offsets else ""
@@ -283,5 +292,6 @@ EXPLAIN: Mapping[ObjectKind, tuple[type[Any], Callable[[ObjectName, Any], tuple[
     "clean": (Clean, _explain_clean),
     "staged": (StagedList, _explain_staged),
     "history": (CleanupRun, _explain_history),
+    "erasure": (Erasure, _explain_erasure),
 }
 """How each kind of object is decoded and explained."""

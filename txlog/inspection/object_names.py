@@ -13,7 +13,18 @@ from txlog.core.names import TopicPartition
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[
-    "store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "history", "rows"
+    "store",
+    "topic",
+    "batch",
+    "index",
+    "txnindex",
+    "snapshot",
+    "boundary",
+    "clean",
+    "staged",
+    "history",
+    "erasure",
+    "rows",
 ]
 
 
@@ -73,6 +84,9 @@ def parse_object_name(path: str) -> ObjectName | None:
     if topic + "/" == names.MAINTENANCE_FOLDER:
         run = names.parse_history_name(rest)
         return None if run is None else ObjectName(path, "history", run)
+    if topic + "/" == names.ERASURES_FOLDER:
+        erasure_id = names.parse_erasure_name(rest)
+        return None if erasure_id is None else ObjectName(path, "erasure", erasure_id)
     if not names.is_topic_name(topic):
         return None
     if (number := names.parse_topic_metadata_name(rest)) is not None:

@@ -28,11 +28,10 @@ from txlog.core.compaction import (
 )
 from txlog.core.fetch_plan import Piece
 from txlog.core.names import TopicPartition
-from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.schema import value_columns
 from txlog.errors import InvalidConfigurationError
-from txlog.maintenance.merge import Merged, topic_of_inputs, write_run
+from txlog.maintenance.merge import CountedRows, Merged, topic_of_inputs, write_run
 from txlog.maintenance.partition_loop import Outcome, over_partitions, refuse_internal, results
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge
@@ -174,6 +173,7 @@ def copy_survivors(runtime: Runtime, plan: CompactionPlan, on_progress: Progress
 def publish_compaction(session: Session, plan: CompactionPlan, copied: Copied) -> Compacted:
     """Publish a pass whose rows were copied, unless another job published a run of the same offsets first."""
     compaction = copied.kept.compaction
+    assert compaction is not None
     return Compacted.publish_run(
         session,
         copied.run_of(plan),
@@ -252,7 +252,7 @@ class _Pass:
             now_ms=plan.planned_at_ms,
             policy=plan.policy,
         )
-        counted = _Counted(merge)
+        counted = CountedRows(merge)
         keys_read = self._read
         self._to_read = keys_read + piece_rows(merge.pieces)
         survivors = self._survivors(merge, selection, counted)
@@ -286,7 +286,7 @@ class _Pass:
                 return latest, int(offsets[taken])
         return latest, self._plan.cleanable.end_offset
 
-    def _survivors(self, merge: Merge, selection: Selection, counted: _Counted) -> Iterator[pa.RecordBatch]:
+    def _survivors(self, merge: Merge, selection: Selection, counted: CountedRows) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         from txlog.client.tables.latest import keyed_rows
@@ -313,34 +313,3 @@ class _Pass:
             self._read += batch.num_rows
             if self._on_progress is not None:
                 self._on_progress(self._plan.topic_partition, self._read, self._to_read)
-
-
-class _Counted:
-    """Count how many rows of each input batch were written, and keep the time of the last one."""
-
-    def __init__(self, merge: Merge) -> None:
-        import numpy as np
-
-        entries = [entry for read in merge.indexes for entry in read.index.entries]
-        self._bases = np.array([entry.base_offset for entry in entries], dtype=np.int64)
-        self.rows = np.zeros(len(entries), dtype=np.int64)
-        self.timestamps = np.zeros(len(entries), dtype=np.int64)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows in the order of offsets.
-
-        A row belongs to the last batch that begins at or before the row's offset.
-        """
-        import numpy as np
-
-        at = np.searchsorted(self._bases, _integers(batch, "_offset"), "right") - 1
-        self.rows += np.bincount(at, minlength=len(self.rows))
-        # If several rows belong to one batch, the last one counts: numpy assigns in order.
-        self.timestamps[at] = _integers(batch, "_timestamp") // 1000
-
-
-def _integers(batch: pa.RecordBatch, name: str) -> Offsets:
-    import pyarrow as pa
-
-    numbers: Offsets = batch.column(name).cast(pa.int64()).to_numpy()
-    return numbers

@@ -23,6 +23,7 @@ from txlog.core.records import CleanupRun, CleanupStep
 from txlog.errors import TxlogError
 from txlog.logs import log
 from txlog.maintenance.compact import Compacted
+from txlog.maintenance.erase import Erased
 from txlog.maintenance.merge import Merged
 from txlog.maintenance.partition_loop import Outcome
 from txlog.protocol import history as protocol
@@ -119,7 +120,7 @@ class Recorder:
                     generation=outcome.generation,
                     input_files=outcome.files_before,
                     output_files=outcome.files,
-                    rows_read=outcome.rows_before if isinstance(outcome, Compacted) else outcome.rows,
+                    rows_read=_rows_read(outcome),
                     rows_written=outcome.rows,
                     bytes_read=outcome.bytes_before,
                     bytes_written=outcome.bytes,
@@ -176,6 +177,12 @@ def read_history(
             ]
         left = left[window:]
     return rows if limit is None else rows[:limit]
+
+
+def _rows_read(made: Merged) -> int:
+    if isinstance(made, Compacted):
+        return made.rows_before
+    return made.rows + (made.rows_erased if isinstance(made, Erased) else 0)
 
 
 def _write(runtime: Runtime, recorder: Recorder) -> None:

@@ -21,6 +21,7 @@ from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.errors import InvalidRequestError, StoreChangedError, TxlogError
+from txlog.maintenance.erase import Course
 from txlog.maintenance.history import recorded
 from txlog.maintenance.round import MAX_NAMED, Action, MaintainReport, Round, RoundStoppedError, Step, StepReport
 from txlog.maintenance.steps import WORK
@@ -93,6 +94,8 @@ class Maintainer:
         """Segments in which the last plan found nothing to merge."""
         self.looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
         """What a job last looked at in a partition, and when. What depends on time is looked at again."""
+        self.erasures: dict[str, Course] = {}
+        """By id: what was looked at for erasures that have not ended."""
         self.published = PublicationCache()
         """What the next publication of a topic need not read again."""
         self.vacuum_session = reading.read_session(runtime)

@@ -19,6 +19,7 @@ from txlog.client.session.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, Kept, MergePolicy
 from txlog.core.features import SORTED_RUNS
 from txlog.core.names import TopicPartition
+from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
@@ -62,7 +63,7 @@ class Merged:
         """
         session.runtime.ensure_writable()
         took_effect = session.call(
-            f"publishing a {'merge' if kept is None else 'compaction'}",
+            "publishing a cleaned run",
             lambda ctx, views: with_views(views, publish(ctx, merge, file, kept)),
         )
         return cls(
@@ -209,6 +210,30 @@ def write_run(
     return indexed_file(file, topic.schema_id, offset_column=True, sorted_by=[by_name[name] for name in layout.sort])
 
 
+class CountedRows:
+    """Count how many rows of each input batch stay in a run, and keep the time of the last one."""
+
+    def __init__(self, merge: Merge) -> None:
+        import numpy as np
+
+        entries = [entry for read in merge.indexes for entry in read.index.entries]
+        self._bases = np.array([entry.base_offset for entry in entries], dtype=np.int64)
+        self.rows = np.zeros(len(entries), dtype=np.int64)
+        self.timestamps = np.zeros(len(entries), dtype=np.int64)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows in the order of offsets.
+
+        A row belongs to the last batch that begins at or before the row's offset.
+        """
+        import numpy as np
+
+        at = np.searchsorted(self._bases, integers(batch, "_offset"), "right") - 1
+        self.rows += np.bincount(at, minlength=len(self.rows))
+        # If several rows belong to one batch, the last one counts: numpy assigns in order.
+        self.timestamps[at] = integers(batch, "_timestamp") // 1000
+
+
 def topic_of_inputs(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicMetadata:
     """Return the topic's metadata that the inputs of a run were written for; `newest` is their highest `schema_id`.
 
@@ -246,3 +271,11 @@ def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> 
 def publish_merge(session: Session, merge: Merge, file: IndexedFile | None) -> Merged:
     """Publish a run whose rows were copied, unless another job published a run of the same offsets first."""
     return Merged.publish_run(session, merge, file)
+
+
+def integers(batch: pa.RecordBatch, name: str) -> Offsets:
+    """Return a column of txlog's own."""
+    import pyarrow as pa
+
+    numbers: Offsets = batch.column(name).cast(pa.int64()).to_numpy()
+    return numbers

@@ -149,6 +149,15 @@ def refuse_internal(topics: Iterable[str], what: str) -> None:
             )
 
 
+def refuse_own(topic: str) -> None:
+    """Raise InvalidRequestError if a topic whose rows are to be erased is txlog's own."""
+    if topic in INTERNAL_TOPICS:
+        raise InvalidRequestError(
+            f"{topic!r} is an internal topic, from which no row can be erased. "
+            "hint: name a topic of yours; `txlog topics list` shows them"
+        )
+
+
 def results(outcomes: Iterable[Outcome[D | None]]) -> tuple[D, ...]:
     """Return what was done, in this order. Raises the first error."""
     done = []

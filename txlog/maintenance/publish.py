@@ -19,9 +19,10 @@ from txlog.maintenance.merge import merge_partitions
 from txlog.maintenance.partition_loop import gather
 from txlog.maintenance.workers import Workers
 from txlog.protocol.context import Context, Views
-from txlog.protocol.publications import end_tails
+from txlog.protocol.expiry import end_tails
 from txlog.publication.cache import PublicationCache
-from txlog.publication.publish import Published, publish_topic
+from txlog.publication.outcome import Published
+from txlog.publication.publish import publish_topic
 from txlog.text import shorten
 
 Outcome: TypeAlias = tuple[str, Published | TxlogError]

@@ -25,7 +25,7 @@ from txlog.logs import Fields, log
 from txlog.maintenance.history import Recorder
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import PartitionView, Views
-from txlog.protocol.requests import partitions_in_use
+from txlog.protocol.requests import names_in, partitions_in_use
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer
@@ -176,6 +176,7 @@ class Round:
         self.history = history
         self.looked_at: set[TopicPartition] = set()
         self._topics: list[TopicMetadata] | None = None
+        self._has_erasures = False
         self._scanned = False
         self._internal: dict[str, list[TopicPartition]] = {}
 
@@ -201,7 +202,9 @@ class Round:
         """
         if self._topics is None:
             now_ms = self.runtime.clock.monotonic_ms()
-            listed = self.runtime.run(topic_protocol.topic_names())
+            root = self.runtime.run(names_in(""))
+            self._has_erasures = names.ERASURES_FOLDER in root
+            listed = topic_protocol.topics_in(root)
             oldest_ms = now_ms - self.session.metadata_max_age_ms
             before = self.maintainer.known_topics
             known = {name: before[name] for name in listed if name in before and before[name][1] > oldest_ms}
@@ -217,6 +220,11 @@ class Round:
             self.maintainer.known_topics = known
             self._topics = [known[name][0] for name in listed if name in known]
         return self._topics
+
+    def has_erasures(self, step: Step) -> bool:
+        """Return whether there may be erasures that have not ended. Costs nothing beside `topics`."""
+        self.topics(step)
+        return self._has_erasures
 
     def newest(self, topic: TopicMetadata) -> TopicMetadata | None:
         """Return the topic's metadata as they are now, or None if the topic was deleted or created again.

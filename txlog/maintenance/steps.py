@@ -14,8 +14,9 @@ from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, To
 from txlog.core.records import TopicMetadata
 from txlog.core.retention import ACTIVE
 from txlog.core.vacuum import NOT_KNOWN_YET
-from txlog.errors import CorruptLogError, TxlogError
+from txlog.errors import CorruptLogError, TxlogError, TxlogTimeoutError
 from txlog.maintenance.compact import Compacted, compact_partitions, compaction_policy
+from txlog.maintenance.erase import Course, finish_erasure, list_erasures
 from txlog.maintenance.merge import Merged, merge_partitions
 from txlog.maintenance.partition_loop import Outcome
 from txlog.maintenance.publish import publish_topics
@@ -72,11 +73,13 @@ def _groups(a_round: Round, step: Step) -> None:
 
 def _deletions(a_round: Round, step: Step) -> None:
     """Complete interrupted deletions of topics."""
-    for topic in a_round.topics(step):
+    topics = a_round.topics(step)
+    for at, topic in enumerate(topics):
         if topic.deleting:
             with step.attempt(TopicPartition(topic.topic, 0)):
                 finishing = partial(_finish_deletion, topic=topic)
-                topic = a_round.session.call("finishing a deletion", finishing)
+                # Later steps of the round know it, too.
+                topics[at] = topic = a_round.session.call("finishing a deletion", finishing)
                 step.did(f"deleted the topic {topic.topic!r}, whose deletion had begun")
         if not topic.deleted:
             continue
@@ -131,12 +134,43 @@ def _seal(a_round: Round, step: Step) -> None:
             step.did(f"sealed {count_text(finished, 'segment')}", tp, sealed_segments=finished)
 
 
+def _erase(a_round: Round, step: Step) -> None:
+    """Finish erasures that have begun, before a publication shows the rows again."""
+    damaged: list[CorruptLogError] = []
+    begun = list_erasures(a_round.runtime, damaged) if a_round.has_erasures(step) else []
+    for error in damaged:
+        step.fail(error)
+    known = a_round.maintainer.erasures
+    a_round.maintainer.erasures = {each.erasure_id: known.get(each.erasure_id) or Course() for each in begun}
+    for erasure in begun:
+        with step.attempt():
+            finishing = finish_erasure(
+                a_round.session,
+                erasure,
+                wait_ms=0,
+                workers=a_round.maintainer.workers,
+                course=a_round.maintainer.erasures[erasure.erasure_id],
+            )
+            with a_round.history.running("erase"):
+                for tp, outcome in a_round.history.follow(finishing):
+                    if isinstance(outcome, TxlogTimeoutError):
+                        step.leave(str(outcome), tp)
+                    elif isinstance(outcome, TxlogError):
+                        step.fail(outcome, tp)
+                    elif outcome is not None and outcome.took_effect:
+                        step.did(
+                            f"erased {count_text(outcome.rows_erased, 'row')}, from {bytes_text(outcome.bytes_before)}",
+                            tp,
+                            erased_rows=outcome.rows_erased,
+                        )
+
+
 def _publish(a_round: Round, step: Step) -> None:
     """Bring the tables of published topics up to date, before their files are replaced."""
     due = []
     for topic in a_round.topics(step):
         with step.attempt():
-            if not topic.deleted and formats_of(a_round.runtime, topic):
+            if topic.topic_id not in a_round.maintainer.published.emptied and formats_of(a_round.runtime, topic):
                 due.append(topic)
     if PUBLICATION not in a_round.runtime.require_store().features:
         # Earlier programs accepted the setting in such a store.
@@ -360,6 +394,7 @@ WORK: dict[str, Callable[[Round, Step], None]] = {
     "deletions": _deletions,
     "producers": _producers,
     "seal": _seal,
+    "erase": _erase,
     "publish": _publish,
     "retention": _retention,
     "merge": _merge,

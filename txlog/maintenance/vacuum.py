@@ -8,12 +8,14 @@ order of `txlog.protocol.vacuum`. See PROTOCOL.md, "Clean-up", C5 to C10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
 from txlog.core import names
+from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.vacuum import Dead
 from txlog.errors import (
@@ -25,7 +27,7 @@ from txlog.errors import (
 )
 from txlog.maintenance.partition_loop import StoreWatch
 from txlog.maintenance.workers import Here, Progress, Task, Workers
-from txlog.protocol.context import with_views
+from txlog.protocol.context import Context, Views, with_views
 from txlog.protocol.topics import find_topic
 from txlog.protocol.vacuum import (
     Deleted,
@@ -84,6 +86,7 @@ def vacuum(
     topics: Sequence[str] | None = None,
     *,
     dry_run: bool = True,
+    now: bool = False,
     on_progress: Progress | None = None,
     workers: Workers | None = None,
 ) -> VacuumReport:
@@ -92,6 +95,9 @@ def vacuum(
     This process decides what is deleted; `workers` delete it (None: this process too), one partition for each task. A
     dry run needs no workers. Damage in one topic, or tables that cannot go on, do not stop the others: the report names
     it. If the call fails, the objects deleted so far stay deleted, and the next call continues.
+
+    With `now` objects do not stay for `delete.grace.ms` and `publish.retention.ms`. Then the rules protect nobody who
+    uses the store meanwhile, or who was in the middle of something: neither readers, nor writers, nor other jobs.
 
     Raises UnknownTopicOrPartitionError for a name that never was a topic, ClockSkewError, StorageError,
     TxlogTimeoutError.
@@ -119,12 +125,12 @@ def vacuum(
             plans = session.call(
                 f"reading the chains of {each.topic!r}",
                 partial(
-                    plan_topic,
+                    _plan_now if now else plan_topic,
                     files=each,
                     table=table,
                     now_ms=now_ms,
                     dry_run=dry_run,
-                    publish=_publish_retention(runtime, each) if each.is_published else None,
+                    publish=_publish_retention(runtime, each, now=now) if each.is_published else None,
                 ),
             )
             waiting += [dead for plan in plans for dead in plan.dead if dead.waits_until_ms is not None]
@@ -162,15 +168,20 @@ def vacuum(
     )
 
 
-def _publish_retention(runtime: Runtime, files: TopicFiles) -> PublishRetention:
+def _plan_now(ctx: Context, views: Views, **given: Any) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
+    return plan_topic(replace(ctx, without_grace=True), views, **given)
+
+
+def _publish_retention(runtime: Runtime, files: TopicFiles, *, now: bool) -> PublishRetention:
     """Return how long the versions of a published topic are kept, by its newest settings (W45)."""
     topic = runtime.run(find_topic(files.topic))
     if topic is None:
         return PublishRetention(retention_ms=0, is_ended=True, expired=expired_objects)
     config = runtime.settings.topic_config(topic)
     return PublishRetention(
-        retention_ms=config.publish_retention_ms,
+        retention_ms=0 if now else config.publish_retention_ms,
         is_ended=topic.deleted or not config.publish_formats,
+        deleted_version=topic.number if topic.deleted and config.publish_formats else None,
         expired=expired_objects,
     )
 

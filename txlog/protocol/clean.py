@@ -10,9 +10,9 @@ If a merge dies, sleeps or loses a race, it leaves objects that no chain names. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -21,9 +21,9 @@ from txlog.core.cleaning import Kept, MergePolicy
 from txlog.core.effects import List, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.records import AbortedTxn, Clean, CleanedRun, IndexedFile, IndexEntry
+from txlog.core.records import AbortedTxn, Clean, CleanedRun, IndexedFile, IndexEntry, SegmentIndex
 from txlog.errors import CoordinatorContentionError
-from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, read_clean
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
@@ -75,6 +75,18 @@ class Merge:
         """Return the same run under another unique suffix: a second copy of the rows must not use a name again (C1)."""
         return replace(self, run=msgspec.structs.replace(self.run, unique=unique))
 
+    def over(self, names: Sequence[SegmentName]) -> Merge:
+        """Return the run over some of the inputs, which are neighbours."""
+        first = self.inputs.index(names[0])
+        indexes = self.indexes[first : first + len(names)]
+        return replace(
+            self,
+            run=cleaning.merged_run(names, self.run.unique),
+            inputs=tuple(names),
+            pieces=committed_rows(self.topic_partition, indexes, self.aborted, names[0].base_offset),
+            indexes=indexes,
+        )
+
     def rows_only(self) -> Merge:
         """Return only what copying the rows needs. Indexes are large, and only publishing reads them."""
         return replace(self, indexes=(), aborted=(), settled={}, counted=self.entry_rows)
@@ -102,10 +114,31 @@ class Merge:
         return entry.timestamp >= self.removed_from_ms if settled is None else marker_epoch > settled
 
 
+Choose: TypeAlias = Callable[[PartitionView, Mapping[SegmentName, SegmentIndex]], Sequence[tuple[SegmentName, ...]]]
+"""The groups of neighbours that become one run each, by the view and the indexes of its walk."""
+
+
 def plan_merges(
     ctx: Context, views: Views, tp: TopicPartition, policy: MergePolicy
 ) -> Program[tuple[Views, tuple[Merge, ...]]]:
-    """Return the merges that a partition needs now.
+    """Return the merges that a partition needs now. Costs `plan_runs`."""
+
+    def choose(view: PartitionView, indexes: Mapping[SegmentName, SegmentIndex]) -> Sequence[tuple[SegmentName, ...]]:
+        return cleaning.choose_merges(
+            view.walk,
+            indexes,
+            log_start_offset=view.state.log_start_offset,
+            last_stable_offset=view.state.last_stable_offset,
+            policy=policy,
+        )
+
+    return (yield from plan_runs(ctx, views, tp, choose))
+
+
+def plan_runs(
+    ctx: Context, views: Views, tp: TopicPartition, choose: Choose
+) -> Program[tuple[Views, tuple[Merge, ...]]]:
+    """Return a run of all committed rows for each group of segments that `choose` returns.
 
     The table of transactions is folded first (C3), then the partition is read. Costs the GETs of the table, then one
     GET per sealed segment and per announced `.txnindex`.
@@ -114,13 +147,7 @@ def plan_merges(
     # A view that followed the tail by name does not show which runs are current.
     view = yield from load(ctx, tp)
     indexes = yield from read_indexes(view, list(view.walk), {})
-    groups = cleaning.choose_merges(
-        view.walk,
-        {name: read.index for name, read in indexes.items()},
-        log_start_offset=view.state.log_start_offset,
-        last_stable_offset=view.state.last_stable_offset,
-        policy=policy,
-    )
+    groups = choose(view, {name: read.index for name, read in indexes.items()})
     if not groups:
         return with_view(views, view), ()
     distinct_from_ms, removed_from_ms = cleaning.distinct_bounds(

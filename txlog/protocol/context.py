@@ -75,6 +75,15 @@ class Context:
     max_loads: int = 10
     """LISTs that opening a partition may take while objects that they show are deleted."""
 
+    without_grace: bool = False
+    """Vacuum does not wait for the grace (`txlog vacuum --now`). Views may be as old as ever."""
+
+    @property
+    def vacuum_grace_ms(self) -> int:
+        """Return how long vacuum leaves an object that nothing needs any more, by the store's clock."""
+        # An object of this very millisecond may be younger than what the pass has listed.
+        return 1 if self.without_grace else self.constants.delete_grace_ms
+
     @property
     def max_view_age_ms(self) -> int:
         """Return a tenth of the grace.
@@ -135,6 +144,8 @@ class PartitionView:
     """Commit records from the sealed end on."""
     state: PartitionState = field(repr=False)
     """State after the tail."""
+    must_list: bool = False
+    """Whether a record asks for a LIST before this view is read, or a sealed one that was not read may do so (R23)."""
     listing_ms: int = field(default=0, compare=False)
     """How long the last LIST of new names took, with its GETs."""
 
@@ -167,9 +178,14 @@ class PartitionView:
         return next((each.digest for each in self.tail if each.record.end_offset == end_offset), "")
 
     def extended(self, stored: StoredRecord, *, listed_at: ClockReading | None = None) -> PartitionView:
-        """Return this view with the next record of the chain, and with `listed_at` if that is given."""
-        state = replay(self.state, (stored,))
-        return replace(self, tail=(*self.tail, stored), state=state, listed_at=listed_at or self.listed_at)
+        """Return this view with the next record of the chain, and with `listed_at` if this process has appended it."""
+        return replace(
+            self,
+            tail=(*self.tail, stored),
+            state=replay(self.state, (stored,)),
+            listed_at=listed_at or self.listed_at,
+            must_list=self.must_list or (listed_at is None and stored.record.asks_for_a_list),
+        )
 
 
 Views: TypeAlias = Mapping[TopicPartition, PartitionView]

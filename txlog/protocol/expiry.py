@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.append_rules import RollPolicy, next_control
-from txlog.core.effects import NewId, Now, Program
+from txlog.core.effects import NewId, Now, Program, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
@@ -20,7 +20,7 @@ from txlog.core.transactions import (
     may_expire,
 )
 from txlog.errors import TxlogError
-from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Stop, append_slot
@@ -169,3 +169,29 @@ def append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPol
 
     view, _ = yield from append_slot(ctx, views[tp], decide, write_id=write_id)
     return with_view(views, view)
+
+
+def end_tails(
+    ctx: Context,
+    views: Views,
+    partitions: Sequence[TopicPartition],
+    is_due: Callable[[CommitRecord], bool],
+) -> Program[Views]:
+    """Seal the tails with a record that `is_due`, so that its rows are in a file, or its file in a segment.
+
+    The active segment is ended by a record that names no producer. Costs an append and a sealing for each such
+    partition.
+    """
+
+    return with_view(views, *(yield from gathered(end_tail(ctx, views[tp], is_due) for tp in partitions)))
+
+
+def end_tail(ctx: Context, view: PartitionView, is_due: Callable[[CommitRecord], bool]) -> Program[PartitionView]:
+    """Seal the tail if it has a record that `is_due`, as `end_tails` does."""
+    due = [each.record for each in view.tail if is_due(each.record)]
+    if not due:
+        return view
+    if due[-1].segment_base == view.state.segment_base:
+        tp = view.topic_partition
+        view = (yield from append_nothing(ctx, {tp: view}, tp, RollPolicy(batches=1)))[tp]
+    return (yield from seal_quietly(ctx, view))

@@ -146,7 +146,8 @@ def _catch_up(ctx: Context, view: PartitionView) -> Program[PartitionView | None
     ends = [view.state.next_offset, *(each.record.end_offset for each in stored)]
     if ends[:-1] != bases:
         return None
-    return replace(view, tail=(*view.tail, *stored), state=replay(view.state, stored))
+    asks = view.must_list or is_sealed or any(each.record.asks_for_a_list for each in stored)
+    return replace(view, tail=(*view.tail, *stored), state=replay(view.state, stored), must_list=asks)
 
 
 def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
@@ -181,8 +182,11 @@ def relisting(
 
     If maintenance has deleted an object that the view names, list again and look in the newer view (R15). Raises
     MissingObjectError for an object that stays missing: that is damage. A `find` that makes a LIST of its own gives
-    CorruptLogError as `again`, because its LIST may contradict an older view.
+    CorruptLogError as `again`, because its LIST may contradict an older view. Also list first if erased rows may be in
+    what the view names (R23).
     """
+    if view.must_list:
+        view = yield from reload(ctx, view)
     for _ in range(ctx.max_loads - 1):
         try:
             return view, (yield from find(view))

@@ -6,27 +6,24 @@ chain. So two publishers at once, or one that dies anywhere, end in the same tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from txlog.core import envelope, names
 from txlog.core.ages import ClockReading
-from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Get, List, Program, ReadClocks, gathered
 from txlog.core.names import TopicPartition
 from txlog.core.publication import WHOLE_EVERY, ShownPartition, Tables, fold, shown_partition, whole
 from txlog.core.published_checks import follow
-from txlog.core.records import CommitRecord, Publication
+from txlog.core.records import Publication
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.expiry import append_nothing
 from txlog.protocol.load import present, relisting
 from txlog.protocol.put import create_or_read, encode_readable
 from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
 from txlog.protocol.requests import get, many
-from txlog.protocol.seal import seal_quietly
 from txlog.protocol.snapshot import take_snapshot
 from txlog.protocol.snapshot_as_of import hide_transactions, transactions_of
 
@@ -114,30 +111,6 @@ def append_publication(ctx: Context, before: Tables | None, publication: Publica
 
     won = yield from create_or_read(ctx, path, data, is_own, what="the publication")
     return fold(before, publication, envelope.digest(data)) if won else None
-
-
-def end_tails(
-    ctx: Context,
-    views: Views,
-    partitions: Sequence[TopicPartition],
-    is_due: Callable[[CommitRecord], bool],
-) -> Program[Views]:
-    """Seal the tails with a record that `is_due`, so that its rows are in a file, or its file in a segment.
-
-    The active segment is ended by a record that names no producer. Costs an append and a sealing for each such
-    partition.
-    """
-
-    def one(tp: TopicPartition) -> Program[PartitionView]:
-        view = views[tp]
-        due = [each.record for each in view.tail if is_due(each.record)]
-        if not due:
-            return view
-        if due[-1].segment_base == view.state.segment_base:
-            view = (yield from append_nothing(ctx, {tp: view}, tp, RollPolicy(batches=1)))[tp]
-        return (yield from seal_quietly(ctx, view))
-
-    return with_view(views, *(yield from gathered(one(tp) for tp in partitions)))
 
 
 def take_shown(

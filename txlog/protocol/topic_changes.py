@@ -18,7 +18,7 @@ from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import names
 from txlog.core.effects import Gather, NewId, Now, Program
 from txlog.core.evolution import last_field_id
-from txlog.core.features import DELETION_RECORDS, PUBLICATION
+from txlog.core.features import DELETION_RECORDS, PUBLICATION, PUBLISHED_LATEST
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import (
@@ -334,13 +334,14 @@ def put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
 
 def _check_publication(ctx: Context, topic: TopicMetadata, before: TopicMetadata | None = None) -> None:
     """Raise UnsupportedStoreError if a change asks for a publication, and the store was made without that feature."""
-    wanted = topic.config.get("publish.formats")
-    held = None if before is None else before.config.get("publish.formats")
-    if wanted and wanted != held and PUBLICATION not in ctx.features:
-        raise UnsupportedStoreError(
-            f"topic {topic.topic!r}: publish.formats={wanted} needs the feature {PUBLICATION!r}, and the store was "
-            "made without it. hint: copy the topic to a new store"
-        )
+    for name, default, feature in (("publish.formats", None, PUBLICATION), ("publish.rows", "all", PUBLISHED_LATEST)):
+        wanted = topic.config.get(name)
+        held = None if before is None else before.config.get(name)
+        if wanted and wanted not in (held, default) and feature not in ctx.features:
+            raise UnsupportedStoreError(
+                f"topic {topic.topic!r}: {name}={wanted} needs the feature {feature!r}, and the store was made without "
+                "it. hint: copy the topic to a new store"
+            )
 
 
 def _altered(
@@ -505,6 +506,11 @@ def check_config(topic: str, config: Mapping[str, object | None], schema: Sequen
                 f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; "
                 f"use {', '.join(KEY_TYPES)}"
             )
+    if parsed.publish_rows == "latest" and not (parsed.key_columns or kafka_key(schema)):
+        raise InvalidConfigurationError(
+            f"topic {topic!r}: publish.rows=latest publishes the newest row of each key, and the topic has no key. "
+            "hint: name the columns of the key in key.columns"
+        )
     if "compact" in parsed.cleanup_policy and not parsed.key_columns:
         raise InvalidConfigurationError(
             f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns; name "

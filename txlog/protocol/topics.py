@@ -246,8 +246,12 @@ def decode_version(data: bytes, topic: str, number: int) -> TopicMetadata:
 
 def topic_names() -> Program[list[str]]:
     """Return the folders of users' topics, deleted ones included. Costs one LIST."""
-    listed = yield List("")
-    folders = [name[:-1] for name in listed if name.endswith("/")]
+    return topics_in((yield List("")))
+
+
+def topics_in(root: Iterable[str]) -> list[str]:
+    """Return users' topics among the names in the root of a store."""
+    folders = [name[:-1] for name in root if name.endswith("/")]
     return [name for name in folders if names.is_topic_name(name) and not name.startswith("__")]
 
 

@@ -246,7 +246,7 @@ def _plan_partition(
     now_ms: int,
     dry_run: bool,
 ) -> Program[tuple[Views, PartitionPlan]]:
-    grace_ms = ctx.constants.delete_grace_ms
+    grace_ms = ctx.vacuum_grace_ms
     views, known = yield from read_chain(ctx, views, tp)
     if not dry_run and _is_spent(known.view):
         views = yield from _seal_spent(ctx, views, tp)

@@ -46,6 +46,8 @@ class PublicationCache:
     """The indexes of the log."""
     looks: dict[str, Look] = field(default_factory=dict, repr=False)
     """The last look at a topic."""
+    emptied: set[str] = field(default_factory=set, repr=False)
+    """Ids of deleted topics whose tables show no row."""
 
     def keep(self, topic_id: str, tables: Tables, views: Mapping[TopicPartition, PartitionView], shown: Shown) -> None:
         """Keep a look that found nothing to publish, unless its rows take much memory."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from txlog.core.records.publications import RowRun
-from txlog.core.row_runs import count_rows
+from txlog.core.partitioning import Offsets
 
 MAX_INLINE_BYTES = 1024
 """A larger bitmap is an object. One that is inline is repeated in each checkpoint of the table."""
@@ -38,7 +37,8 @@ _LEAST_WITH_PLACES = 4
 _FILE_VERSION = b"\x01"
 _FILE_START = len(_FILE_VERSION)
 
-_Run: TypeAlias = tuple[int, int]
+_Rows: TypeAlias = NDArray[np.uint16]
+"""The lower 16 bits of the rows of one container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,12 @@ class DeletionVector:
     """What that object contains. It is a function of the rows, of the file and of the table, and so is the path."""
 
 
-def deletion_vector(removed: Sequence[RowRun], *, table_id: str, path: str) -> DeletionVector | None:
-    """Return the deletion vector of a file at `path` without the rows `removed`; None if there are none.
-
-    `removed` is in order and joined.
-    """
-    if not removed:
+def deletion_vector(removed: Offsets, *, table_id: str, path: str) -> DeletionVector | None:
+    """Return the deletion vector of a file at `path` without the rows `removed`, in order; None if there are none."""
+    if not len(removed):
         return None
     bitmap = roaring(removed)
-    sizes = {"sizeInBytes": len(bitmap), "cardinality": count_rows(removed)}
+    sizes = {"sizeInBytes": len(bitmap), "cardinality": len(removed)}
     if len(bitmap) <= MAX_INLINE_BYTES:
         return DeletionVector(descriptor={"storageType": "i", "pathOrInlineDv": z85(bitmap), **sizes})
     named = hashlib.sha256(b"\0".join((table_id.encode(), path.encode(), bitmap))).hexdigest()[:32]
@@ -78,12 +75,10 @@ def deletion_vector(removed: Sequence[RowRun], *, table_id: str, path: str) -> D
     )
 
 
-def roaring(rows: Iterable[RowRun]) -> bytes:
-    """Return a `RoaringBitmapArray` in the portable format. `rows` are in order and joined."""
-    bitmaps = [
-        (key, [(chunk & 0xFFFF, run) for _, chunk, run in parts])
-        for key, parts in groupby(_split(rows), key=itemgetter(0))
-    ]
+def roaring(rows: Offsets) -> bytes:
+    """Return a `RoaringBitmapArray` in the portable format. `rows` are in order."""
+    chunks = np.split(rows, np.flatnonzero(np.diff(rows >> 16)) + 1) if len(rows) else []
+    bitmaps = [(key, list(parts)) for key, parts in groupby(chunks, key=lambda chunk: int(chunk[0]) >> 32)]
     head = struct.pack("<IQ", _MAGIC, len(bitmaps))
     return head + b"".join(struct.pack("<I", key) + _bitmap(parts) for key, parts in bitmaps)
 
@@ -103,35 +98,24 @@ def z85(data: bytes) -> str:
 # -- details ----------------------------------------------------------------------------------------------------------
 
 
-def _split(rows: Iterable[RowRun]) -> Iterator[tuple[int, int, _Run]]:
-    """Yield runs with their upper 32 bits, the upper 48 bits, and `[first, end)` of the lower 16 bits."""
-    for run in rows:
-        first = run.first_row
-        while first < run.end_row:
-            chunk = first >> 16
-            end = min(run.end_row, (chunk + 1) << 16)
-            yield chunk >> 16, chunk, (first & 0xFFFF, end - (chunk << 16))
-            first = end
-
-
-def _bitmap(parts: Iterable[tuple[int, _Run]]) -> bytes:
-    """Return one bitmap of numbers of 32 bits, from the runs of each of its containers."""
-    containers = [(key, [run for _, run in runs]) for key, runs in groupby(parts, key=itemgetter(0))]
-    counts = [sum(end - first for first, end in runs) for _, runs in containers]
-    has_runs = [_is_run(runs, count) for (_, runs), count in zip(containers, counts, strict=True)]
-    bodies = [
-        _run_container(runs) if is_run else _plain_container(runs, count)
-        for (_, runs), count, is_run in zip(containers, counts, has_runs, strict=True)
-    ]
+def _bitmap(chunks: Sequence[Offsets]) -> bytes:
+    """Return one bitmap of numbers of 32 bits, from the rows of each of its containers."""
+    containers = [(int(chunk[0]) >> 16 & 0xFFFF, (chunk & 0xFFFF).astype("<u2")) for chunk in chunks]
+    bodies, is_run = [], []
+    for _, rows in containers:
+        body = _run_container(rows)
+        # Whether runs take fewer bytes than what else the container would be.
+        is_run.append(len(body) < (2 * len(rows) if len(rows) <= _MOST_IN_AN_ARRAY else _BITMAP_BYTES))
+        bodies.append(body if is_run[-1] else _plain_container(rows))
     number = len(containers)
-    if any(has_runs):
-        flags = sum(1 << at for at, is_run in enumerate(has_runs) if is_run)
+    if any(is_run):
+        flags = sum(1 << at for at, is_one in enumerate(is_run) if is_one)
         head = struct.pack("<I", _WITH_RUNS | (number - 1) << 16) + flags.to_bytes((number + 7) // 8, "little")
     else:
         head = struct.pack("<II", _ONLY_ARRAYS_AND_BITMAPS, number)
-    for (key, _), count in zip(containers, counts, strict=True):
-        head += struct.pack("<HH", key, count - 1)
-    if not any(has_runs) or number >= _LEAST_WITH_PLACES:
+    for key, rows in containers:
+        head += struct.pack("<HH", key, len(rows) - 1)
+    if not any(is_run) or number >= _LEAST_WITH_PLACES:
         at = len(head) + 4 * number
         for body in bodies:
             head += struct.pack("<I", at)
@@ -139,20 +123,17 @@ def _bitmap(parts: Iterable[tuple[int, _Run]]) -> bytes:
     return head + b"".join(bodies)
 
 
-def _is_run(runs: Sequence[_Run], count: int) -> bool:
-    """Return whether runs take fewer bytes than what else the container would be."""
-    return 2 + 4 * len(runs) < (2 * count if count <= _MOST_IN_AN_ARRAY else _BITMAP_BYTES)
+def _run_container(rows: _Rows) -> bytes:
+    breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+    first = np.concatenate(([0], breaks))
+    lengths = np.diff(np.append(first, len(rows))) - 1
+    pairs = np.column_stack((rows[first], lengths)).astype("<u2")
+    return struct.pack("<H", len(first)) + pairs.tobytes()
 
 
-def _run_container(runs: Sequence[_Run]) -> bytes:
-    pairs = (struct.pack("<HH", first, end - first - 1) for first, end in runs)
-    return struct.pack("<H", len(runs)) + b"".join(pairs)
-
-
-def _plain_container(runs: Sequence[_Run], count: int) -> bytes:
-    if count <= _MOST_IN_AN_ARRAY:
-        return struct.pack(f"<{count}H", *(number for first, end in runs for number in range(first, end)))
+def _plain_container(rows: _Rows) -> bytes:
+    if len(rows) <= _MOST_IN_AN_ARRAY:
+        return rows.tobytes()
     flags = np.zeros(8 * _BITMAP_BYTES, dtype=np.uint8)
-    for first, end in runs:
-        flags[first:end] = 1
+    flags[rows] = 1
     return np.packbits(flags, bitorder="little").tobytes()

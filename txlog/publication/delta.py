@@ -23,6 +23,7 @@ from txlog.core.publication import Tables
 from txlog.core.records import TopicMetadata
 from txlog.core.records.commit import Id, Offset, Time
 from txlog.core.records.publications import PublishedFile
+from txlog.core.row_runs import removed_from
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, put_pure
 from txlog.protocol.requests import many
@@ -73,7 +74,7 @@ def write_version(
     folder, version = f"{topic.topic}/{LOG_FOLDER}", after.version_of("delta")
     held = None if before is None else (yield from _read(f"{folder}{version - 1:020d}.json", before))
     features = {*(held.features if held else ()), *needed_features(topic.schema)}
-    if any(file.removed for file in after.files.values()):
+    if any(file.is_partial for file in after.files.values()):
         features.add(_DELETION_VECTORS)
     state = _State(
         publication=after.number,
@@ -131,7 +132,7 @@ def vector_objects(versions: Iterable[Tables]) -> set[str]:
         (path, file.since): (file, tables.newest.topic_id)
         for tables in versions
         for path, file in tables.files.items()
-        if file.removed
+        if file.is_partial
     }
     found = (_vector(file, topic_id) for file, topic_id in files.values())
     return {each.path for each in found if each is not None and each.path}
@@ -187,6 +188,7 @@ class _Look:
         publication = after.newest
         # A reader that follows the table must see no change if rows only moved to other files.
         is_change = before is None or publication.operation == "append"
+        changed = _changed(before, after)
         yield {
             "commitInfo": {
                 "timestamp": publication.created_at,
@@ -197,7 +199,7 @@ class _Look:
                     "txlog.cut": _json([_cut(each) for each in publication.partitions]),
                     "txlog.cut_at": str(publication.cut_at),
                 },
-                "isBlindAppend": is_change,
+                "isBlindAppend": is_change and all(old is None for old, _ in changed),
                 "engineInfo": "txlog",
                 _OURS_WITH_ID if self.state.table_id else _OURS: msgspec.to_builtins(self.state),
             }
@@ -206,10 +208,10 @@ class _Look:
             yield self.protocol
         if held is None or held.metadata != self.state.metadata:
             yield self.metadata
-        for old, _ in _changed(before, after):
+        for old, _ in changed:
             if old is not None:
                 yield self._remove(old, publication.created_at, is_change)
-        for _, new in _changed(before, after):
+        for _, new in changed:
             if new is not None:
                 yield self.add(new, is_change)
 
@@ -257,7 +259,7 @@ class _Look:
 
 
 def _vector(file: PublishedFile, topic_id: str) -> DeletionVector | None:
-    return deletion_vector(file.removed, table_id=topic_id, path=file.path)
+    return deletion_vector(removed_from(file), table_id=topic_id, path=file.path)
 
 
 def _changed(before: Tables | None, after: Tables) -> list[tuple[PublishedFile | None, PublishedFile | None]]:
@@ -266,8 +268,12 @@ def _changed(before: Tables | None, after: Tables) -> list[tuple[PublishedFile |
     return [
         (old.get(path), after.files.get(path))
         for path in sorted(old.keys() | after.files.keys())
-        if path not in old or path not in after.files or old[path].removed != after.files[path].removed
+        if path not in old or path not in after.files or _rows(old[path]) != _rows(after.files[path])
     ]
+
+
+def _rows(file: PublishedFile) -> object:
+    return file.removed, file.removed_rows
 
 
 def _cut(partition: Any) -> Action:

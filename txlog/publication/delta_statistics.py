@@ -37,7 +37,7 @@ def delta_statistics(file: PublishedFile, fields: Sequence[SchemaField]) -> dict
         "maxValues": greatest,
         "nullCount": nulls,
         # With rows removed, those that remain may have narrower bounds and fewer nulls.
-        "tightBounds": not file.removed,
+        "tightBounds": not file.is_partial,
     }
 
 

@@ -1,7 +1,7 @@
 """Which objects of a format may vacuum delete, because no version that it keeps needs them?
 
-These are objects of Delta tables. The publications show what a version needs; no object of a table is read
-(PROTOCOL.md, C14). Names that txlog does not write are left alone (W59).
+While a topic is published, its publications show what a version needs. Of the tables only Iceberg's newest metadata
+file is read, because names depend on the table's id (PROTOCOL.md, C14). Names that txlog does not write stay (W59).
 """
 
 from __future__ import annotations
@@ -12,18 +12,30 @@ from collections.abc import Sequence
 from txlog.core.effects import Get, List, Program
 from txlog.core.vacuum import Dead, Kind, Why
 from txlog.protocol.context import Context
+from txlog.protocol.publications import newest_number
 from txlog.protocol.requests import many, modified
 from txlog.protocol.vacuum_published import KeptVersions
 from txlog.publication.deletion_vectors import VECTOR_FOLDER
 from txlog.publication.delta import LAST_CHECKPOINT, LOG_FOLDER, hinted_version, vector_objects
+from txlog.publication.iceberg import named_manifests
+from txlog.publication.iceberg_names import FOLDER, HINT
 
-_VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)\Z", re.ASCII)
+_VERSION = re.compile(r"(?P<version>\d{20})\.(?P<kind>json|checkpoint\.parquet)\Z", re.ASCII)
+_METADATA = re.compile(
+    r"(?:v(?P<version>\d{1,19})\.metadata\.json|snap-(?P<snapshot>\d{1,19})(?:-[0-9a-f]{16})?\.avro|"
+    r"m(?P<group>\d{1,19})-(?P<number>\d{1,19})-[0-9a-f]{16}(?:-deletes)?\.avro|"
+    r"d(?P<since>\d{1,19})-[0-9a-f]{32}\.parquet)\Z",
+    re.ASCII,
+)
 _VECTOR = re.compile(r"deletion_vector_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.bin\Z", re.ASCII)
 
 
 def expired_objects(ctx: Context, kept: KeptVersions) -> Program[tuple[Dead, ...]]:
-    """Return the dead objects of the formats. Costs a LIST, and a request for each one that may be dead."""
-    return (*(yield from _versions(ctx, kept)), *(yield from _vectors(ctx, kept)))
+    """Return the dead objects of the formats. Costs a LIST and a GET each, and a request for each one that may be
+    dead."""
+    if kept.are_gone:
+        return (*(yield from _tables(kept)), *(yield from _vectors(ctx, kept)))
+    return (*(yield from _versions(ctx, kept)), *(yield from _vectors(ctx, kept)), *(yield from _iceberg(ctx, kept)))
 
 
 def _versions(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
@@ -39,13 +51,40 @@ def _versions(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     found = [match for name in (yield List(folder)) if (match := _VERSION.match(name))]
     hint = yield Get(folder + LAST_CHECKPOINT)
     limit = min(kept.oldest - first, kept.oldest if hint is None else hinted_version(hint))
-    old = [match[0] for match in found if match[2] != "json" and int(match[1]) <= limit]
+    old = [match[0] for match in found if match["kind"] != "json" and int(match["version"]) <= limit]
     aged = yield from _aged(ctx, kept, folder, old)
     # A name begins with its version, in 20 digits.
     last = max(aged, default="")[:20]
     return [
-        Dead(path=folder + match[0], kind=Kind.TABLE, why=Why.OLD_PUBLICATION) for match in found if match[1] < last
+        Dead(path=folder + match[0], kind=Kind.TABLE, why=Why.OLD_PUBLICATION)
+        for match in found
+        if match["version"] < last
     ]
+
+
+def _tables(kept: KeptVersions) -> Program[list[Dead]]:
+    """Return all objects of tables that have ended. Until a later pass, those of the newest versions stay.
+
+    So no reader finds an older version, with rows.
+    """
+    every: list[str] = []
+    old: list[str] = []
+    for name, pattern, hint in (
+        (LOG_FOLDER, _VERSION, LAST_CHECKPOINT),
+        (FOLDER, _METADATA, HINT.removeprefix(FOLDER)),
+    ):
+        folder = f"{kept.topic}/{name}"
+        listed = yield List(folder)
+        own = [match for each in listed if (match := pattern.match(each))]
+        # A group of manifests has the version that readers may begin with.
+        versions = {folder + match[0]: int(match["version"]) for match in own if match["version"]}
+        every += [folder + match[0] for match in own]
+        every += [folder + each for each in listed if each == hint]
+        old += [path for path, version in versions.items() if version < max(versions.values())]
+    # A topic that was created again may have begun a table before the LIST, and its publication before that.
+    if not every or (yield from newest_number(kept.topic)) != kept.tables[-1].number:
+        return []
+    return [Dead(path=path, kind=Kind.TABLE, why=Why.NOT_PUBLISHED) for path in old or every]
 
 
 def _vectors(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
@@ -59,10 +98,47 @@ def _vectors(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     return [Dead(path=folder + name, kind=Kind.TABLE, why=Why.NOT_PUBLISHED) for name in aged]
 
 
+def _iceberg(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
+    """Return metadata of Iceberg that only versions name which are not kept.
+
+    The oldest kept version names all older manifests that newer versions name, too. Publishers that died may have left
+    others.
+    """
+    newest = kept.tables[-1]
+    first = newest.newest.formats.get("iceberg")
+    if first is None:
+        return []
+    own = [tables for tables in kept.tables if tables.number >= first]
+    hint = yield Get(f"{kept.topic}/{HINT}")
+    oldest = own[0].number
+    if hint is None or not hint.isdigit() or first + int(hint) - 1 < oldest:
+        return []  # readers begin at the version that the hint names, and the next publisher mends it
+    found = yield from named_manifests(own[0])
+    if found is None:
+        return []
+    table, manifests = found
+    folder = f"{kept.topic}/{FOLDER}"
+    listed = [match for name in (yield List(folder)) if (match := _METADATA.match(name))]
+    partial = {file.since for tables in own for file in tables.files.values() if file.is_partial}
+    snapshots = {table.snapshot_id(tables.number) for tables in own}
+
+    def is_dead(match: re.Match[str]) -> bool:
+        if match["snapshot"]:
+            return int(match["snapshot"]) not in snapshots
+        if match["version"]:
+            return first + int(match["version"]) - 1 < oldest
+        if match["since"]:
+            return int(match["since"]) <= newest.number and int(match["since"]) not in partial
+        return int(match["number"]) <= oldest and match[0] not in manifests
+
+    aged = yield from _aged(ctx, kept, folder, [match[0] for match in listed if is_dead(match)])
+    return [Dead(path=folder + name, kind=Kind.TABLE, why=Why.OLD_PUBLICATION) for name in aged]
+
+
 def _aged(ctx: Context, kept: KeptVersions, folder: str, some: Sequence[str]) -> Program[list[str]]:
     """Return those of the objects that the store has had for the grace."""
     times_ms = yield from many([modified(folder + name) for name in some])
-    grace_ms = ctx.constants.delete_grace_ms
+    grace_ms = ctx.vacuum_grace_ms
     return [
         name
         for name, at_ms in zip(some, times_ms, strict=True)

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 def offsets_of(runtime: Runtime, topic: TopicMetadata, shown: ShownFile) -> Sequence[int]:
     """Return the offset of each row of a file, as the rows lie in it."""
-    import numpy as np
-
     from txlog.core.schema import OFFSET_COLUMN
 
-    batches = _read(runtime, topic, shown, (RowRun(0, shown.file.rows),), columns=())
-    return np.concatenate([batch.column(OFFSET_COLUMN).to_numpy() for batch in batches])  # type: ignore[return-value]
+    return read_columns(runtime, topic, shown, ()).column(OFFSET_COLUMN).to_numpy()  # type: ignore[return-value]
+
+
+def read_columns(runtime: Runtime, topic: TopicMetadata, shown: ShownFile, columns: Sequence[str]) -> pa.Table:
+    """Return columns of all rows of a file with `_offset` and `_timestamp`, as they lie in it."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(_read(runtime, topic, shown, (RowRun(0, shown.file.rows),), columns))
 
 
 def write_copy(runtime: Runtime, topic: TopicMetadata, copy: Copy, number: int) -> PublishedFile:

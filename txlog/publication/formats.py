@@ -83,6 +83,18 @@ def first_version(name: FormatName, topic: str) -> Program[str | None]:
     return folder + min(versions, key=lambda each: (len(each), each)) if versions else None
 
 
+def check_begins(topic: str, begun: Sequence[FormatName]) -> Program[None]:
+    """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
+    for name in begun:
+        path = yield from first_version(name, topic)
+        if path is not None:
+            raise TableConflictError(
+                f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there "
+                "already: an earlier publication or another program made it. "
+                f"hint: move or delete {path.rpartition('/')[0]}/, and publish again"
+            )
+
+
 def is_decided(name: FormatName, tables: Tables, version: int) -> Program[bool]:
     """Return whether there is a publication for a version that is newer than that of `tables`.
 

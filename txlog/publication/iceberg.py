@@ -18,7 +18,7 @@ from txlog.core.names import table_version_path
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import PublishedFile
-from txlog.core.row_runs import count_rows
+from txlog.core.row_runs import removed_from
 from txlog.errors import InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, put_pure
@@ -165,6 +165,20 @@ def put_hint(tables: Tables) -> Program[None]:
     yield PutIfAbsent(path, wanted)
 
 
+def named_manifests(tables: Tables) -> Program[tuple[IcebergTable, frozenset[str]] | None]:
+    """Return the table of the version of a publication, and the names of the manifests that this version names.
+
+    None if it is not there, or without pyiceberg. Costs two GETs.
+    """
+    data = yield Get(tables.path_of("iceberg"))
+    known = None if data is None else _version_of(tables, data)
+    with suppress(InvalidRequestError, TableConflictError):
+        if known is not None:
+            lines = yield from _read_manifests(_library(), tables, known)
+            return known.table, frozenset(line.manifest_path.rpartition("/")[2] for line in lines)
+    return None
+
+
 # -- details ----------------------------------------------------------------------------------------------------------
 
 
@@ -217,11 +231,17 @@ def _read_before(library: Any, before: Tables) -> Program[_Known]:
     yield from check_version(before, data)
     known = _version_of(before, data)
     assert known is not None  # check_version has found it
-    list_path = f"{topic}/{known.list_path}"
-    lines = yield Get(list_path)
-    if lines is None:
-        raise table_conflict("iceberg", topic, list_path)
-    return replace(known, manifests=library.read_manifest_list(lines, list_path))
+    return replace(known, manifests=(yield from _read_manifests(library, before, known)))
+
+
+def _read_manifests(library: Any, tables: Tables, known: _Known) -> Program[tuple[Any, ...]]:
+    """Return the lines of the manifest list of a version."""
+    path = f"{tables.newest.topic}/{known.list_path}"
+    data = yield Get(path)
+    if data is None:
+        raise table_conflict("iceberg", tables.newest.topic, path)
+    found: tuple[Any, ...] = library.read_manifest_list(data, path)
+    return found
 
 
 def _version_of(tables: Tables, data: bytes) -> _Known | None:
@@ -290,7 +310,7 @@ class _Writer:
         if group == number:
             entries += [library.data_entry(table, number, library.DELETED, file, self._schema) for file in self.gone]
         lines = [(yield from self._write_manifest(group, entries))]
-        partial = [file for file in members if file.removed]
+        partial = [file for file in members if file.is_partial]
         if partial:
             deletes = yield from gathered(self._write_deletes(file) for file in partial)
             entries = [
@@ -306,28 +326,28 @@ class _Writer:
         """Return what the snapshot does, and its counts by Iceberg's names."""
         files = self._files.values()
         added = [file for file in files if self._is_new(file)]
-        deletes = [file for file in files if file.removed]
+        deletes = [file for file in files if file.is_partial]
         new_deletes = [file for file in deletes if self._has_new_deletes(file)]
         kept = {(file.path, file.since) for file in files}
-        old_deletes = [file for file in self._held.values() if file.removed and (file.path, file.since) not in kept]
+        old_deletes = [file for file in self._held.values() if file.is_partial and (file.path, file.since) not in kept]
         changed = {
             "added-data-files": len(added),
             "added-records": sum(file.rows for file in added),
             "added-files-size": sum(file.bytes for file in added),
             "added-delete-files": len(new_deletes),
-            "added-position-deletes": sum(count_rows(file.removed) for file in new_deletes),
+            "added-position-deletes": sum(len(removed_from(file)) for file in new_deletes),
             "deleted-data-files": len(self.gone),
             "deleted-records": sum(file.rows for file in self.gone),
             "removed-files-size": sum(file.bytes for file in self.gone),
             "removed-delete-files": len(old_deletes),
-            "removed-position-deletes": sum(count_rows(file.removed) for file in old_deletes),
+            "removed-position-deletes": sum(len(removed_from(file)) for file in old_deletes),
         }
         totals = {
             "total-data-files": len(files),
             "total-records": sum(file.rows for file in files),
             "total-files-size": sum(file.bytes for file in files),
             "total-delete-files": len(deletes),
-            "total-position-deletes": sum(count_rows(file.removed) for file in deletes),
+            "total-position-deletes": sum(len(removed_from(file)) for file in deletes),
             "total-equality-deletes": 0,
         }
         counts = {name: count for name, count in changed.items() if count} | totals
@@ -335,7 +355,7 @@ class _Writer:
         if self.is_first or operation == "append":
             # A reader of appended files does not look at deletes. By Iceberg's definition an append adds none, and such
             # a reader fails at an overwrite, instead of reading rows of aborted transactions.
-            operation = "overwrite" if any(file.removed for file in added) else "append"
+            operation = "overwrite" if new_deletes or self.gone else "append"
         return {"operation": operation, **made}
 
     def _is_new(self, file: PublishedFile) -> bool:
@@ -355,7 +375,7 @@ class _Writer:
         # Imported here, because pyarrow is slow to load and most files have all their rows.
         from txlog.storage.parquet_deletes import position_deletes
 
-        data = position_deletes(self._table.uri(file.path), file.removed)
+        data = position_deletes(self._table.uri(file.path), removed_from(file))
         path = self._table.deletes(file.since, data)
         yield from self.put(path, data)
         return path, len(data)

@@ -6,14 +6,15 @@ Only this module needs pyiceberg, whose types and writers it uses.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
-from pyiceberg.conversions import to_bytes
+from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
@@ -45,7 +46,7 @@ from txlog.core.evolution import last_field_id
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import PublishedFile
-from txlog.core.row_runs import count_rows
+from txlog.core.row_runs import removed_from
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptRecordError
 from txlog.publication.iceberg_names import CUT_AT, DIGEST, FOLDER, IcebergTable
@@ -173,7 +174,8 @@ def data_entry(
     upper: dict[int, bytes] = {}
     nulls: dict[int, int] = {}
     types = {field.field_id: field.field_type for field in schema.fields}
-    for key, (least, greatest, missing) in file.statistics.items():
+    # An entry that removes a file stays in the newest manifest. No reader needs its bounds, and the rows may be erased.
+    for key, (least, greatest, missing) in () if status is DELETED else file.statistics.items():
         kind = types.get(int(key))
         if not isinstance(kind, PrimitiveType):
             continue
@@ -207,7 +209,7 @@ def delete_entry(
         file_path=table.uri(path),
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=count_rows(file.removed),
+        record_count=len(removed_from(file)),
         file_size_in_bytes=size,
         # Readers see from equal bounds that the deletes are those of one file.
         lower_bounds={FILE_PATH_ID: uri},
@@ -222,7 +224,7 @@ def _entry(
     # An added file has the sequence number of the snapshot that adds it. Deletes apply to files with the same number,
     # too, but pyiceberg 0.10 applies them only to lower ones.
     own = None if status is ADDED else table.sequence_number(file.since)
-    has_deletes = file.removed and data.content is DataFileContent.DATA
+    has_deletes = file.is_partial and data.content is DataFileContent.DATA
     sequence_number = table.sequence_number(file.since) - 1 if has_deletes else own
     return ManifestEntry.from_args(
         status=status,
@@ -299,6 +301,43 @@ def read_manifest_list(data: bytes, path: str) -> tuple[ManifestFile, ...]:
             return tuple(reader)
     except Exception as error:
         raise CorruptRecordError(f"{path}: it is not a list of Iceberg's manifests: {error}") from error
+
+
+def read_avro(data: bytes, path: str) -> list[Any]:
+    """Return the records of an Avro file of a table. Raises CorruptRecordError."""
+    try:
+        with AvroFile[Any](_Memory(path, data)) as reader:  # type: ignore[arg-type]
+            return list(reader)
+    except Exception as error:
+        raise CorruptRecordError(f"{path}: it is not an Avro file: {error}") from error
+
+
+def statistics_of(
+    entries: Iterable[Any], fields: Sequence[SchemaField]
+) -> Iterator[tuple[str, dict[str, tuple[Any, Any, int]], int]]:
+    """Yield the path of each data file of a manifest, its statistics by id of the column, and its rows.
+
+    `entries` are those of `read_avro`. Older programs wrote statistics also for files that the manifest removes. A
+    bound that was written for another type of the column is left out.
+    """
+    types = {field.field_id: field.field_type for field in _schema(fields, 0).fields}
+    places = [each.name for each in cast(StructType, _ENTRY.find_type("data_file")).fields]
+    for entry in entries:
+        file = dict(zip(places, entry[4]._data, strict=True))
+        nulls = file["null_value_counts"]
+        if file["content"] != DataFileContent.DATA.value or (entry[0] == DELETED.value and not nulls):
+            continue
+        found = {}
+        for number, missing in (nulls or {}).items():
+            try:
+                bounds = [
+                    None if value is None else from_bytes(cast(PrimitiveType, types[number]), value)
+                    for value in (file["lower_bounds"].get(number), file["upper_bounds"].get(number))
+                ]
+            except (KeyError, ValueError, struct.error):
+                continue
+            found[str(number)] = (bounds[0], bounds[1], missing)
+        yield file["file_path"], found, file["record_count"]
 
 
 def _avro(table: IcebergTable, name: str, schema: Schema, meta: Mapping[str, str], records: Sequence[Any]) -> bytes:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
+from txlog.client.topics.row_writer import keys_of_latest
 from txlog.core import envelope
 from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.effects import Program
-from txlog.core.features import PUBLICATION
+from txlog.core.features import PUBLICATION, PUBLISHED_LATEST
 from txlog.core.names import TopicPartition
 from txlog.core.publication import (
     Changes,
@@ -41,28 +42,30 @@ from txlog.errors import (
 )
 from txlog.logs import log
 from txlog.protocol.context import Context, Views, with_views
+from txlog.protocol.expiry import end_tails
 from txlog.protocol.publications import (
     Chain,
     Shown,
     append_publication,
-    end_tails,
     first_whole,
     read_chain,
     read_publications,
     take_shown,
 )
 from txlog.protocol.topics import earlier_version
+from txlog.protocol.vacuum_published import append_nothing, emptied
 from txlog.publication.cache import PublicationCache
 from txlog.publication.columns import named_columns, why_misread
 from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import (
+    check_begins,
     check_writable,
     complete_version,
-    first_version,
     is_written,
     table_conflict,
     write_version,
 )
+from txlog.publication.outcome import Published, Unreadable
 from txlog.storage.backends import canonical_url
 from txlog.text import count_text
 
@@ -76,33 +79,6 @@ than the grace. If this clock is ahead by more than the grace, a partition's fir
 too: once for each partition, because later records have this clock's time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """What one call did for a topic."""
-
-    topic: str
-    number: int
-    """The newest publication; -1 if there is none."""
-    publications: int
-    """How many this call has created."""
-    files_added: int = 0
-    files_removed: int = 0
-    rows_added: int = 0
-    rows_copied: int = 0
-    """Rows among those added that are in new files, because their file had been published without them."""
-    must_rewrite: tuple[Unreadable, ...] = ()
-    """Files that other formats would misread. As long as there are any, the tables stay as they are."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """A file that must be rewritten by a merge before the topic can be published."""
-
-    topic_partition: TopicPartition
-    path: str
-    why: str
-
-
 def formats_of(runtime: Runtime, topic: TopicMetadata) -> tuple[FormatName, ...]:
     """Return the formats in which a topic is published, by its settings; empty for none."""
     return runtime.settings.topic_config(topic).publish_formats  # type: ignore[return-value]
@@ -112,6 +88,8 @@ def publish_topic(
     session: Session, topic: TopicMetadata, cache: PublicationCache | None = None, *, copies: bool = False
 ) -> Published:
     """Bring the tables of one topic up to its newest stable cut. Without `publish.formats`, end its publication.
+
+    A `deleted` topic gets a last version without rows, and number -1 if it has no tables to empty (C16).
 
     `cache` keeps what was read from one call to the next, which then reads only what is new. `copies`: rows of files
     that a format would misread are copied, because a merge has left these files: it does not take files with rows at or
@@ -123,18 +101,13 @@ def publish_topic(
     the number of publications that were created.
     """
     runtime = session.runtime
-    if PUBLICATION not in runtime.require_store().features:
-        raise UnsupportedStoreError(
-            f"{runtime.where}: the store was made without the feature {PUBLICATION!r}, and programs that do not know "
-            "it would delete files that a table names. "
-            "hint: copy its topics to a new store"
-        )
+    _check_feature(runtime, PUBLICATION, "delete files that a table names")
     runtime.ensure_writable()
     attempt = _Attempt(session, topic, PublicationCache() if cache is None else cache, copies)
     try:
         for _ in range(MAX_ROUNDS):
             try:
-                made = attempt.run()
+                made = attempt.empty() if topic.deleted else attempt.run()
             except (TableConflictError, MissingObjectError):
                 # Another publisher may have begun a format meanwhile, or vacuum has deleted versions before newer ones.
                 if not attempt.is_overtaken():
@@ -151,9 +124,17 @@ def publish_topic(
         if attempt.made:
             error.add_note(
                 f"Topic {topic.topic!r}: this call has created {count_text(attempt.made, 'publication')}. "
-                f"The next `txlog publish {topic.topic} --once` writes what is missing."
+                f"The next `txlog publish {'' if topic.deleted else f'{topic.topic} '}--once` writes what is missing."
             )
         raise
+
+
+def _check_feature(runtime: Runtime, feature: str, effect: str) -> None:
+    if feature not in runtime.require_store().features:
+        raise UnsupportedStoreError(
+            f"{runtime.where}: the store was made without the feature {feature!r}, and programs that do not know it "
+            f"would {effect}. hint: copy its topics to a new store"
+        )
 
 
 class _Attempt:
@@ -164,6 +145,8 @@ class _Attempt:
         self._runtime = session.runtime
         self._topic = topic
         self._formats: tuple[FormatName, ...] = ()
+        self._config = self._runtime.settings.topic_config(topic)
+        self._key: tuple[int, ...] = ()
         self._cache = cache
         self._copies = copies
         self.made = 0
@@ -184,11 +167,18 @@ class _Attempt:
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
         self._formats = formats_of(runtime, topic)
+        self._config = runtime.settings.topic_config(topic)
+        if self._formats and self._config.publish_rows == "latest":
+            # The process's own settings may say so, too.
+            _check_feature(runtime, PUBLISHED_LATEST, "show older rows again beside the newest ones")
+            ids = {each.name: each.id for each in topic.schema}
+            self._key = tuple(ids[name] for name in keys_of_latest(runtime.settings, topic))
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
         check_writable(self._formats, topic, canonical_url(runtime.where))
         is_complete = look is not None and before is not None and look.tables.digest == before.digest
         self.roll_forward(chain, is_complete=is_complete)
-        self._check_new_formats(before)
+        known = () if before is None else before.newest.formats
+        runtime.run(check_begins(topic.topic, [name for name in self._formats if name not in known]))
         if not self._formats:
             return self._end(before)
         if before is None:
@@ -197,7 +187,11 @@ class _Attempt:
             nothing = tuple(PublishedPartition(end_offset=0) for _ in range(topic.partitions))
             self._append(None, Changes(), "append", nothing, runtime.clock.now_ms())
             return None
-        is_new_look = before.newest.topic_version != topic.schema_id or set(before.newest.formats) != set(self._formats)
+        is_new_look = (before.newest.topic_version, before.newest.key, set(before.newest.formats)) != (
+            topic.schema_id,
+            self._key,
+            set(self._formats),
+        )
         if look is not None and (look.tables.digest, look.topic_id) == (before.digest, topic.topic_id):
             self._session.keep({}, look.views)
             if look.shows_all and not is_new_look and len(look.views) == topic.partitions:
@@ -219,6 +213,8 @@ class _Attempt:
             sources = tuple({each.path: each for each in misread.values()}.values())
             return Published(topic=topic.topic, number=before.number, publications=self.made, must_rewrite=sources)
         offsets = {each.file.path: offsets_of(runtime, topic, each) for each in unclear_files(before, shown.partitions)}
+        if self._key:
+            return self._publish_newest(before, shown, offsets, misread, is_new_look=is_new_look)
         changes = compare(before, shown.partitions, offsets, misread)
         if is_compacted_ahead(before, shown.partitions) and not is_new_look:
             # Until the replacement the tables have some keys twice, as the log had before the compaction. Then take
@@ -230,7 +226,9 @@ class _Attempt:
         if changes.replaced or changes.removed or changes.moved or is_new_look:
             replaced = (*changes.replaced, *self._copied(changes.moved, before))
             moved = Changes(replaced=replaced, removed=changes.removed)
-            tables = self._append(before, moved, "replace", before.newest.partitions, before.newest.cut_at)
+            # Older rows come back if the tables had the newest ones only.
+            operation = "append" if before.newest.key else "replace"
+            tables = self._append(before, moved, operation, before.newest.partitions, before.newest.cut_at)
             if tables is not None:
                 self._done["files_added"] += len(replaced)
                 self._done["files_removed"] += len(changes.removed)
@@ -245,6 +243,72 @@ class _Attempt:
             self._cache.keep(topic.topic_id, before, views, shown)
         if tables is None:
             return None
+        return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
+
+    def _publish_newest(
+        self,
+        before: Tables,
+        shown: Shown,
+        offsets: Mapping[str, Sequence[int]],
+        misread: Collection[str],
+        *,
+        is_new_look: bool,
+    ) -> Published | None:
+        # A local import, because it loads pyarrow.
+        from txlog.publication.newest import Way, newest_changes
+
+        topic, newest = self._topic, before.newest
+        way = Way(
+            misread=misread,
+            copies_partial=self._config.publish_delete_mode == "copy-on-write",
+            starts_over=not newest.formats or (newest.key, newest.topic_version) != (self._key, topic.schema_id),
+        )
+        found = newest_changes(self._runtime, topic, before, shown.partitions, offsets, way)
+        tables: Tables | None = before
+        if found.has_new_rows or found.listed or found.copies or found.removed or is_new_look:
+            files = (*found.listed, *self._copied(found.copies, before))
+            changes = Changes(replaced=files, removed=tuple(sorted(found.removed)))
+            if found.has_new_rows or found.is_change:
+                cuts = tuple(each.cut for each in shown.partitions)
+                tables = self._append(before, changes, "append", cuts, shown.cut_at)
+            else:
+                tables = self._append(before, changes, "replace", newest.partitions, newest.cut_at)
+            self._done["files_added"] += sum(file.path not in before.files for file in files)
+            self._done["files_removed"] += len(found.removed)
+            self._done["rows_added"] += found.rows_added
+            self._done["rows_copied"] += sum(count_rows(copy.rows) for copy in found.copies)
+        else:
+            views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
+            self._cache.keep(topic.topic_id, before, views, shown)
+        if tables is None:
+            return None
+        return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
+
+    def empty(self) -> Published | None:
+        """Take the rows of a deleted topic out of its tables, in each format that this process can write (C16).
+
+        Otherwise as `run`. A topic that was created again keeps the rows that it has published.
+        """
+        runtime, topic = self._runtime, self._topic
+        before = self._newest = runtime.run(read_chain(topic.topic)).newest
+        if before is None or before.newest.topic_version > topic.number:
+            self._cache.emptied.add(topic.topic_id)
+            return Published(topic=topic.topic, number=-1, publications=0)
+        tables = before
+        if before.newest.topic_version < topic.number and before.newest.formats:
+            changes = emptied(before, topic.number)
+            made = self._session.call(
+                "publishing", lambda ctx, views: with_views(views, append_nothing(ctx, before, changes))
+            )
+            if made is None:
+                return None
+            tables, self.made = made, self.made + 1
+            self._done["files_removed"] = len(before.files)
+        for name in sorted(tables.newest.formats):
+            self._formats = (name,)
+            check_writable(self._formats, topic, canonical_url(runtime.where))
+            self.roll_forward(Chain(tables=(tables,)))
+        self._cache.emptied.add(topic.topic_id)
         return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
 
     def is_overtaken(self) -> bool:
@@ -275,24 +339,9 @@ class _Attempt:
         tables = self._append(before, Changes(), "replace", before.newest.partitions, before.newest.cut_at)
         return None if tables is None else Published(topic=topic, number=tables.number, publications=self.made)
 
-    def _check_new_formats(self, before: Tables | None) -> None:
-        """Raise TableConflictError if a format begins where a table lies already, which it would continue wrongly."""
-        topic = self._topic.topic
-        for name in self._formats:
-            if before is not None and name in before.newest.formats:
-                continue
-            path = self._runtime.run(first_version(name, topic))
-            if path is not None:
-                raise TableConflictError(
-                    f"{path}: topic {topic!r} is to be published as {name} from now on, and a table lies there "
-                    "already: an earlier publication or another program made it. "
-                    f"hint: move or delete {path.rpartition('/')[0]}/, and publish again"
-                )
-
     def _shown(self) -> Shown:
         # Transactions that go on in commit records must be known until then: merges keep them for the grace.
-        constants, config = self._runtime.constants, self._runtime.settings.topic_config(self._topic)
-        lag_ms = min(config.publish_max_lag_ms, constants.delete_grace_ms // 2)
+        lag_ms = min(self._config.publish_max_lag_ms, self._runtime.constants.delete_grace_ms // 2)
         for _ in range(_MAX_CUTS - 1):
             try:
                 return self._cut(lag_ms)
@@ -359,6 +408,7 @@ class _Attempt:
             topic_version=topic.schema_id,
             formats={name: known.get(name, number) for name in self._formats},
             operation=operation,  # type: ignore[arg-type]
+            key=self._key,
             partitions=partitions,  # type: ignore[arg-type]
             cut_at=cut_at,
             added=tuple(sorted(listed, key=lambda file: file.path)),

@@ -79,6 +79,11 @@ def project(batch: pa.RecordBatch, written: WrittenSchema, wanted: Sequence[Sche
     yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def older_rows(rows: int, field: SchemaField, last_id: int) -> Any:
+    """Return a field for rows that were written without it, when `last_id` was the highest id."""
+    return pa.repeat(_default(field), rows) if has_default(field, last_id) else no_values(rows, field)
+
+
 def _default_bytes(array: Any, rows: int, written: SchemaField | None, wanted: SchemaField, last_id: int) -> int:
     """Return how many bytes of text `_converted` would add as defaults."""
     if not _has_text_default(wanted):
@@ -100,9 +105,7 @@ def _converted(array: Any, rows: int, written: SchemaField | None, wanted: Schem
     """Return a column, or a field inside of one, as the wanted field."""
     target = to_arrow_type(wanted)
     if array is None or written is None:
-        if has_default(wanted, last_id):
-            return pa.repeat(_default(wanted), rows)
-        return no_values(rows, wanted)
+        return older_rows(rows, wanted, last_id)
     if _is_same(written, wanted):
         return array
     if not wanted.fields:

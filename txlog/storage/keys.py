@@ -27,6 +27,9 @@ NO_KEY = -1
 _BIG_ENDIAN = {pa.int16(): ">i2", pa.int32(): ">i4", pa.int64(): ">i8", pa.float64(): ">f8"}
 
 
+_MOST_ROWS = 4_000_000
+"""So many rows are looked at before older ones of their keys are forgotten."""
+
 Serialized: TypeAlias = tuple[Bytes, Offsets, NDArray[np.bool_]]
 
 
@@ -53,6 +56,45 @@ def serialized_keys(table: pa.Table, key_columns: Sequence[str]) -> Serialized:
     if len(keys) == 1:
         return _serialized(keys[0], key_columns[0])
     return _composed([_serialized(key, name) for key, name in zip(keys, key_columns, strict=True)])
+
+
+def key_values(table: pa.Table, key_columns: Sequence[str]) -> pa.Array[Any]:
+    """Return the same keys as an array; null for a row without one. Raises SchemaMismatchError as above.
+
+    Keys of one number are integers with the same bytes, because these are compared faster.
+    """
+    data, bounds, present = serialized_keys(table, key_columns)
+    layout = _BIG_ENDIAN.get(table.column(key_columns[0]).type) if len(key_columns) == 1 else None
+    if layout is not None:
+        return pa.array(data.view(layout.replace("f", "i")).astype(np.int64), mask=~present)
+    buffers = [pa.py_buffer(each) for each in (np.packbits(present, bitorder="little"), bounds, data)]  # type: ignore[arg-type]
+    return pa.Array.from_buffers(pa.large_binary(), table.num_rows, list(buffers))
+
+
+class NewestOffsets:
+    """The newest offset of each key. Memory holds the bytes of each key and 16 more, and twice as much for a moment."""
+
+    def __init__(self) -> None:
+        self._keys: list[pa.Array[Any]] = []
+        self._offsets: list[Offsets] = []
+        self._most = _MOST_ROWS
+
+    def add(self, keys: pa.Array[Any], offsets: Offsets) -> None:
+        """Take rows, in any order. `keys` come from `key_values`; rows without a key are passed over."""
+        self._keys.append(keys.drop_null())
+        self._offsets.append(offsets[keys.is_valid().to_numpy(zero_copy_only=False)] if keys.null_count else offsets)
+        if sum(map(len, self._offsets)) > self._most:
+            self._most = _MOST_ROWS + 2 * len(self.found()[1])
+
+    def found(self) -> tuple[pa.Array[Any], Offsets]:
+        """Return each key once, and its newest offset."""
+        if not self._keys:
+            return pa.array([], pa.large_binary()), np.zeros(0, dtype=np.int64)
+        encoded = pa.concat_arrays(self._keys).dictionary_encode()
+        newest = np.zeros(len(encoded.dictionary), dtype=np.int64)
+        np.maximum.at(newest, encoded.indices.to_numpy(), np.concatenate(self._offsets))
+        self._keys, self._offsets = [encoded.dictionary], [newest]
+        return encoded.dictionary, newest
 
 
 def _column(table: pa.Table, name: str) -> Any:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txlog.core.records.publications import RowRun
+from txlog.core.partitioning import Offsets
 from txlog.storage.arrow_schema import FIELD_ID_KEY
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545
@@ -20,9 +18,9 @@ _POSITION: pa.Field[Any] = pa.field("pos", pa.int64(), False, {FIELD_ID_KEY: str
 _SCHEMA = pa.schema([_PATH, _POSITION])
 
 
-def position_deletes(uri: str, rows: Sequence[RowRun]) -> bytes:
+def position_deletes(uri: str, rows: Offsets) -> bytes:
     """Return a Parquet file of `(file_path, pos)` with some rows of the file `uri`, in their order."""
-    positions = pa.array(np.concatenate([np.arange(run.first_row, run.end_row) for run in rows]), pa.int64())
+    positions = pa.array(rows, pa.int64())
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", store_schema=False, write_page_checksum=True) as writer:
         for first in range(0, len(positions), _ROW_GROUP_ROWS):

@@ -10,8 +10,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.native.newest import newest
-from pyspark_txlog.source.predicate import quoted
+from pyspark_txlog.option_table import LATEST_ROWS
 from txlog.engine import checked_calls
 from txlog.engine.schemas import TopicMetadata, check_topic_name
 
@@ -53,19 +52,4 @@ class TopicTable:
 
         Raises InvalidRequestError for a topic without a key, and what `TxLog.to_dfs` raises.
         """
-        # A local import: it loads numpy and pyarrow.
-        from txlog.engine.arrow import keys_of_latest, value_columns
-
-        frame: DataFrame | None = None
-        while frame is None:
-            topic = self.topic()
-            keys = keys_of_latest(self.log.runtime.settings, topic)
-            names = schemas.select({self.name: topic.schema}, columns).names
-            wanted = {"columns": ["*", *schemas.METADATA.names], "isolation_level": "read_committed"}
-            planned = self.log.to_dfs(self.name, **wanted)[self.name]
-            # The plan looked the topic up itself. The columns may have changed since, and the key's names with them.
-            known = self.log.runtime.known_topic(self.name)
-            if known is not None and known.schema_id == topic.schema_id:
-                frame = planned
-        kept = newest(frame, keys, value_columns(topic.schema, keys))
-        return kept.select(*(quoted(name) for name in names))
+        return self.log.to_dfs(self.name, columns=columns, rows=LATEST_ROWS)[self.name]

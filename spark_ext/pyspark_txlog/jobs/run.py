@@ -8,9 +8,10 @@ requests:
 
 merge: The driver plans every partition and publishes each run as soon as it is copied. A task copies the rows of one
 run, so a large partition uses many tasks. compact: A task is a pass over one partition, because one process must hold
-all keys of a partition in memory. retention: A partition is one task. vacuum: The driver finds the dead objects, in the
-only safe order. A task deletes those of one partition. publish: The driver publishes. A task copies rows only if files
-must be rewritten first, for example after a column was renamed. maintain: A scheduler repeats the round. Merges,
+all keys of a partition in memory. erase: A task searches some neighbouring segments and copies the rows that stay; in a
+topic with keys a partition is one task. retention: A partition is one task. vacuum: The driver finds the dead objects,
+in the only safe order. A task deletes those of one partition. publish: The driver publishes. A task copies rows only if
+files must be rewritten first, for example after a column was renamed. maintain: A scheduler repeats the round. Merges,
 compactions and vacuum have the tasks above. fsck: The driver reads the table of transactions and compares. A task reads
 one partition of a user's topic.
 """
@@ -32,7 +33,7 @@ from txlog.cli.output import OutputFormat
 from txlog.errors import InvalidRequestError
 
 PROGRAM = "python -m pyspark_txlog.jobs.run"
-VERBS = ("merge", "compact", "retention", "vacuum", "publish", "maintain", "fsck")
+VERBS = ("merge", "compact", "erase", "retention", "vacuum", "publish", "maintain", "fsck")
 _HELP = ("--help", "-h")
 _MODES = ("--once", "--daemon", *_HELP)
 

@@ -50,7 +50,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.messages import NotNativeError, short_java_errors
 from pyspark_txlog.native.locations import escape_glob, spark_folder
-from pyspark_txlog.native.scan import frame_of
+from pyspark_txlog.native.scan import frames_of
 from pyspark_txlog.native.write import is_observed, write_frame
 from pyspark_txlog.options import Options
 from pyspark_txlog.sink.batch_writer import NativeWrite, TxlogWriter
@@ -58,7 +58,7 @@ from pyspark_txlog.sink.micro_batch import compute_skipped, hides_query, in_micr
 from pyspark_txlog.sink.options import parse_stream_write_options, parse_write_options
 from pyspark_txlog.sink.routing import TopicRoute
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter, query_names
-from pyspark_txlog.source.batch_reader import check_schema, topic_tasks
+from pyspark_txlog.source.batch_reader import check_schema
 from pyspark_txlog.source.options import parse_read_options, settled
 from pyspark_txlog.source.subscription import subscribed_topics
 from pyspark_txlog.spark_ui import described
@@ -92,9 +92,8 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | N
         else:
             check_schema(schema, topics, wanted)
         _check_access(spark, runtime)
-        tasks = topic_tasks(runtime, wanted, topics, dict.fromkeys(topics, schema), topics)
-        parts = [frame_of(spark, runtime, name, schema, own, exact=True) for name, own in tasks.items()]
-    frame = reduce(DataFrame.union, parts)
+        parts = frames_of(spark, runtime, wanted, topics, dict.fromkeys(topics, schema), exact=True)
+    frame = reduce(DataFrame.union, parts.values())
     # Over Spark Connect this is also the first look at the files.
     if frame.schema != schema:
         raise NotNativeError("here a native scan has only nullable columns, and this read has others")

@@ -36,10 +36,12 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.arrow import spark_batches
+from pyspark_txlog.messages import MARK
 from pyspark_txlog.native.columns import converted_columns, physical_schema, strict_schema
 from pyspark_txlog.native.locations import escape_glob, spark_folder
-from pyspark_txlog.source.batch_reader import topic_tasks
-from pyspark_txlog.source.options import ReadOptions
+from pyspark_txlog.native.newest import divided_tasks, newest
+from pyspark_txlog.source.batch_reader import condition_of, key_columns, plan_topics, read_tasks, topic_tasks
+from pyspark_txlog.source.options import ReadOptions, reads_latest
 from pyspark_txlog.source.predicate import filter_column, named, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
 from txlog.engine import (
@@ -55,7 +57,7 @@ from txlog.engine import (
 )
 from txlog.engine.arrow import columns_to_read
 from txlog.engine.conditions import Predicate
-from txlog.engine.schemas import SchemaField, WrittenSchema
+from txlog.engine.schemas import SchemaField, TopicMetadata, WrittenSchema
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 
 SCAN_OPTIONS: Mapping[str, str] = {
@@ -103,8 +105,40 @@ def scan(spark: SparkSession, runtime: Runtime, options: ReadOptions) -> dict[st
     """
     topics = subscribed_topics(runtime, options)
     wanted = {name: schemas.select({name: topic.schema}, options[table.COLUMNS]) for name, topic in topics.items()}
-    tasks = topic_tasks(runtime, options, topics, wanted, topics)
-    return {name: frame_of(spark, runtime, name, wanted[name], own) for name, own in tasks.items()}
+    return frames_of(spark, runtime, options, topics, wanted)
+
+
+def frames_of(
+    spark: SparkSession,
+    runtime: Runtime,
+    options: ReadOptions,
+    topics: Mapping[str, TopicMetadata],
+    wanted: Mapping[str, StructType],
+    *,
+    exact: bool = False,
+) -> dict[str, DataFrame]:
+    """Return the rows of each topic with the columns `wanted` of it, planned together. `exact` as in `frame_of`.
+
+    Raises as `scan` does, and InvalidRequestError for the newest rows of a topic without a key.
+    """
+    if not reads_latest(options):
+        tasks = topic_tasks(runtime, options, topics, wanted, topics)
+        return {name: frame_of(spark, runtime, name, wanted[name], own, exact=exact) for name, own in tasks.items()}
+    keys = {name: key_columns(runtime, topic) for name, topic in topics.items()}
+    plans = plan_topics(runtime, options, topics)
+    found = {}
+    for name, topic in topics.items():
+        whole = _whole(topic, wanted[name])
+        own = [plan for plan in plans if plan.topic_partition.topic == name]
+        planned = read_tasks(runtime, own, whole.names, options, topics)
+        old, new = divided_tasks(topic, keys[name], own, planned)
+        compacted = frame_of(spark, runtime, name, whole, old, exact=exact) if old else None
+        frame = frame_of(spark, runtime, name, whole, new, exact=exact) if new or not old else None
+        found[name] = newest(compacted, frame, keys[name], topic.schema)
+        if (condition := condition_of(options, topic)) is not None:
+            found[name] = found[name].filter(filter_column(condition.root))
+        found[name] = found[name].select(*(quoted(each) for each in wanted[name].names))
+    return found
 
 
 def frame_of(
@@ -129,7 +163,8 @@ def frame_of(
             "number the rows of a file. "
             'hint: add "parquet" to the list, or read with format("txlog")'
         )
-    return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}", exact=exact).frame(schema, tasks)
+    found = _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}", exact=exact).frame(schema, tasks)
+    return found.alias(MARK)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,6 +190,13 @@ class _ScannedFile:
         if self.stored:
             return all(not each.by_column or piece.covers_file for each, piece in self.ranges)
         return len({(each.base_offset - each.first_row, each.timestamp) for each, _ in self.ranges}) == 1
+
+
+def _whole(topic: TopicMetadata, wanted: StructType) -> StructType:
+    """Return all columns that the choice of the newest rows may need, those of `wanted` as they are there."""
+    known = {column.name: column for column in wanted}
+    columns = schemas.select({topic.topic: topic.schema}, [schemas.ALL_COLUMNS, *schemas.METADATA.names])
+    return StructType([known.get(column.name, column) for column in columns])
 
 
 class _TopicScan:

@@ -20,18 +20,20 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import option_table as table, schemas
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options
-from pyspark_txlog.source.options import ReadOptions, settled
+from pyspark_txlog.source.options import ReadOptions, reads_latest, settled
 from pyspark_txlog.source.subscription import read_ranges, subscribed_partitions, subscribed_topics
 from pyspark_txlog.worker import spare_modules
 from txlog import engine
 from txlog.engine import ReadPlan, Runtime, TopicPartition
-from txlog.engine.conditions import bind
+from txlog.engine.conditions import Predicate, bind
 from txlog.engine.schemas import TopicMetadata
 from txlog.errors import InvalidRequestError
 from txlog.logs import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from txlog.engine.arrow import LatestTask
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,10 +70,14 @@ def read_input(partition: InputPartition, schema: StructType, options: Options) 
     # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
-    tasks: Sequence[engine.ReadTask] = partition.value or ()
+    tasks: Sequence[engine.ReadTask | LatestTask] = partition.value or ()
     on_lost = None if options[table.FAIL_ON_DATA_LOSS] else _say_lost
-    batches = (batch for task in tasks for batch in engine.read_task(task, on_lost=on_lost))
-    return spark_batches(batches, schema)
+
+    def read(task: engine.ReadTask) -> Iterator[pa.RecordBatch]:
+        return engine.read_task(task, on_lost=on_lost)
+
+    parts = (read(task) if isinstance(task, engine.ReadTask) else task.read(read) for task in tasks)
+    return spark_batches((batch for part in parts for batch in part), schema)
 
 
 @plain_errors
@@ -81,15 +87,14 @@ def schema_and_topics(options: Options) -> tuple[StructType, dict[str, TopicMeta
         # Report wrong options at load(), not at the first use of the frame.
         settled(options, runtime.settings)
         topics = subscribed_topics(runtime, options)
-    if (condition := options[table.WHERE]) is not None:
-        for name, topic in topics.items():
-            bind(condition, topic.schema, name)
+    for topic in topics.values():
+        condition_of(options, topic)
     return schemas.select({name: topic.schema for name, topic in topics.items()}, options[table.COLUMNS]), topics
 
 
 def plan_input(
     runtime: Runtime, options: ReadOptions, schema: StructType, known: Mapping[str, TopicMetadata] | None = None
-) -> list[tuple[engine.ReadTask, ...]]:
+) -> Sequence[tuple[engine.ReadTask | LatestTask, ...]]:
     """Return what each input partition reads; none of them is empty.
 
     `known` are the topics as they were when `schema` was made from them. Names in `schema` and in `where` are theirs,
@@ -98,6 +103,8 @@ def plan_input(
     topics = subscribed_topics(runtime, options)
     known = {**topics, **(known or {})}
     check_schema(schema, {name: engine.columns_as_known(topic, known[name]) for name, topic in topics.items()}, options)
+    if reads_latest(options):
+        return [(task,) for task in _latest_tasks(runtime, options, topics, schema.names, known)]
     tasks = topic_tasks(runtime, options, topics, dict.fromkeys(topics, schema), known)
     whole = [replace(task, last_end=task.end) for own in tasks.values() for task in own]
     return engine.pack_tasks(whole, options[table.MIN_PARTITIONS])
@@ -146,21 +153,52 @@ def read_tasks(
     `known` are the topics whose columns these names mean.
     """
     made = []
-    condition = options[table.WHERE]
     for plan in plans:
-        predicate = None
-        wanted = list(names)
-        topic = engine.columns_as_known(engine.topic_for(runtime, plan), known.get(plan.topic_partition.topic))
-        if condition is not None:
-            predicate = bind(condition, topic.schema, topic.topic)
-            wanted += [name for name in predicate.columns if name not in names]
-        own, metadata = schemas.divided(wanted)
+        topic = _topic_of(runtime, plan, known)
+        condition = condition_of(options, topic)
+        if condition is not None and reads_latest(options):
+            # A row that the rest of the condition excludes may be the newest of its key.
+            condition = condition.on(key_columns(runtime, topic))
+        wanted = dict.fromkeys([*names, *(() if condition is None else condition.columns)])
+        own, metadata = schemas.divided(list(wanted))
         (task,) = engine.tasks(runtime, [plan], columns=own, metadata_columns=metadata, fields=topic.schema)
-        if predicate is not None:
-            pieces = tuple(piece for piece in task.pieces if predicate.may_match(piece))
-            task = replace(task, keep=predicate, pieces=pieces)
-        made.append(task)
+        made.append(task.where(condition))
     return made
+
+
+def condition_of(options: Options, topic: TopicMetadata) -> Predicate | None:
+    """Return the option `where` for the columns of `topic`. Raises InvalidRequestError, SchemaMismatchError."""
+    text = options[table.WHERE]
+    return None if text is None else bind(text, topic.schema, topic.topic)
+
+
+def key_columns(runtime: Runtime, topic: TopicMetadata) -> tuple[str, ...]:
+    """Return the key of a topic whose newest rows are read. Raises InvalidRequestError if it has none."""
+    # A local import: it loads numpy and pyarrow.
+    from txlog.engine.arrow import keys_of_latest
+
+    return keys_of_latest(runtime.settings, topic)
+
+
+def _latest_tasks(
+    runtime: Runtime,
+    options: ReadOptions,
+    topics: Mapping[str, TopicMetadata],
+    names: Sequence[str],
+    known: Mapping[str, TopicMetadata],
+) -> Iterator[LatestTask]:
+    """Yield a task for each partition that has rows."""
+    from txlog.engine.arrow import latest_tasks
+
+    for plan in plan_topics(runtime, options, topics):
+        topic = _topic_of(runtime, plan, known)
+        key_columns(runtime, topic)
+        if plan.pieces:
+            yield from latest_tasks(runtime, topic, [plan], names, condition_of(options, topic))
+
+
+def _topic_of(runtime: Runtime, plan: ReadPlan, known: Mapping[str, TopicMetadata]) -> TopicMetadata:
+    return engine.columns_as_known(engine.topic_for(runtime, plan), known.get(plan.topic_partition.topic))
 
 
 def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: Options) -> None:

@@ -50,6 +50,8 @@ def parse_read_options(options: Mapping[str, str]) -> Options:
         raise InvalidRequestError(
             f"option 'metadata': {state} does not read rows, and this call does. hint: leave the option out"
         )
+    if reads_latest(parsed):
+        _check_latest(parsed)
     return _checked(parsed, "a read")
 
 
@@ -108,6 +110,11 @@ def names_topics(options: Options) -> bool:
     return any(option in options for option in _SUBSCRIPTIONS)
 
 
+def reads_latest(options: Options) -> bool:
+    """Whether the read returns the newest row of each key."""
+    return options.call == "read" and options[table.ROWS] == table.LATEST_ROWS
+
+
 def settled(options: Options, settings: Settings) -> ReadOptions:
     """Return the options, completed with the store's settings.
 
@@ -127,7 +134,7 @@ def settled(options: Options, settings: Settings) -> ReadOptions:
         call=options.call,
         storage=options.storage,
         values=options.values,
-        isolation_level=config.isolation_level,
+        isolation_level="read_committed" if reads_latest(options) else config.isolation_level,
         group_id=config.group_id,
         allow_mixed_groups=config.allow_mixed_groups,
         missing_start=at_time if by_time else _RESETS[config.auto_offset_reset],
@@ -140,6 +147,20 @@ def _checked(options: Options, what: str) -> Options:
     if (condition := options[table.WHERE]) is not None:
         check(condition)
     return options
+
+
+def _check_latest(options: Options) -> None:
+    """Check that no option asks for a part of the partitions, for other rows, or for tasks."""
+    others = [name for name in options.values if name.startswith(("starting", "ending")) or name == "minPartitions"]
+    if not options[table.FAIL_ON_DATA_LOSS]:
+        others.append("failOnDataLoss=false")
+    if options[table.ISOLATION_LEVEL] == "read_uncommitted":
+        others.append("isolation.level=read_uncommitted")
+    if others:
+        raise InvalidRequestError(
+            f"option 'rows': latest takes all committed rows of a partition, in one task, and {others[0]} asks for "
+            "something else. hint: leave that option out"
+        )
 
 
 def _check_subscription(options: Options, what: str) -> None:

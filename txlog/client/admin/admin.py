@@ -29,9 +29,9 @@ from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session, readable
 from txlog.client.transactions.coordinator import check_transactional_id
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
-from txlog.core.effects import Gather, Program
+from txlog.core.effects import Gather, Program, gathered
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition, is_reserved
-from txlog.core.records import GroupValue, OffsetValue, TransactionRow, TransactionState
+from txlog.core.records import Erasure, GroupValue, OffsetValue, TransactionRow, TransactionState
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import (
     CorruptLogError,
@@ -41,19 +41,30 @@ from txlog.errors import (
     TransactionalIdNotFoundError,
     TxlogError,
 )
-from txlog.protocol import expiry, group_admin, groups as group_protocol, table, transactions as protocol
+from txlog.protocol import (
+    erase as erasures,
+    expiry,
+    group_admin,
+    groups as group_protocol,
+    table,
+    transactions as protocol,
+)
 from txlog.protocol.append import append_log_start
-from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.context import Context, PartitionView, Views, with_view, with_views
 from txlog.protocol.expiry import ExpireResult
 from txlog.protocol.groups import GroupChange, GroupDescription
 from txlog.protocol.load import get_fresh_view, relisting
 from txlog.protocol.read import read_partition
 from txlog.protocol.requests import partitions_in_use
+from txlog.protocol.seal import seal
 from txlog.protocol.stores import check_store
 from txlog.protocol.table import state_partition
 
 STATES = get_args(TransactionState)
 HANGING_AFTER_MS = 15 * 60_000
+
+ERASE_WAIT_MS = 60_000
+"""How long an erasure waits for open transactions that rows to erase lie behind."""
 
 
 @checked_calls
@@ -245,6 +256,85 @@ class Admin:
         return self._session.call(
             f"deleting records of {tp}", lambda ctx, views: append_log_start(ctx, views, tp, before)
         )
+
+    def seal(self, topic: str, partitions: Iterable[int] | None = None) -> dict[TopicPartition, int]:
+        """End the active segment of each partition, and seal all that is finished. Return where the sealed parts end.
+
+        Merges, compaction and retention take sealed segments only. Otherwise a segment ends with a later write, by
+        `segment.ms`, `segment.bytes` or `segment.batches`. A partition that has no rows behind its sealed part stays as
+        it is, so the call may be repeated. It costs an append and a sealing for each other partition.
+
+        Raises UnknownTopicOrPartitionError, and InvalidRequestError for an internal topic.
+        """
+        if is_reserved(topic):
+            raise InvalidRequestError(
+                f"{topic!r} is an internal topic: its segments end by themselves after 16 records. "
+                "hint: name a topic of yours; `txlog topics list` shows them"
+            )
+        numbers = range(self._runtime.topic(topic, 0).partitions) if partitions is None else partitions
+        tps = [self._runtime.partition(topic, number, 0) for number in sorted(set(numbers))]
+        self._runtime.ensure_writable()
+        self._session.fresh_views(tps, "looking at a topic")
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, int]]]:
+            views = yield from expiry.end_tails(ctx, views, tps, lambda record: record.records > 0)
+            sealed = yield from gathered(seal(ctx, views[tp]) for tp in tps)
+            return with_view(views, *sealed), {view.topic_partition: view.sealed_end for view in sealed}
+
+        return self._session.call(f"sealing the segments of topic {topic!r}", program)
+
+    def erase(self, topic: str, *, where: str, wait_ms: int = ERASE_WAIT_MS) -> dict[TopicPartition, int]:
+        """Remove all rows for which `where` is true, and return how many were removed from each partition.
+
+        They are the rows that are in the log when the call begins; `where` is a text as in `TopicTable.scan`. Offsets
+        and times of the other rows stay, and so do groups and transactions. No read that begins after the call returns
+        such a row. A call that was interrupted or killed is finished by `txlog maintain`, or by the next call for the
+        topic. It is safe beside writers, readers and other maintenance (PROTOCOL.md, C15).
+
+        The bytes are in old files until vacuum deletes them. A large topic is erased by Spark's executors:
+        `python -m pyspark_txlog.jobs.run erase`.
+
+        Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic or a wrong condition,
+        SchemaMismatchError. Raises TxlogTimeoutError if rows wait behind an open transaction for longer than `wait_ms`:
+        then they are erased by `txlog maintain` once it has ended.
+        """
+        # The only call of the client that does maintenance. A local import, because that knows the client.
+        from txlog.maintenance.erase import erase
+        from txlog.maintenance.history import record
+        from txlog.maintenance.partition_loop import gather
+
+        erasing = erase(self._session, topic, where, wait_ms=wait_ms)
+        made, failed = gather(record(self._runtime, "erase", erasing))
+        if failed:
+            raise failed[0]
+        found: dict[TopicPartition, int] = {}
+        for each in made:
+            tp = each.topic_partition
+            found[tp] = found.get(tp, 0) + (each.rows_erased if each.took_effect else 0)
+        return found
+
+    def list_erasures(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[Erasure, ...]:
+        """Return the erasures that have begun and not ended, oldest first.
+
+        With a list `damaged`, the errors of damaged records are appended to it.
+        """
+        return self._session.call(
+            "listing erasures", lambda ctx, views: with_views(views, erasures.list_erasures(damaged))
+        )
+
+    def cancel_erasure(self, erasure_id: str) -> None:
+        """Cancel an erasure that has not ended. Rows that it has erased stay erased.
+
+        A process that is working on it does not stop. Raises InvalidRequestError if there is no such erasure.
+        """
+        self._runtime.ensure_writable()
+        if not self._session.call(
+            "cancelling an erasure", lambda ctx, views: with_views(views, erasures.cancel(erasure_id))
+        ):
+            raise InvalidRequestError(
+                f"erasure {erasure_id!r} has ended, or never began. hint: `txlog erasures list` shows those that have "
+                "not ended"
+            )
 
     # -- groups -------------------------------------------------------------------------------------------------------
 

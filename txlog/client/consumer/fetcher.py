@@ -35,6 +35,8 @@ from txlog.storage.object_store import Watch, watch
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
 
+STALE_MS = 1000
+"""A reader that is behind looks at the end of the log this often, to learn that rows before it were erased (R23)."""
 CREATED_AGAIN_MS = 1000
 """How often a deleted topic is looked for. A look costs three requests."""
 
@@ -114,9 +116,15 @@ class Fetcher:
         self._partitions, self._paused, self._turn = fetches, self._paused & fetches.keys(), 0
         self.pace.reset()
 
-    def seek(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        """Read on from these positions. None: from the group's offset, or from `auto.offset.reset`."""
-        self._partitions = {**self._partitions, **{tp: _Fetch(at) for tp, at in positions.items()}}
+    def seek(self, positions: Mapping[TopicPartition, int | None], *, looked: bool = False) -> None:
+        """Read on from these positions. None: from the group's offset, or from `auto.offset.reset`.
+
+        Unless the caller has `looked` at the ends, the read begins with a look: what is known of the log may be old
+        (R23).
+        """
+        looked_ms = None if looked else self._session.clock.monotonic_ms() - STALE_MS
+        fetches = {tp: _Fetch(at, looked_ms=looked_ms) for tp, at in positions.items()}
+        self._partitions = {**self._partitions, **fetches}
         self.pace.reset()
 
     def pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
@@ -160,6 +168,7 @@ class Fetcher:
         Raises OffsetOutOfRangeError for a position outside of the log, UnknownTopicOrPartitionError for a deleted
         topic.
         """
+        self._look_behind()
         ranges: dict[TopicPartition, tuple[int, int | None]] = {}
         for tp, fetch in self._partitions.items():
             view = self._session.views.get(tp)
@@ -182,6 +191,23 @@ class Fetcher:
             fetch.batches = read_task(task, self._session.runtime.store, max_rows=self._max_rows)
             fetch.planned(plan)
         return bool(ranges)
+
+    def _look_behind(self) -> None:
+        """Look at the ends of partitions that are read far behind them, if the last look was long ago."""
+        now_ms = self._session.clock.monotonic_ms()
+        stale = []
+        for tp in self._waiting():
+            fetch, view = self._partitions[tp], self._session.views.get(tp)
+            if view is None or fetch.position is None or fetch.position >= view.state.next_offset:
+                continue
+            if fetch.looked_ms is None:
+                fetch.looked_ms = now_ms  # the view was made for this read
+            elif now_ms - fetch.looked_ms >= STALE_MS:
+                stale.append(tp)
+        if stale:
+            self._session.fresh_views(stale, "looking whether rows were erased")
+            for tp in stale:
+                self._partitions[tp].looked_ms = now_ms
 
     def wait(self, limit_ms: int) -> None:
         """Return when the next look is due or an object has come, after at most `limit_ms` milliseconds."""
@@ -208,7 +234,10 @@ class Fetcher:
     def look(self) -> None:
         """Look for new rows in every partition that has been read to its known end."""
         began_ms = self._session.clock.monotonic_ms()
-        self._session.fresh_views(self._waiting(), "looking for new rows")
+        waiting = self._waiting()
+        self._session.fresh_views(waiting, "looking for new rows")
+        for tp in waiting:
+            self._partitions[tp].looked_ms = began_ms
         self.pace.looked(began_ms)
 
     def out_of_range(self) -> list[TopicPartition]:
@@ -242,6 +271,8 @@ class _Fetch:
     """Indexes that the next plan may need. Those of segments that were read are dropped."""
     ahead: int = 1
     """How many segments the next plan reads: first one, for a fast first row, and later more, for few rounds."""
+    looked_ms: int | None = None
+    """When the last look at the end of the log began, by the monotonic clock. None: when its view was made."""
 
     def end_of_plan(self, view: PartitionView) -> int | None:
         """Return the highest end of the next plan: some segments ahead, or None if only few segments are left."""

@@ -30,7 +30,7 @@ def find_positions(
         committed = lookup.committed_offsets(session, config.group_id, fetcher.lost, wait=wait)
     for tp, value in committed.items():
         if value is not None:
-            fetcher.seek({tp: value.offset})
+            fetcher.seek({tp: value.offset}, looked=True)
             known[tp] = value.offset
     added = [tp for tp in fetcher.lost if tp in followed.added]
     rest = [tp for tp in fetcher.lost if tp not in followed.added]
@@ -42,7 +42,7 @@ def find_positions(
         )
     # All rows of an added partition are newer than the subscription.
     starts = lookup.edges(session, added, "earliest", isolation)
-    fetcher.seek({**starts, **lookup.edges(session, rest, policy, isolation)})
+    fetcher.seek({**starts, **lookup.edges(session, rest, policy, isolation)}, looked=True)
     followed.added.clear()
 
 
@@ -66,5 +66,5 @@ def reset_positions(session: Session, fetcher: Fetcher, config: ConsumerConfig, 
             lost.append(tp)
     if lost and policy == "none":
         raise error
-    fetcher.seek({**begins, **lookup.edges(session, lost, policy, config.isolation_level)})
+    fetcher.seek({**begins, **lookup.edges(session, lost, policy, config.isolation_level)}, looked=True)
     return bool(outside)

@@ -79,6 +79,7 @@ KINDS: Mapping[str, Kind] = {
     "Sequence[str]": (_are_names, _NAMES),
     "Iterable[str]": (_is_iterable, _NAMES),
     "Topics": (lambda value: _is_iterable(value) or isinstance(value, re.Pattern), f"{_NAMES}, or a re.compile()"),
+    "Iterable[int]": (lambda value: _is_iterable(value) and not isinstance(value, str), "a list of whole numbers"),
     **dict.fromkeys(("Iterable[TopicPartition]", "Iterable[tuple[str, int]]"), _PARTITIONS),
     **dict.fromkeys(("Layer", "Mapping[str, object]", "Mapping[str, pa.Schema]"), _BY_NAME),
     "Mapping[str, str | pa.DataType]": _BY_NAME,

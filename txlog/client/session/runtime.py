@@ -267,15 +267,17 @@ class Runtime:
         with self._lock:
             self._topics = {topic: known for topic, known in self._topics.items() if topic != name}
 
-    def list_topics(self, damaged: list[CorruptLogError] | None = None) -> tuple[TopicMetadata, ...]:
-        """Return all topics, by name; an empty tuple while the location is empty.
+    def list_topics(
+        self, damaged: list[CorruptLogError] | None = None, *, deleted: bool = False
+    ) -> tuple[TopicMetadata, ...]:
+        """Return all topics, by name, with `deleted` also deleted ones; an empty tuple while the location is empty.
 
         With a list `damaged`, topics with damaged metadata are left out and their errors are appended to the list.
         """
         if self.descriptor is None:
             return ()
         try:
-            return self._look_up("listing topics", topic_protocol.list_topics)
+            return self._look_up("listing topics", partial(topic_protocol.list_topics, deleted=deleted))
         except CorruptLogError:
             if damaged is None:
                 raise

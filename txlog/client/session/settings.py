@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from txlog.config import (
+    COMPACTED_SEGMENT_MS,
     KEYS,
     SCOPES,
     ClientConfig,
@@ -102,9 +103,11 @@ class Settings:
         that used the default instead might do what the topic forbids. Readers do not call this.
         """
         try:
-            return TopicConfig.parse(
-                restrict(self.client, "topic"), restrict(topic.config, "topic"), self.file.get("topic", {})
-            )
+            layers = restrict(self.client, "topic"), restrict(topic.config, "topic"), self.file.get("topic", {})
+            config = TopicConfig.parse(*layers)
+            if "compact" in config.cleanup_policy:
+                config = TopicConfig.parse(*layers, {"segment.ms": COMPACTED_SEGMENT_MS})
+            return config
         except InvalidConfigurationError as error:
             raise InvalidConfigurationError(f"topic {topic.topic!r}: {error}") from None
 

@@ -9,7 +9,7 @@ Arrow itself decides which files may match: it simplifies the expression with wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from typing import Any
 
@@ -61,6 +61,10 @@ class Expression:
     def columns(self) -> tuple[str, ...]:
         """The columns that the expression uses, including txlog's own."""
         return tuple(self._schema.names)
+
+    def on(self, columns: Collection[str]) -> Expression | None:
+        """Return the expression if it uses no other column than these, else None."""
+        return self if set(columns).issuperset(self.columns) else None
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of `batch` for which the expression is true."""

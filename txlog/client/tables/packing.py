@@ -34,7 +34,7 @@ def pack_tasks(
     `light` pieces have no statistics: for workers in other processes, after files were skipped by statistics.
     """
     by_partition = {task.topic_partition: task for task in tasks}
-    pieces = [_light(piece) if light else piece for task in tasks for piece in task.pieces]
+    pieces = [without_statistics(piece) if light else piece for task in tasks for piece in task.pieces]
     whole = set(map(id, pieces))
     return [_input(run, by_partition, whole) for run in pack(pieces, min_partitions)]
 
@@ -59,6 +59,13 @@ def offsets_of(piece: Piece) -> tuple[int, int]:
     if isinstance(piece, FilePiece) and has_gaps(piece):
         return piece.start, piece.end
     return ranges[0].base_offset, ranges[-1].base_offset + ranges[-1].rows
+
+
+def without_statistics(piece: Piece) -> Piece:
+    """Return the piece without statistics, which planning has used and executors do not need."""
+    if isinstance(piece, FilePiece):
+        return replace(piece, file=msgspec.structs.replace(piece.file, statistics={}))
+    return piece
 
 
 def has_gaps(piece: Piece) -> bool:
@@ -178,12 +185,5 @@ def _input(
             made[-1] = replace(last, end=end, pieces=(*last.pieces, piece), relist=last.relist and again)
         else:
             task = tasks[piece.topic_partition]
-            made.append(replace(task, start=first, end=end, pieces=(piece,), relist=again))
+            made.append(replace(task, start=first, end=end, pieces=(piece,), relist=task.relist and again))
     return tuple(made)
-
-
-def _light(piece: Piece) -> Piece:
-    """Return the piece without statistics, which planning has used and executors do not need."""
-    if isinstance(piece, FilePiece):
-        return replace(piece, file=msgspec.structs.replace(piece.file, statistics={}))
-    return piece

@@ -11,8 +11,8 @@ NaN or infinity has no bounds. If a column has no bounds, the file is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from txlog.client.tables.packing import offsets_of
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.records import SchemaField
-from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN
+from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN, describe, value_columns
+from txlog.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,6 +115,37 @@ class Predicate:
         """The columns that the condition uses, including txlog's own."""
         return tuple(dict.fromkeys(leaf.field.name for leaf in leaves(self.root)))
 
+    def on(self, columns: Collection[str]) -> Predicate | None:
+        """Return the parts of the condition, joined by AND, that use no other column; None if there is none."""
+        parts = self.root.parts if isinstance(self.root, Every) else (self.root,)
+        own = tuple(part for part in parts if all(leaf.field.name in columns for leaf in leaves(part)))
+        return replace(self, root=Every(parts=own)) if own else None
+
+    def of(self, fields: Sequence[SchemaField]) -> Predicate:
+        """Return the condition on the same columns, found by id, of another version of the topic.
+
+        Raises SchemaMismatchError if a column was dropped, or has another type.
+        """
+        known = {field.id: field for field in fields}
+
+        def moved(node: Node) -> Node:
+            if isinstance(node, Every | Some):
+                return replace(node, parts=tuple(map(moved, node.parts)))
+            if is_own(node.field):
+                return node
+            field = known.get(node.field.id)
+            if field is None or describe(field) != describe(node.field):
+                what = "was dropped" if field is None else f"is {describe(field)} now, and was {describe(node.field)}"
+                raise SchemaMismatchError(f"where = {self.text!r}: the column {node.field.name!r} {what}")
+            return replace(node, field=field)
+
+        return replace(self, root=moved(self.root))
+
+    def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for which rows of `batch` the condition is true, and not false or unknown."""
+        mask: pa.BooleanArray = _mask(self.root, batch).fill_null(False)
+        return mask
+
     def may_match(self, piece: Piece) -> bool:
         """Whether the piece may contain a matching row, judged by its file's statistics and its place in the log
         (PROTOCOL.md, R14a)."""
@@ -126,6 +158,31 @@ class Predicate:
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the matching rows of `batch`, which must have all of `columns`."""
         return batch.filter(_mask(self.root, batch), null_selection_behavior="drop")
+
+
+def without_tombstones(predicate: Predicate, fields: Sequence[SchemaField], keys: Sequence[str]) -> Predicate:
+    """Return the condition with one more part wherever it may be true for a tombstone without all rows of its key.
+
+    `fields` and `keys` are the columns of the topic, and those of its key. A row without a key is never a tombstone.
+    """
+    values = [field for field in fields if field.name in value_columns(fields, keys)] if keys else []
+    names, of_key = {field.name for field in values}, {*keys, TOPIC_COLUMN, PARTITION_COLUMN}
+    no_key = Every(parts=tuple(Null(field=field, negated=False) for field in fields if field.name in keys))
+    no_tombstone = Some(parts=(*(Null(field=field, negated=True) for field in values), no_key))
+
+    def may_match(node: Node) -> bool:
+        if isinstance(node, Every | Some):
+            return (all if isinstance(node, Every) else any)(map(may_match, node.parts))
+        return node.field.name not in names or (isinstance(node, Null) and not node.negated)
+
+    def without(node: Node) -> Node:
+        if isinstance(node, Some):
+            return Some(parts=tuple(map(without, node.parts)))
+        if all(leaf.field.name in of_key for leaf in leaves(node)) or not may_match(node):
+            return node
+        return Every(parts=(node, no_tombstone))
+
+    return replace(predicate, root=without(predicate.root)) if values else predicate
 
 
 def negate(node: Node) -> Node:

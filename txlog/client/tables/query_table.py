@@ -20,12 +20,20 @@ from txlog.errors import SchemaMismatchError
 class QueryTable(ds.InMemoryDataset):
     """A topic of a snapshot, for DuckDB's `register`. Each `scanner` reads the same rows."""
 
-    def __init__(self, table: TopicTable, progress: Callable[[object, int, int], None] | None = None) -> None:
-        """`progress` gets the topic and the number of rows that were read, from any thread."""
+    def __init__(
+        self,
+        table: TopicTable,
+        progress: Callable[[object, int, int], None] | None = None,
+        *,
+        latest: bool = False,
+    ) -> None:
+        """`progress` gets the topic and the number of rows that were read, from any thread. `latest`: only the newest
+        row of each key."""
         super().__init__(table.schema.empty_table())  # type: ignore[call-arg]
         self.error: Exception | None = None
         """The first error of a scan. DuckDB raises an error of its own instead."""
         self._table = table
+        self._read = table.latest if latest else table.scan
         self._progress = progress
         self._rows = 0
 
@@ -38,7 +46,7 @@ class QueryTable(ds.InMemoryDataset):
         """Return the rows for which `filter` is true."""
         names = self.schema.names if columns is None else list(columns)
         try:
-            reader = self._table.scan(names, filter)
+            reader = self._read(names, filter)
             expected = pa.schema([self.schema.field(name) for name in names])
             if not reader.schema.equals(expected):
                 raise SchemaMismatchError(

@@ -17,29 +17,38 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.client.reading import ReadTask, piece_rows, plan_reads, read_session, read_task, take_cut, tasks
+from txlog.client.reading import (
+    Condition,
+    ReadTask,
+    piece_rows,
+    plan_reads,
+    read_session,
+    read_task,
+    take_cut,
+    tasks_for,
+)
 from txlog.client.rows import METADATA_FIELDS, joined
 from txlog.client.session.arguments import checked_calls
 from txlog.client.session.repr_html import repr_html
 from txlog.client.session.runtime import Runtime
 from txlog.client.session.session import Session
 from txlog.client.tables.expression import Expression
-from txlog.client.tables.latest import Newest
+from txlog.client.tables.latest import latest_tasks
 from txlog.client.tables.packing import has_gaps, pack_tasks
 from txlog.client.tables.positions import Position, offsets_of, past_cut
 from txlog.client.tables.predicate import Predicate
 from txlog.client.tables.read_ahead import THREADS, WholeRead, in_order, threads_for
 from txlog.client.tables.where import bind
 from txlog.client.topics.column_names import former_column
-from txlog.client.topics.row_writer import keys_of_latest
 from txlog.config import IsolationLevel, parse_isolation
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TIMESTAMP_COLUMN, value_columns
+from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.protocol.context import PartitionView
+from txlog.protocol.read import ReadPlan
 from txlog.storage.arrow_schema import to_arrow
 from txlog.storage.backends import backend_of
 from txlog.text import any_text, nearest
@@ -50,8 +59,7 @@ PLACE_COLUMNS = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN)
 """The columns of txlog that follow the topic's columns if `columns` is not given."""
 _SCAN_OPTIONS = ("start", "end", "isolation_level", "as_of")
 
-Where: TypeAlias = "str | pc.Expression"
-Condition: TypeAlias = "Predicate | Expression"
+Where: TypeAlias = "str | pc.Expression | Predicate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,22 +85,16 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one scan reads."""
+    """What one read of the topic has to look at."""
 
+    topic: TopicMetadata
     schema: pa.Schema
-    tasks: tuple[ReadTask, ...]
-    """One for each partition with rows in the range, with the columns of `schema` and those of the condition."""
+    """The columns of the result."""
     condition: Condition | None
+    plans: tuple[ReadPlan, ...]
+    """One for each partition with rows in the range."""
     ends: Mapping[TopicPartition, int]
     """Where the read ends in each partition."""
-
-    @property
-    def kept(self) -> list[ReadTask]:
-        """The tasks with the condition, without the pieces that cannot contain a row for which it is true."""
-        found = self.condition
-        if found is None:
-            return list(self.tasks)
-        return [replace(task, keep=found, pieces=tuple(filter(found.may_match, task.pieces))) for task in self.tasks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class TopicTable:
         CorruptRecordError or MissingObjectError with the name of the object.
         """
         plan = self._plan(columns, where, start, end, isolation_level, as_of)
-        return self._reader(plan.schema, self._read(plan.kept))
+        return self._reader(plan.schema, self._read(self._kept(plan)))
 
     def to_arrow(self, columns: Sequence[str] | None = None, where: Where | None = None, **options: Any) -> pa.Table:
         """Return the rows of `scan` as one table in memory."""
@@ -226,9 +228,10 @@ class TopicTable:
         """
         plan = self._plan([OFFSET_COLUMN], where, start, end, isolation_level, as_of)
         if where is not None:
-            return sum(batch.num_rows for batch in self._read(plan.kept))
-        counted = piece_rows([piece for task in plan.tasks for piece in task.pieces if not _is_cut(piece)])
-        rest = [replace(task, pieces=tuple(filter(_is_cut, task.pieces))) for task in plan.tasks]
+            return sum(batch.num_rows for batch in self._read(self._kept(plan)))
+        whole = self._tasks(plan)
+        counted = piece_rows([piece for task in whole for piece in task.pieces if not _is_cut(piece)])
+        rest = [replace(task, pieces=tuple(filter(_is_cut, task.pieces))) for task in whole]
         return counted + sum(batch.num_rows for batch in self._read(rest))
 
     def latest(
@@ -246,25 +249,14 @@ class TopicTable:
         a column was dropped, or added with a default. `where` chooses among the newest rows. The other arguments are
         those of `scan`.
 
-        Each partition is read twice, and its distinct keys take 24 bytes each in memory. Raises InvalidRequestError for
-        a topic without a key, and what `scan` raises.
+        A key that no compaction has seen takes 24 bytes in memory. Raises InvalidRequestError for a topic without a
+        key, and what `scan` raises.
         """
-        topic = self.topic()
-        keys = keys_of_latest(self._runtime.settings, topic)
-        values = value_columns(topic.schema, keys)
-        plan = self._plan(
-            columns, where, "earliest", "latest", "read_committed", as_of, (*values, OFFSET_COLUMN), topic
-        )
-
-        def newest() -> Iterator[pa.RecordBatch]:
-            for whole, kept in zip(plan.tasks, plan.kept, strict=True):
-                # All rows count here: a row that the condition excludes may be the newest of its key.
-                of_keys = replace(whole, columns=keys, metadata_columns=(OFFSET_COLUMN,))
-                found = Newest(self._read([of_keys]), keys)
-                for batch in self._read([kept]):
-                    yield found.keep(batch, values)
-
-        return self._reader(plan.schema, (batch for batch in newest() if batch.num_rows))
+        plan = self._plan(columns, where, "earliest", "latest", "read_committed", as_of)
+        made = latest_tasks(self._runtime, plan.topic, plan.plans, plan.schema.names, plan.condition)
+        store = self._runtime.store
+        batches = (batch for task in made for batch in task.read(lambda one: self._read([one]), store))
+        return self._reader(plan.schema, (batch for batch in batches if batch.num_rows))
 
     def changes(
         self,
@@ -291,7 +283,7 @@ class TopicTable:
             )
         plan = self._plan(columns, where, since, "latest", isolation_level, None)
         # The next call reads on at the ends, and finds the newer rows there.
-        going_on = [replace(task, last_end=None) for task in plan.kept]
+        going_on = [replace(task, last_end=None) for task in self._kept(plan)]
         return Changes(
             reader=self._reader(plan.schema, self._read(going_on)),
             offsets={tp.partition: end for tp, end in plan.ends.items()},
@@ -305,12 +297,8 @@ class TopicTable:
         end: Position,
         isolation_level: str | None,
         as_of: datetime.datetime | None,
-        further: Sequence[str] = (),
-        topic: TopicMetadata | None = None,
     ) -> Plan:
-        """Plan a read of the columns of the result, those of the condition, and `further` ones; names are those of
-        `topic`."""
-        topic = topic or self.topic()
+        topic = self.topic()
         schema = columns_of(self._runtime, topic, columns)
         condition = _condition(topic, where)
         cut, isolation = self._level(isolation_level, as_of)
@@ -328,17 +316,16 @@ class TopicTable:
         if cut is not None:
             # The process may have slept before the indexes were read.
             cut.check_age()
-        names = dict.fromkeys([*schema.names, *(() if condition is None else condition.columns), *further])
-        made = tasks(
-            self._runtime,
-            list(plans.values()),
-            columns=[name for name in names if name not in OWN_COLUMNS],
-            metadata_columns=[name for name in names if name in OWN_COLUMNS],
-            fields=topic.schema,
-        )
-        made = tuple(replace(task, last_end=task.end) for task in made)
         ends = {tp: plans[tp].end if tp in plans else each[0] for tp, each in ranges.items()}
-        return Plan(schema=schema, tasks=made, condition=condition, ends=ends)
+        return Plan(topic=topic, schema=schema, condition=condition, plans=tuple(plans.values()), ends=ends)
+
+    def _tasks(self, plan: Plan) -> list[ReadTask]:
+        """Return a task for each plan, with the columns of the result and those of the condition."""
+        further = () if plan.condition is None else plan.condition.columns
+        return tasks_for(self._runtime, plan.topic, plan.plans, dict.fromkeys([*plan.schema.names, *further]))
+
+    def _kept(self, plan: Plan) -> list[ReadTask]:
+        return [task.where(plan.condition) for task in self._tasks(plan)]
 
     def _level(self, isolation_level: str | None, as_of: datetime.datetime | None) -> tuple[Cut | None, IsolationLevel]:
         """Return the cut to read, if there is one, and the isolation level."""
@@ -429,6 +416,8 @@ def _condition(topic: TopicMetadata, where: Where | None) -> Condition | None:
         return None
     if isinstance(where, str):
         return bind(where, topic.schema, topic.topic)
+    if isinstance(where, Predicate):
+        return where.of(topic.schema)
     if isinstance(where, pc.Expression):
         return Expression(where, topic.schema, topic.topic)
     raise InvalidRequestError(

@@ -295,6 +295,12 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
         return self.records or 1
 
     @property
+    def asks_for_a_list(self) -> bool:
+        """Return whether a reader that follows the tail lists the partition again: runs may have replaced what it
+        knows, and rows in them may be erased (R23)."""
+        return self.kind == "expire" and not self.expired
+
+    @property
     def end_offset(self) -> int:
         return self.base_offset + self.span
 

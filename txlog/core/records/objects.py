@@ -302,7 +302,23 @@ class Snapshot(_Object, frozen=True, kw_only=True):
     groups: tuple[GroupRow, ...] = ()
 
 
-# -- the history of maintenance jobs ----------------------------------------------------------------------------------
+# -- erasures and the history of maintenance jobs ---------------------------------------------------------------------
+
+
+class Erasure(_Object, frozen=True, kw_only=True):
+    """`__erasures/<erasure_id>.json`: an erasure of rows that has begun. It is deleted when the erasure has ended."""
+
+    erasure_id: Id
+    """As in the name."""
+    topic: Text
+    topic_id: Id
+    schema_id: Offset
+    """The version of the topic whose columns `where` names."""
+    where: Text
+    """The condition. Rows for which it is true are erased."""
+    ends: tuple[Offset, ...]
+    """By partition: rows below this offset are erased, and later ones stay."""
+    created_at: Time
 
 
 class CleanupStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from txlog.core.records.commit import Count, DataFile, Digest, Id, Offset, Text, Time, _Object
+from txlog.core.records.commit import Count, DataFile, Digest, FieldId, Id, Offset, Text, Time, _Object
 
 FormatName: TypeAlias = Literal["delta", "iceberg"]
 
@@ -42,6 +43,10 @@ class PublishedFile(DataFile, frozen=True, kw_only=True):
     removed: tuple[RowRun, ...] = ()
     """Rows that are not in the table, in order: those of aborted transactions, those below the log start, and those
     that came into the cut later, which are in a copy."""
+    removed_rows: Annotated[str, Meta(max_length=2**26)] = ""
+    """In a table of newest rows, where they may be many: rows that are not in the table, as `row_runs.packed`."""
+    base_offset: Offset | UnsetType = UNSET
+    """In a table of newest rows: the offset of the first row of a file that holds no offsets itself."""
     source: Text = ""
     """The file that these rows were copied from, because it had been published without them. Empty: not a copy."""
     source_rows: tuple[RowRun, ...] = ()
@@ -51,6 +56,11 @@ class PublishedFile(DataFile, frozen=True, kw_only=True):
     group: Offset
     """The publication that last wrote the list of files in which it is. A format that keeps such lists rewrites only
     those that a publication changes."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some of its rows are not in the table; `row_runs.removed_from` says which."""
+        return bool(self.removed or self.removed_rows)
 
 
 class Publication(_Object, frozen=True, kw_only=True):
@@ -64,8 +74,10 @@ class Publication(_Object, frozen=True, kw_only=True):
     formats: dict[FormatName, Offset]
     """Each published format, and the publication that was its first. Its own version is the difference."""
     operation: Literal["append", "replace"]
-    """append: the tables get rows. replace: they have the same rows in other files; rows may have gone by compaction
-    or retention."""
+    """append: the tables get rows, and a table of newest rows loses the older ones. replace: they have the same rows in
+    other files; rows may have gone by compaction or retention."""
+    key: tuple[FieldId, ...] = ()
+    """Ids of the columns of the key whose newest rows the tables have. Empty: they have all rows."""
     partitions: tuple[PublishedPartition, ...]
     """The cut: what the tables show, by number of the partition."""
     cut_at: Time

@@ -19,7 +19,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.core import names
 from txlog.core.features import KNOWN_FEATURES
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
-from txlog.core.records import CleanupRun, StoreDescriptor
+from txlog.core.records import CleanupRun, Erasure, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
 from txlog.maintenance.fsck.findings import Finding, Findings, Reader, few, lost_record
 from txlog.maintenance.fsck.partition_check import Checked, PartitionTask, look_at, look_elsewhere
@@ -31,7 +31,7 @@ from txlog.maintenance.workers import Here, Progress, Task, Workers
 from txlog.storage.object_store import ObjectStore
 from txlog.text import count_text
 
-_OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
+_OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER, names.ERASURES_FOLDER})
 
 
 class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +164,7 @@ class _StoreCheck:
         if not wanted:
             self.transactions.check_unknown_topics()
             self._check_history()
+            self._check_erasures()
         return self._report([*offsets, *chosen])
 
     # -- the root -----------------------------------------------------------------------------------------------------
@@ -219,6 +220,22 @@ class _StoreCheck:
                     "the run and the start time of its name",
                     f"run {run.run_id} of {run.started_at}",
                     "delete it: nothing depends on the history",
+                )
+
+    def _check_erasures(self) -> None:
+        """Check the records of erasures that have not ended."""
+        folder = names.ERASURES_FOLDER
+        listed = self.reader.list(folder)
+        strange = [name for name in listed if names.parse_erasure_name(name) is None]
+        self.findings.note_strange(folder, strange)
+        for path, data in self.reader.get_many([folder + name for name in listed if name not in strange]):
+            found = None if data is None else self.reader.decode(path, data, Erasure, "erasure")
+            if found is not None and path != names.erasure_path(found.erasure_id):
+                self.findings.damaged(
+                    path,
+                    "the erasure of its name",
+                    f"erasure {found.erasure_id}",
+                    "delete it, and call `txlog erase` again",
                 )
 
     # -- partitions ---------------------------------------------------------------------------------------------------
