@@ -28,7 +28,9 @@ CACHE = Path.home() / ".cache" / "txlog" / "bench"
 
 
 def main(
-    rows: Annotated[list[str] | None, typer.Argument(help="Rows such as P3 (default: all but longest-run).")] = None,
+    rows: Annotated[
+        list[str] | None, typer.Argument(help="Rows such as P3 (default: all but erase and longest-run).")
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds that count.", min=1)] = 5,
     scale: Annotated[float, typer.Option(help="Multiplies the sizes of all works; 1 is what the goals mean.")] = 1.0,
     quick: Annotated[bool, typer.Option("--quick", help="The same as --rounds 3 --scale 0.1.")] = False,

@@ -16,6 +16,7 @@ import txlog
 from benchmarks import counted_sink
 from benchmarks.rivals.table_formats import TableFormat
 from pyspark_txlog import TxLog, session
+from txlog.maintenance.maintain import Maintainer
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 
@@ -60,6 +61,29 @@ class Native(TableFormat):
 
     def read(self, name: str) -> DataFrame:
         return self._log.to_dfs(name)[name]
+
+    def create_keyed(self, name: str, like: DataFrame, key: str) -> None:
+        config = {"key.columns": key, "cleanup.policy": "compact", "publish.formats": "delta,iceberg"}
+        config |= {"publish.rows": "latest", "publish.max.lag.ms": "0", "min.cleanable.dirty.ratio": "0.1"}
+        with txlog.open(self._url, storage_options=self.options) as store:
+            store.create_topic(name, like.limit(0).toArrow().schema, PARTITIONS, config=config)
+        self._kept = txlog.open(self._url, storage_options=self.options)
+        self._maintainer = Maintainer(self._kept.runtime)
+
+    def settle(self, name: str) -> None:
+        self._kept.admin().seal(name)
+        self._maintain()
+
+    def change(self, frame: DataFrame, name: str, key: str) -> None:
+        self.append(frame, name)
+        self._maintain()
+
+    def _maintain(self) -> None:
+        if failures := self._maintainer.run().failures:
+            raise RuntimeError(f"maintenance failed: {failures}")
+
+    def newest(self, name: str) -> DataFrame:
+        return self.spark.read.format("txlog").option("subscribe", name).option("rows", "latest").load(self._url)
 
     def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
         writer = source.writeStream.format("txlog").options(**self._write_options(name))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -21,6 +22,7 @@ from benchmarks.rivals.table_formats import TableFormat
 from benchmarks.timing import peaks, repeated, seconds, timed
 
 STREAM_S = 600
+WARM_READS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +131,55 @@ def bytes_after(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]
     with many_commits(form, work):
 
         def turn() -> Samples:
-            files = [path for path in form.stored_in().rglob("*") if path.is_file() and not path.name.endswith(".crc")]
+            files = _files(form)
             return {"MB": [sum(path.stat().st_size for path in files) / 1e6], "files": [len(files)]}
 
         yield turn
+
+
+@contextmanager
+def changes(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Rounds that change a hundredth of a table's rows each, and then reads of all newest rows."""
+    numbers = itertools.count()
+
+    def turn() -> Samples:
+        name = f"changed-{next(numbers)}"
+        found = {**changed(form, work, name), "read s": _read_warm(lambda: form.newest(name))}
+        form.drop(name)
+        return found
+
+    yield turn
+
+
+@contextmanager
+def reads(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Reads of a table that another program made."""
+    yield lambda: {"read s": _read_warm(lambda: form.read(work.file))}
+
+
+def changed(form: TableFormat, work: Work, name: str) -> dict[str, list[float]]:
+    """Make a table, and change it. Return the seconds of all changes and the megabytes that they wrote."""
+    made = form.spark.range(100 * work.rows)
+    every = made.selectExpr("id", "cast(id AS DOUBLE) AS amount", "concat('note ', id) AS note")
+
+    def change(number: int) -> DataFrame:
+        # Another key of each hundred, in no order.
+        found = every.where(f"(id * 7919 + {number}) % 100 = 0").withColumn("amount", functions.lit(float(number)))
+        return form.spark.createDataFrame(found.toArrow())
+
+    form.create_keyed(name, every, "id")
+    form.append(every, name)
+    form.settle(name)
+    form.change(change(work.times), name, "id")
+    frames = [change(number) for number in range(work.times)]
+    before = _bytes(form)
+    taken = [seconds(partial(form.change, frame, name, "id"))["s"][0] for frame in frames]
+    taken += seconds(partial(form.settle, name))["s"]
+    written = _bytes(form) - before
+    rows = form.newest(name).count()
+    if rows != 100 * work.rows:
+        raise RuntimeError(f"{form.name} has {rows} rows")
+    return {"write s": [sum(taken)], "MB written": [written / 1e6]}
 
 
 @contextmanager
@@ -194,6 +241,8 @@ WORKS: dict[str, Callable[[TableFormat, Work], AbstractContextManager[Callable[[
         scans,
         many_commits,
         bytes_after,
+        changes,
+        reads,
         micro_batches,
         stream_source,
     )
@@ -241,6 +290,26 @@ def running(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
     finally:
         set_all(before)
         form.close()
+
+
+def _files(form: TableFormat) -> list[Path]:
+    return [path for path in form.stored_in().rglob("*") if path.is_file() and not path.name.endswith(".crc")]
+
+
+def _bytes(form: TableFormat) -> int:
+    return sum(path.stat().st_size for path in _files(form))
+
+
+def _read_warm(frame: Callable[[], DataFrame]) -> Sequence[float]:
+    """Return the seconds of reads after some that do not count: a process may have read nothing before."""
+    for _ in range(WARM_READS):
+        _read_all(frame())
+    return repeated(lambda: _read_all(frame()))["s"]
+
+
+def _read_all(frame: DataFrame) -> None:
+    # Delta 4.4 does not write a frame to `noop` that it reads from files with deletion vectors.
+    frame.agg(functions.sum(functions.xxhash64(*frame.columns) % 1000)).first()
 
 
 def _few(spark: SparkSession, rows: int) -> DataFrame:

@@ -40,6 +40,29 @@ class TableFormat:
         """Return the table as it is now."""
         return self.spark.read.format(self.name).load(self.table(name))
 
+    def create_keyed(self, name: str, like: DataFrame, key: str) -> None:
+        """Make an empty table of the newest row of each key."""
+        self.create(name, like)
+
+    def change(self, frame: DataFrame, name: str, key: str) -> None:
+        """Replace the rows of the frame's keys, and add those of new keys. It includes the maintenance for that."""
+        frame.createOrReplaceTempView("changed")
+        self.spark.sql(
+            f"MERGE INTO {self.sql_name(name)} t USING changed s ON t.{key} = s.{key} "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+
+    def settle(self, name: str) -> None:
+        """Do what maintenance does to a table that was written a day ago."""
+
+    def newest(self, name: str) -> DataFrame:
+        """Return the newest row of each key."""
+        return self.read(name)
+
+    def sql_name(self, name: str) -> str:
+        """Return how SQL names the table."""
+        return f"{self.name}.`{self.table(name)}`"
+
     def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
         """Start a query that appends each micro-batch."""
         writer = source.writeStream.format(self.name).option("checkpointLocation", str(checkpoint))
@@ -115,6 +138,9 @@ class Iceberg(TableFormat):
 
     def table(self, name: str) -> str:
         return f"{self._namespace}.{name.replace('-', '_')}"
+
+    def sql_name(self, name: str) -> str:
+        return self.table(name)
 
     def create(self, name: str, like: DataFrame) -> None:
         like.limit(0).writeTo(self.table(name)).using("iceberg").create()
