@@ -26,6 +26,7 @@ Calls = Callable[[], Any]
 def send(producer: Any, *ids: int) -> None:
     for future in [producer.send("orders", orders(number), partition=0) for number in ids]:
         future.result(20)
+    producer.flush()  # it waits for the sealing, too
 
 
 def transact(producer: Any, *ids: int) -> None:

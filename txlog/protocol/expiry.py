@@ -182,7 +182,6 @@ def end_tails(
     The active segment is ended by a record that names no producer. Costs an append and a sealing for each such
     partition.
     """
-
     return with_view(views, *(yield from gathered(end_tail(ctx, views[tp], is_due) for tp in partitions)))
 
 
