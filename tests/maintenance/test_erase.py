@@ -135,6 +135,23 @@ def test_decisions_that_carry_rows_go_without_later_ones(world: World, store: St
     assert [row[2] for row in rows(world)] == ["bob"]
 
 
+@pytest.mark.parametrize("transactions", range(10, 20))
+def test_a_decision_in_a_snapshot_goes(world: World, transactions: int) -> None:
+    """A segment of the table may be sealed between a decision and its end, and its snapshot then has the decision."""
+    store = world.open()
+    store.create_topic("visits", SCHEMA, partitions=2, config=SMALL)
+    with store.producer("works", inline_max_bytes=0 if transactions % 2 else 4096) as producer:
+        for number in range(transactions):
+            with producer.transaction():
+                producer.send("visits", [{"customer": "ann", "n": number}], partition=1)
+    store.admin().erase("visits", where=ANN)
+    for _ in range(3):
+        world.clock.advance_ms(DAY_MS + 1000)
+        opened = world.open().runtime
+        assert not vacuum(opened, reading.read_session(opened), dry_run=False).failed
+    assert find_remains(reading.read_session(store.runtime), "visits", ANN) == ()
+
+
 def test_a_tombstone_goes_only_with_all_rows_of_its_key(world: World, store: Store) -> None:
     store.create_topic("people", SCHEMA, config={**SMALL, "key.columns": "customer"})
     for customer, number in (("ann", 1), ("bob", 2), ("ann", None), ("carl", None)):

@@ -13,6 +13,7 @@ from txlog.core import cleaning, envelope, names
 from txlog.core.effects import List, Now, Program, gathered
 from txlog.core.names import ERASURES_FOLDER, SegmentName, TopicPartition
 from txlog.core.records import CommitRecord, Erasure, SegmentIndex, TopicMetadata, TransactionEntry
+from txlog.core.transactions import COMPLETE
 from txlog.errors import CorruptLogError, CorruptRecordError
 from txlog.protocol.clean import Merge, plan_runs
 from txlog.protocol.context import Context, PartitionView, Views, with_view
@@ -98,15 +99,14 @@ def seal_up_to(ctx: Context, views: Views, erasure: Erasure) -> Program[tuple[Vi
     tps = [*ends, *table]
     views = yield from gather_fresh_views(ctx, views, tps)
 
-    def is_due(record: CommitRecord) -> bool:
-        values = (entry.value for entry in record.entries if isinstance(entry, TransactionEntry))
-        # Rows, or the lowest and highest values of a file.
-        return any(part.topic == erasure.topic for value in values if value for part in value.staged)
-
     def one(tp: TopicPartition) -> Program[PartitionView]:
         end = ends.get(tp)
-        due = is_due if end is None else (lambda record: _has_rows_below(record, end))
-        view = yield from end_tail(ctx, views[tp], due)
+        carrying = _carrying(views[tp], erasure.topic) if end is None else ()
+
+        def is_due(record: CommitRecord) -> bool:
+            return record.base_offset in carrying if end is None else _has_rows_below(record, end)
+
+        view = yield from end_tail(ctx, views[tp], is_due)
         # It was sealed quietly. An error here says why the rows stay.
         return (yield from seal(ctx, view))
 
@@ -157,6 +157,24 @@ def partitions_of(topic: TopicMetadata) -> list[TopicPartition]:
 def _has_rows_below(record: CommitRecord, end_offset: int) -> bool:
     """Return whether its segment must be sealed. One without rows is not full, so no record can end it."""
     return record.records > 0 and record.base_offset < end_offset
+
+
+def _carrying(view: PartitionView, topic: str) -> frozenset[int]:
+    """Return the records of `__transaction_state` that must leave the tail, so that no rows of a topic are left there.
+
+    They carry a decision with rows, or the lowest and highest values of a file. Or they end one that is not in the
+    tail: the snapshot below the tail may have it.
+    """
+    begun: set[str] = set()
+    found = set()
+    for record in (each.record for each in view.tail):
+        for entry in record.entries:
+            if isinstance(entry, TransactionEntry) and entry.value is not None:
+                is_end = entry.value.state in COMPLETE and entry.key not in begun
+                if is_end or any(part.topic == topic for part in entry.value.staged):
+                    found.add(record.base_offset)
+                begun.add(entry.key)
+    return frozenset(found)
 
 
 def _decoded(path: str, data: bytes) -> Erasure:
