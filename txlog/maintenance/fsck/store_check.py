@@ -7,7 +7,7 @@ partition is never older than what it is compared with. See PROTOCOL.md, "Integr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,7 +21,7 @@ from txlog.core.features import KNOWN_FEATURES
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import CleanupRun, Erasure, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
-from txlog.maintenance.fsck.findings import Finding, Findings, Reader, few, lost_record
+from txlog.maintenance.fsck.findings import Finding, Findings, Reader, S, few, lost_record
 from txlog.maintenance.fsck.partition_check import Checked, PartitionTask, look_at, look_elsewhere
 from txlog.maintenance.fsck.publication_check import check_publications
 from txlog.maintenance.fsck.repair import RepairedObject
@@ -209,34 +209,28 @@ class _StoreCheck:
     def _check_history(self) -> None:
         """Check the history of maintenance. Nothing depends on it, so a damaged object may be deleted."""
         folder = names.MAINTENANCE_FOLDER
-        listed = self.reader.list(folder)
-        strange = [name for name in listed if names.parse_history_name(name) is None]
-        self.findings.note_strange(folder, strange)
-        for path, data in self.reader.get_many([folder + name for name in listed if name not in strange]):
-            run = None if data is None else self.reader.decode(path, data, CleanupRun, "run of a job")
-            if run is not None and path != folder + names.history_name(max(run.started_at, 0), run.run_id):
-                self.findings.damaged(
-                    path,
-                    "the run and the start time of its name",
-                    f"run {run.run_id} of {run.started_at}",
-                    "delete it: nothing depends on the history",
-                )
+        for path, run in self._flat(folder, names.parse_history_name, CleanupRun, "run of a job"):
+            if path != folder + names.history_name(max(run.started_at, 0), run.run_id):
+                found = f"run {run.run_id} of {run.started_at}"
+                hint = "delete it: nothing depends on the history"
+                self.findings.damaged(path, "the run and the start time of its name", found, hint)
 
     def _check_erasures(self) -> None:
         """Check the records of erasures that have not ended."""
-        folder = names.ERASURES_FOLDER
+        for path, found in self._flat(names.ERASURES_FOLDER, names.parse_erasure_name, Erasure, "erasure"):
+            if path != names.erasure_path(found.erasure_id):
+                hint = "delete it, and call `txlog erase` again"
+                self.findings.damaged(path, "the erasure of its name", f"erasure {found.erasure_id}", hint)
+
+    def _flat(self, folder: str, parse: Callable[[str], object], kind: type[S], what: str) -> Iterator[tuple[str, S]]:
+        """Yield the records of a folder without folders, by path. Note what is none of them, or damaged."""
         listed = self.reader.list(folder)
-        strange = [name for name in listed if names.parse_erasure_name(name) is None]
+        strange = [name for name in listed if parse(name) is None]
         self.findings.note_strange(folder, strange)
         for path, data in self.reader.get_many([folder + name for name in listed if name not in strange]):
-            found = None if data is None else self.reader.decode(path, data, Erasure, "erasure")
-            if found is not None and path != names.erasure_path(found.erasure_id):
-                self.findings.damaged(
-                    path,
-                    "the erasure of its name",
-                    f"erasure {found.erasure_id}",
-                    "delete it, and call `txlog erase` again",
-                )
+            found = None if data is None else self.reader.decode(path, data, kind, what)
+            if found is not None:
+                yield path, found
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
