@@ -11,6 +11,7 @@ import pytest
 
 from tests.client.world import World, rows_of, tp
 from tests.effort import cases
+from tests.publication.lives import publish
 from txlog.client import reading
 from txlog.client.session.session import only_views
 from txlog.client.store import Store
@@ -216,6 +217,21 @@ def test_a_tombstone_of_kafkas_shape_stays_also_for_a_condition_on_its_time(worl
             producer.send("records", [{"key": b"ann", "value": value, "timestamp": at}]).result()
     assert store.admin().erase("records", where="timestamp > TIMESTAMP '2024-01-01T12:00:00Z'") == {}
     assert store.admin().erase("records", where="key is not null and _partition = 0") == {tp("records", 0): 2}
+
+
+def test_verify_does_not_take_positions_for_rows(world: World, store: Store) -> None:
+    """They have no column of the topic, and a null would match."""
+    pytest.importorskip("pyiceberg")
+    config = {"publish.formats": "iceberg", "publish.max.lag.ms": 0, "segment.batches": 9}
+    store.create_topic("shown", SCHEMA, config=config)
+    with store.producer(inline_max_bytes=0) as producer:
+        producer.send("shown", [{"customer": "ann", "n": number} for number in range(5)]).result()
+    for _ in range(2):
+        world.clock.advance_ms(10)
+        publish(world.open(), "shown")
+        store.admin().delete_records("shown", 0, 2)
+    assert [path for path in world.memory.list("shown/metadata/") if path.startswith("d")]
+    assert find_remains(reading.read_session(store.runtime), "shown", "customer is null") == ()
 
 
 def test_rows_count_whose_run_was_followed_by_one_that_came_too_late(

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -85,19 +86,13 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
     look = _Look(runtime.store, found, condition)
     paths = [*_walk(runtime.store, f"{topic}/"), *_walk(runtime.store, f"{TRANSACTION_STATE_TOPIC}/")]
     rows: dict[str, int] = {}
-    for number, path in enumerate(paths):
+    for number, path in enumerate(sorted(paths, key=_names_files)):
         if progress is not None:
             progress(topic, number, len(paths))
-        try:
-            if count := look.rows_in(path):
+        with suppress(MissingObjectError):  # vacuum was faster
+            count = look.look_at(path)
+            if count is not None:
                 rows[path] = count
-        except MissingObjectError:
-            continue  # vacuum was faster
-    files = {path.rpartition("/")[2]: rows.get(path, 0) for path in paths if path.endswith(".parquet")}
-    for path in paths:
-        with suppress(MissingObjectError):
-            if path not in rows and look.has_statistics(path, files):
-                rows[path] = 0
     searched = [name for name in (topic, TRANSACTION_STATE_TOPIC) if any(path.startswith(f"{name}/") for path in paths)]
     report = vacuum(runtime, session, searched, dry_run=True)
     gone = {each.dead.path: 0 for each in report.deleted} | {each.path: each.waits_until_ms for each in report.waiting}
@@ -118,49 +113,41 @@ class _Look:
         self._condition = condition
         self._names_are_ids = topic.last_field_id is msgspec.UNSET
         """Whether no column was renamed or dropped."""
+        self._files: dict[str, int] = {}
+        """The files of rows that were looked at, each with the number of rows that match."""
 
-    def rows_in(self, path: str) -> int:
-        """Return how many rows in an object match."""
-        kind = path.rpartition(".")[2]
-        of_topic = path.startswith(f"{self._topic}/") and "/_delta_log/" not in path
-        if kind == "parquet" and of_topic:
-            return sum(map(self._count, self._batches(path)))
-        if kind not in ("batch", "staged", "snapshot"):
-            return 0
-        data = self._store.get(path)
-        if data is None:
-            raise MissingObjectError(path)
-        payloads = [part.payload for part in self._parts(path, data)]
-        if kind == "batch" and of_topic:
-            payloads.append(envelope.decode(data, CommitRecord, path)[1])
-        return sum(self._inline(payload, path) for payload in payloads if payload)
+    def look_at(self, path: str) -> int | None:
+        """Return how many rows in an object match. 0: it names a file with such rows, or may have named one.
 
-    def has_statistics(self, path: str, files: Mapping[str, int]) -> bool:
-        """Return whether an object that is not a file of rows names a file with such rows, or may have named one.
-
-        `files` are the names of the files that exist, each with the number of such rows.
+        None: neither. Files of rows must come first. Raises MissingObjectError.
         """
-        is_table = path.endswith(".checkpoint.parquet")
-        if path.endswith((".parquet", ".bin")) and not is_table:
-            return False
-        if is_table:
-            adds = self._checkpoint(path)
-            return any(self._may_have_matched(*each, files) for each in map(self._of_delta, adds))
-        data = self._store.get(path)
-        if data is None:
-            return False
-        if path.endswith(".avro"):
-            entries = _avro_entries(data, path)
-            text = repr(entries).encode()
-            found: Iterable[_Named] = _of_manifest(entries, self._fields) if _is_manifest(path) else ()
+        if not _names_files(path):
+            count = self._files[path.rpartition("/")[2]] = sum(map(self._count, self._batches(path)))
+            return count or None
+        named: Iterable[_Named] = ()
+        if path.endswith(".checkpoint.parquet"):
+            text, named = b"", map(self._of_delta, self._checkpoint(path))
+        elif path.endswith((".parquet", ".bin")):
+            return None  # positions of rows
         else:
-            text, found = data, self._named_in(path, data)
-        holding = (name.encode() for name, rows in files.items() if rows)
-        return any(name in text for name in holding) or any(self._may_have_matched(*each, files) for each in found)
+            data = self._store.get(path)
+            if data is None:
+                raise MissingObjectError(path)
+            payloads = [part.payload for part in self._parts(path, data)]
+            if path.endswith(".batch") and path.startswith(f"{self._topic}/"):
+                payloads.append(envelope.decode(data, CommitRecord, path)[1])
+            if count := sum(self._inline(payload, path) for payload in payloads if payload):
+                return count
+            text, named = data, self._named_in(path, data)
+            if path.endswith(".avro"):
+                entries = _avro_entries(data, path)
+                text, named = repr(entries).encode(), _of_manifest(entries, self._fields) if _is_manifest(path) else ()
+        holding = (name.encode() for name, rows in self._files.items() if rows)
+        return 0 if any(name in text for name in holding) or any(starmap(self._may_have_matched, named)) else None
 
-    def _may_have_matched(self, name: str, statistics: Statistics, rows: int, files: Mapping[str, int]) -> bool:
-        if name in files:
-            return files[name] > 0
+    def _may_have_matched(self, name: str, statistics: Statistics, rows: int) -> bool:
+        if name in self._files:
+            return self._files[name] > 0
         return self._condition.may_match_rows(statistics, rows)
 
     def _named_in(self, path: str, data: bytes) -> Iterable[_Named]:
@@ -280,6 +267,11 @@ def _walk(store: ObjectStore, folder: str) -> Iterator[str]:
             yield from _walk(store, folder + name)
         else:
             yield folder + name
+
+
+def _names_files(path: str) -> bool:
+    """Return whether an object is not a file of the topic's rows. It may name some."""
+    return not path.endswith(".parquet") or "/_delta_log/" in path or "/metadata/" in path
 
 
 def _is_manifest(path: str) -> bool:
