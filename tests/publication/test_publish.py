@@ -99,10 +99,12 @@ def test_a_publisher_may_die_at_every_request(prepare: Callable[[Store], None]) 
     assert tally.strikes > 20
 
 
-def test_two_publishers_at_once_make_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("latest", [False, True])
+def test_two_publishers_at_once_make_one_table(monkeypatch: pytest.MonkeyPatch, latest: bool) -> None:
     world = World()
     store = world.open()
-    store.create_topic("orders", ORDERS, partitions=2, config=CONFIG)
+    newest = {"key.columns": "id", "publish.rows": "latest"} if latest else {}
+    store.create_topic("orders", ORDERS, partitions=2, config=CONFIG | newest)
     publish(store)
     with store.producer() as producer:
         producer.send("orders", orders(1, 2, 3), partition=0).result()
@@ -117,7 +119,8 @@ def test_two_publishers_at_once_make_one_table(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(publishing, "append_publication", faster)
     world.clock.advance_ms(10)
-    assert publish(world.open()).publications == 0
+    late = publish(world.open())
+    assert (late.publications, late.rows_added, late.files_added) == (0, 0, 0)
     assert (tables_of(store).number, tables_of(store).newest.cut_at > 0) == (1, True)
     with store.producer() as producer:
         producer.send("orders", orders(5), partition=1).result()

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -239,11 +240,8 @@ class _Attempt:
         elif has_new_rows:
             tables = self._add(before, shown, changes)
         else:
-            views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
-            self._cache.keep(topic.topic_id, before, views, shown)
-        if tables is None:
-            return None
-        return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
+            self._keep(before, shown)
+        return self._outcome(tables)
 
     def _publish_newest(
         self,
@@ -273,16 +271,14 @@ class _Attempt:
                 tables = self._append(before, changes, "append", cuts, shown.cut_at)
             else:
                 tables = self._append(before, changes, "replace", newest.partitions, newest.cut_at)
-            self._done["files_added"] += sum(file.path not in before.files for file in files)
-            self._done["files_removed"] += len(found.removed)
-            self._done["rows_added"] += found.rows_added
-            self._done["rows_copied"] += sum(count_rows(copy.rows) for copy in found.copies)
+            if tables is not None:
+                self._done["files_added"] += sum(file.path not in before.files for file in files)
+                self._done["files_removed"] += len(found.removed)
+                self._done["rows_added"] += found.rows_added
+                self._done["rows_copied"] += sum(count_rows(copy.rows) for copy in found.copies)
         else:
-            views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
-            self._cache.keep(topic.topic_id, before, views, shown)
-        if tables is None:
-            return None
-        return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
+            self._keep(before, shown)
+        return self._outcome(tables)
 
     def empty(self) -> Published | None:
         """Take the rows of a deleted topic out of its tables, in each format that this process can write (C16).
@@ -309,7 +305,20 @@ class _Attempt:
             check_writable(self._formats, topic, canonical_url(runtime.where))
             self.roll_forward(Chain(tables=(tables,)))
         self._cache.emptied.add(topic.topic_id)
-        return Published(topic=topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
+        return self._outcome(tables)
+
+    def _keep(self, before: Tables, shown: Shown) -> None:
+        """Keep what was looked at, because the tables show all of it."""
+        topic = self._topic
+        views = {tp: view for tp, view in self._session.views.items() if tp.topic == topic.topic}
+        self._cache.keep(topic.topic_id, before, views, shown)
+
+    def _outcome(self, tables: Tables | None) -> Published | None:
+        """Return what was done; None if another publisher was faster."""
+        if tables is None:
+            return None
+        done: dict[str, Any] = dict(self._done)
+        return Published(topic=self._topic.topic, number=tables.number, publications=self.made, **done)
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""

@@ -58,7 +58,7 @@ def newest(
         chosen = keyed.withColumn("_offset_newest", number).filter("_offset_newest = 1").drop("_offset_newest")
         if compacted is not None:
             # Only the keys of the newer rows are moved. A topic cannot have columns with these names.
-            names = [f"_offset_newer_{number}" for number in range(len(same))]
+            names = [f"_offset_newer_{at}" for at in range(len(same))]
             newer = keyed.select(*(column.alias(name) for column, name in zip(same, names, strict=True)))
             equal = (column.eqNullSafe(functions.col(name)) for column, name in zip(same, names, strict=True))
             parts = [compacted.join(newer, reduce(and_, equal), "left_anti")]
