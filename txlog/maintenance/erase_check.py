@@ -19,6 +19,7 @@ import msgspec
 
 from txlog.client.session.session import Session
 from txlog.client.tables.predicate import Predicate, Statistics
+from txlog.client.tables.where import bind
 from txlog.core import envelope, names
 from txlog.core.effects import Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 65_536
 
-_Named: TypeAlias = tuple[str, Statistics, int]
-"""A file that an object names: the last part of its path, its statistics by id of the column, and its rows."""
+_Named: TypeAlias = tuple[str, Statistics | None, int]
+"""A file that an object names: the last part of its path, its statistics by id of the column, and its rows. None: the
+columns are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class Remains:
 
     path: str
     rows: int
-    """0: it names a file with such rows, or has statistics of a deleted file that may have had some."""
+    """0: it names a file with such rows, or has a value of such a row as the lowest or highest one of a file."""
     is_current: bool
     """Whether a read that begins now may return the rows."""
     gone_at_ms: int | None
@@ -83,7 +85,7 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
         raise InvalidRequestError(
             f"where = {where!r}: {others[0]} is not stored with each row. hint: name columns of the topic"
         )
-    look = _Look(runtime.store, found, condition)
+    look = _Look(runtime.store, found, condition, bind(where, found.schema, topic))
     paths = [*_walk(runtime.store, f"{topic}/"), *_walk(runtime.store, f"{TRANSACTION_STATE_TOPIC}/")]
     rows: dict[str, int] = {}
     for number, path in enumerate(sorted(paths, key=_names_files)):
@@ -106,11 +108,13 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
 class _Look:
     """Looks into objects."""
 
-    def __init__(self, store: ObjectStore, topic: TopicMetadata, condition: Predicate) -> None:
+    def __init__(self, store: ObjectStore, topic: TopicMetadata, condition: Predicate, stated: Predicate) -> None:
         self._store = store
         self._topic = topic.topic
         self._fields = [field for field in topic.schema if field.name in condition.columns]
         self._condition = condition
+        self._stated = stated
+        """The condition for tombstones, too."""
         self._names_are_ids = topic.last_field_id is msgspec.UNSET
         """Whether no column was renamed or dropped."""
         self._files: dict[str, int] = {}
@@ -145,10 +149,10 @@ class _Look:
         holding = (name.encode() for name, rows in self._files.items() if rows)
         return 0 if any(name in text for name in holding) or any(starmap(self._may_have_matched, named)) else None
 
-    def _may_have_matched(self, name: str, statistics: Statistics, rows: int) -> bool:
+    def _may_have_matched(self, name: str, statistics: Statistics | None, rows: int) -> bool:
         if name in self._files:
             return self._files[name] > 0
-        return self._condition.may_match_rows(statistics, rows)
+        return statistics is None or self._stated.may_be_bound(statistics, rows)
 
     def _named_in(self, path: str, data: bytes) -> Iterable[_Named]:
         """Yield the files whose statistics an object of a published table has."""
@@ -168,13 +172,13 @@ class _Look:
     def _of_delta(self, add: Mapping[str, Any]) -> _Named:
         stats = json.loads(add.get("stats") or "{}")
         least, greatest, nulls = (stats.get(each, {}) for each in ("minValues", "maxValues", "nullCount"))
-        # A column whose name may have been another one's then has no statistics here, so it may have matched.
         found = {
             str(field.id): (least.get(field.name), greatest.get(field.name), nulls[field.name])
             for field in self._fields
-            if field.name in nulls and self._names_are_ids
+            if field.name in nulls
         }
-        return str(add["path"]).rpartition("/")[2], found, stats.get("numRecords", 0)
+        known = found if self._names_are_ids or not nulls else None
+        return str(add["path"]).rpartition("/")[2], known, stats.get("numRecords", 0)
 
     def _checkpoint(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield the files that a checkpoint of a Delta table names."""
