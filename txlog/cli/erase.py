@@ -128,10 +128,8 @@ def cancel(
     A process that is working on it does not stop.
     """
     session.admin.cancel_erasure(erasure_id)
-    document = CancelDocument(erasure_id=erasure_id)
-    session.out.show(
-        document, lambda out: out.line(f"Cancelled erasure {erasure_id}. Rows that it has erased stay erased.")
-    )
+    said = f"Cancelled erasure {erasure_id}. Rows that it has erased stay erased."
+    session.out.show(CancelDocument(erasure_id=erasure_id), lambda out: out.line(said))
 
 
 def _show_remains(out: Output, remains: Sequence[RemainsDocument]) -> None:

@@ -145,7 +145,9 @@ class _Look:
             text, named = data, self._named_in(path, data)
             if path.endswith(".avro"):
                 entries = _avro_entries(data, path)
-                text, named = repr(entries).encode(), _of_manifest(entries, self._fields) if _is_manifest(path) else ()
+                text = repr(entries).encode()
+                # Other files name lists of files.
+                named = _of_manifest(entries, self._fields) if path.rpartition("/")[2].startswith("m") else ()
         holding = (name.encode() for name, rows in self._files.items() if rows)
         return 0 if any(name in text for name in holding) or any(starmap(self._may_have_matched, named)) else None
 
@@ -177,8 +179,8 @@ class _Look:
             for field in self._fields
             if field.name in nulls
         }
-        known = found if self._names_are_ids or not nulls else None
-        return str(add["path"]).rpartition("/")[2], known, stats.get("numRecords", 0)
+        # Without such a column the file may still have one that was renamed.
+        return str(add["path"]).rpartition("/")[2], found if self._names_are_ids else None, stats.get("numRecords", 0)
 
     def _checkpoint(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield the files that a checkpoint of a Delta table names."""
@@ -276,11 +278,6 @@ def _walk(store: ObjectStore, folder: str) -> Iterator[str]:
 def _names_files(path: str) -> bool:
     """Return whether an object is not a file of the topic's rows. It may name some."""
     return not path.endswith(".parquet") or "/_delta_log/" in path or "/metadata/" in path
-
-
-def _is_manifest(path: str) -> bool:
-    """Return whether an Avro file of an Iceberg table names files of rows. Others name lists of files."""
-    return path.rpartition("/")[2].startswith("m")
 
 
 def _of_manifest(entries: Sequence[Any], fields: Sequence[SchemaField]) -> Iterator[_Named]:

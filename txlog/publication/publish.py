@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -317,8 +316,7 @@ class _Attempt:
         """Return what was done; None if another publisher was faster."""
         if tables is None:
             return None
-        done: dict[str, Any] = dict(self._done)
-        return Published(topic=self._topic.topic, number=tables.number, publications=self.made, **done)
+        return Published(topic=self._topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""

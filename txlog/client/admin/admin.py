@@ -6,6 +6,7 @@ since 1970; -1 and None mean that there is no value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
@@ -307,20 +308,17 @@ class Admin:
         made, failed = gather(record(self._runtime, "erase", erasing))
         if failed:
             raise failed[0]
-        found: dict[TopicPartition, int] = {}
+        found: Counter[TopicPartition] = Counter()
         for each in made:
-            tp = each.topic_partition
-            found[tp] = found.get(tp, 0) + (each.rows_erased if each.took_effect else 0)
-        return found
+            found[each.topic_partition] += each.rows_erased if each.took_effect else 0
+        return dict(found)
 
     def list_erasures(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[Erasure, ...]:
         """Return the erasures that have begun and not ended, oldest first.
 
         With a list `damaged`, the errors of damaged records are appended to it.
         """
-        return self._session.call(
-            "listing erasures", lambda ctx, views: with_views(views, erasures.list_erasures(damaged))
-        )
+        return self._runtime.run(erasures.list_erasures(damaged))
 
     def cancel_erasure(self, erasure_id: str) -> None:
         """Cancel an erasure that has not ended. Rows that it has erased stay erased.
@@ -328,9 +326,8 @@ class Admin:
         A process that is working on it does not stop. Raises InvalidRequestError if there is no such erasure.
         """
         self._runtime.ensure_writable()
-        if not self._session.call(
-            "cancelling an erasure", lambda ctx, views: with_views(views, erasures.cancel(erasure_id))
-        ):
+        found = self._session.call("cancelling", lambda _, views: with_views(views, erasures.cancel(erasure_id)))
+        if not found:
             raise InvalidRequestError(
                 f"erasure {erasure_id!r} has ended, or never began. hint: `txlog erasures list` shows those that have "
                 "not ended"
