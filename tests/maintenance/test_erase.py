@@ -115,10 +115,6 @@ def test_decisions_that_carry_rows_go_without_later_ones(world: World, store: St
                 producer.send("visits", [{"customer": "ann", "n": number}], partition=1)
     with store.producer("files", inline_max_bytes=0) as producer, producer.transaction():
         producer.send("visits", [{"customer": "ann", "n": 9}], partition=1)
-    other = world.open()
-    other.create_topic("others", SCHEMA)
-    with other.producer("other") as producer, producer.transaction():
-        producer.send("others", [{"customer": "ann", "n": 1}])
     session = reading.read_session(store.runtime)
     found = [each for each in find_remains(session, "visits", ANN) if each.path.startswith("__transaction_state/")]
     # One names a file, with the lowest and highest value.
@@ -129,8 +125,6 @@ def test_decisions_that_carry_rows_go_without_later_ones(world: World, store: St
         opened = world.open().runtime
         assert not vacuum(opened, reading.read_session(opened), dry_run=False).failed
     assert find_remains(session, "visits", ANN) == ()
-    (left,) = (each for each in find_remains(session, "others", ANN) if each.path.startswith("__transaction_state/"))
-    assert left.rows == 1
     with world.open().producer("works") as producer, producer.transaction():
         producer.send("visits", [{"customer": "bob", "n": 5}], partition=1)
     assert [row[2] for row in rows(world)] == ["bob"]
@@ -232,29 +226,6 @@ def test_verify_does_not_take_positions_for_rows(world: World, store: Store) -> 
         store.admin().delete_records("shown", 0, 2)
     assert [path for path in world.memory.list("shown/metadata/") if path.startswith("d")]
     assert find_remains(reading.read_session(store.runtime), "shown", "customer is null") == ()
-
-
-@pytest.mark.parametrize(("customer", "is_left"), [("ann", True), ("bob", False), ("carl", True), ("x" * 40, True)])
-def test_verify_names_statistics_of_deleted_files_that_have_a_value(
-    world: World, store: Store, customer: str, is_left: bool
-) -> None:
-    """Between the lowest and the highest value is none of them. A long text is cut, so it may be one."""
-    config = {"publish.formats": "delta", "publish.max.lag.ms": 0, "publish.retention.ms": 1, "segment.batches": 1}
-    store.create_topic("shown", SCHEMA, config=config)
-    names = ("ann", "bob", "carl") if len(customer) < 9 else ("ann", customer)
-    with store.producer(inline_max_bytes=0) as producer:
-        producer.send("shown", [{"customer": name, "n": 1} for name in names]).result()
-    world.clock.advance_ms(10)
-    publish(world.open(), "shown")
-    store.admin().erase("shown", where=f"customer = '{customer}'")
-    for _ in range(3):
-        publish(world.open(), "shown")
-        world.clock.advance_ms(2 * DAY_MS)
-        opened = world.open().runtime
-        assert not vacuum(opened, reading.read_session(opened), ["shown"], dry_run=False).failed
-    found = find_remains(reading.read_session(store.runtime), "shown", f"customer = '{customer}'")
-    assert [each.rows for each in found] == [0] * len(found)
-    assert any("/publication/" in each.path for each in found) == is_left
 
 
 def test_rows_count_whose_run_was_followed_by_one_that_came_too_late(

@@ -175,8 +175,8 @@ def _show_remains(out: Output, remains: Sequence[RemainsDocument]) -> None:
 def _others(number: int) -> str:
     if not number:
         return ""
-    does = "has" if number == 1 else "have"
-    return f"{count_text(number, 'object')} {does} the smallest and largest values of a file that holds or held some."
+    has = "has" if number == 1 else "have"
+    return f"{count_text(number, 'object')} {has} the smallest and largest values of a file that may have held some."
 
 
 def _show(out: Output, documents: Sequence[EraseDocument], *, executed: bool, failed: int) -> None:

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
 from txlog.client.session.session import Session
 from txlog.client.tables.predicate import Predicate, Statistics
-from txlog.client.tables.where import bind
 from txlog.core import envelope, names
 from txlog.core.effects import Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 65_536
 
-_Named: TypeAlias = tuple[str, Statistics | None, int]
-"""A file that an object names: the last part of its path, its statistics by id of the column, and its rows. None: the
-columns are not known."""
+_Named: TypeAlias = tuple[str, Statistics, int]
+"""A file that an object names: its path below the topic's folder, or with that and more before it; its statistics by id
+of the column, and its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Remains:
 
     path: str
     rows: int
-    """0: it names a file with such rows, or has a value of such a row as the lowest or highest one of a file."""
+    """0: it names a file with such rows, or has statistics of a deleted file that may have had some."""
     is_current: bool
     """Whether a read that begins now may return the rows."""
     gone_at_ms: int | None
@@ -85,7 +85,7 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
         raise InvalidRequestError(
             f"where = {where!r}: {others[0]} is not stored with each row. hint: name columns of the topic"
         )
-    look = _Look(runtime.store, found, condition, bind(where, found.schema, topic))
+    look = _Look(runtime.store, found, condition)
     paths = [*_walk(runtime.store, f"{topic}/"), *_walk(runtime.store, f"{TRANSACTION_STATE_TOPIC}/")]
     rows: dict[str, int] = {}
     for number, path in enumerate(sorted(paths, key=_names_files)):
@@ -108,17 +108,16 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
 class _Look:
     """Looks into objects."""
 
-    def __init__(self, store: ObjectStore, topic: TopicMetadata, condition: Predicate, stated: Predicate) -> None:
+    def __init__(self, store: ObjectStore, topic: TopicMetadata, condition: Predicate) -> None:
         self._store = store
         self._topic = topic.topic
         self._fields = [field for field in topic.schema if field.name in condition.columns]
         self._condition = condition
-        self._stated = stated
-        """The condition for tombstones, too."""
         self._names_are_ids = topic.last_field_id is msgspec.UNSET
         """Whether no column was renamed or dropped."""
         self._files: dict[str, int] = {}
-        """The files of rows that were looked at, each with the number of rows that match."""
+        """The files of rows that were looked at, by their path below the topic's folder, each with the number of rows
+        that match. The last part of a path is not enough: each task of Spark uses it again in several partitions."""
 
     def look_at(self, path: str) -> int | None:
         """Return how many rows in an object match. 0: it names a file with such rows, or may have named one.
@@ -126,7 +125,7 @@ class _Look:
         None: neither. Files of rows must come first. Raises MissingObjectError.
         """
         if not _names_files(path):
-            count = self._files[path.rpartition("/")[2]] = sum(map(self._count, self._batches(path)))
+            count = self._files[path.removeprefix(f"{self._topic}/")] = sum(map(self._count, self._batches(path)))
             return count or None
         named: Iterable[_Named] = ()
         if path.endswith(".checkpoint.parquet"):
@@ -151,21 +150,22 @@ class _Look:
         holding = (name.encode() for name, rows in self._files.items() if rows)
         return 0 if any(name in text for name in holding) or any(starmap(self._may_have_matched, named)) else None
 
-    def _may_have_matched(self, name: str, statistics: Statistics | None, rows: int) -> bool:
-        if name in self._files:
-            return self._files[name] > 0
-        return statistics is None or self._stated.may_be_bound(statistics, rows)
+    def _may_have_matched(self, name: str, statistics: Statistics, rows: int) -> bool:
+        parts = name.split("/")
+        ends = ("/".join(parts[number:]) for number in range(len(parts)))
+        rows_found = next((self._files[end] for end in ends if end in self._files), None)
+        return self._condition.may_match_rows(statistics, rows) if rows_found is None else rows_found > 0
 
     def _named_in(self, path: str, data: bytes) -> Iterable[_Named]:
         """Yield the files whose statistics an object of a published table has."""
         folder, _, name = path.removeprefix(f"{self._topic}/").rpartition("/")
         if names.parse_publication_name(name) is not None and f"{folder}/" == names.PUBLICATION_FOLDER:
             for file in envelope.decode(data, Publication, path)[0].added:
-                yield file.path.rpartition("/")[2], file.statistics, file.rows
+                yield file.path, file.statistics, file.rows
         elif name.endswith((".batch", ".staged", ".snapshot")):
             own = envelope.decode(data, CommitRecord, path)[0].files if name.endswith(".batch") else ()
             for each in (*own, *(file for part in self._parts(path, data) for file in part.files)):
-                yield each.path.rpartition("/")[2], each.statistics, each.rows
+                yield each.path, each.statistics, each.rows
         elif folder == "_delta_log" and name.endswith(".json"):
             for line in data.splitlines():
                 if "add" in (action := json.loads(line)):
@@ -174,13 +174,13 @@ class _Look:
     def _of_delta(self, add: Mapping[str, Any]) -> _Named:
         stats = json.loads(add.get("stats") or "{}")
         least, greatest, nulls = (stats.get(each, {}) for each in ("minValues", "maxValues", "nullCount"))
+        # A column whose name may have been another one's then has no statistics here, so it may have matched.
         found = {
             str(field.id): (least.get(field.name), greatest.get(field.name), nulls[field.name])
             for field in self._fields
-            if field.name in nulls
+            if field.name in nulls and self._names_are_ids
         }
-        # Without such a column the file may still have one that was renamed.
-        return str(add["path"]).rpartition("/")[2], found if self._names_are_ids else None, stats.get("numRecords", 0)
+        return unquote(str(add["path"])), found, stats.get("numRecords", 0)
 
     def _checkpoint(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield the files that a checkpoint of a Delta table names."""
@@ -283,8 +283,7 @@ def _names_files(path: str) -> bool:
 def _of_manifest(entries: Sequence[Any], fields: Sequence[SchemaField]) -> Iterator[_Named]:
     from txlog.publication.iceberg_files import statistics_of
 
-    for path, statistics, rows in statistics_of(entries, fields):
-        yield path.rpartition("/")[2], statistics, rows
+    return statistics_of(entries, fields)
 
 
 def _avro_entries(data: bytes, path: str) -> Sequence[Any]:

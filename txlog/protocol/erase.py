@@ -13,7 +13,6 @@ from txlog.core import cleaning, envelope, names
 from txlog.core.effects import List, Now, Program, gathered
 from txlog.core.names import ERASURES_FOLDER, SegmentName, TopicPartition
 from txlog.core.records import CommitRecord, Erasure, SegmentIndex, TopicMetadata, TransactionEntry
-from txlog.core.transactions import COMPLETE
 from txlog.errors import CorruptLogError, CorruptRecordError
 from txlog.protocol.clean import Merge, plan_runs
 from txlog.protocol.context import Context, PartitionView, Views, with_view
@@ -97,6 +96,7 @@ def seal_up_to(ctx: Context, views: Views, erasure: Erasure) -> Program[tuple[Vi
     ends = ends_of(erasure)
     table = yield from partitions_in_use(names.TRANSACTION_STATE_TOPIC)
     tps = [*ends, *table]
+    views, _ = yield from expire(ctx, views, [tp.partition for tp in table])
     views = yield from gather_fresh_views(ctx, views, tps)
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
@@ -162,18 +162,19 @@ def _has_rows_below(record: CommitRecord, end_offset: int) -> bool:
 def _carrying(view: PartitionView, topic: str) -> frozenset[int]:
     """Return the records of `__transaction_state` that must leave the tail, so that no rows of a topic are left there.
 
-    They carry a decision with rows, or the lowest and highest values of a file. Or they end one that is not in the
-    tail: the snapshot below the tail may have it.
+    They carry a decision with rows, or the lowest and highest values of a file. Or they may follow one in the snapshot
+    below their segment: the first record of an id.
     """
-    begun: set[str] = set()
+    begun: set[tuple[int, str]] = set()
     found = set()
     for record in (each.record for each in view.tail):
         for entry in record.entries:
-            if isinstance(entry, TransactionEntry) and entry.value is not None:
-                is_end = entry.value.state in COMPLETE and entry.key not in begun
-                if is_end or any(part.topic == topic for part in entry.value.staged):
+            if isinstance(entry, TransactionEntry):
+                of = (record.segment_base, entry.key)
+                staged = () if entry.value is None else entry.value.staged
+                if of not in begun or any(part.topic == topic for part in staged):
                     found.add(record.base_offset)
-                begun.add(entry.key)
+                begun.add(of)
     return frozenset(found)
 
 

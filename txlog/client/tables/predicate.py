@@ -155,11 +155,6 @@ class Predicate:
         """Whether `rows` rows with these statistics may contain a matching row: a row group."""
         return _may_match(self.root, lambda field: bounds_in(field, statistics, rows))
 
-    def may_be_bound(self, statistics: Statistics, rows: int) -> bool:
-        """Whether the lowest or highest value of a column in these statistics may be one that a part of the condition
-        asks for."""
-        return any(_may_be_bound(leaf, statistics, rows) for leaf in leaves(self.root))
-
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the matching rows of `batch`, which must have all of `columns`."""
         return batch.filter(_mask(self.root, batch), null_selection_behavior="drop")
@@ -243,20 +238,6 @@ def _leaf_may_match(leaf: Leaf, bounds: Bounds) -> bool:
     if leaf.operator == "!=":
         return not low == high == value
     return bool(_PYTHON[leaf.operator](low if leaf.operator in ("<", "<=") else high, value))
-
-
-def _may_be_bound(leaf: Leaf, statistics: Statistics, rows: int) -> bool:
-    # A local import, because it loads pyarrow.
-    from txlog.storage.parquet_statistics import STATISTICS_BYTES
-
-    found = None if is_own(leaf.field) else statistics.get(str(leaf.field.id))
-    bounds = None if found is None else bounds_in(leaf.field, statistics, rows)
-    if found is None or bounds is None:
-        return found is not None and any(value is not None for value in found[:2])
-    ends = (bounds.low, bounds.high) if bounds.values else ()
-    if any(isinstance(end, str) and len(end.encode()) >= STATISTICS_BYTES for end in ends):
-        return _leaf_may_match(leaf, bounds)  # it may be cut
-    return any(_leaf_may_match(leaf, Bounds(low=end, high=end, nulls=False, values=True)) for end in ends)
 
 
 def bounds_in_piece(field: SchemaField, piece: Piece) -> Bounds | None:
