@@ -94,7 +94,8 @@ LONG = (
     "staged", "expiry", "vacuum reader", "offsets", "snapshot", "slow marker", "stale writer", "first init", "seal txn",
     "operator", "mixed",
     "abort", "two aborts", "merge vacuum", "time-out", "internal", "merge looks, forgotten", "publish txn",
-    "publish sleeps", "publish retention",
+    "publish sleeps", "publish retention", "erasure, open", "erasure, aborted", "erasure, beyond",
+    "erasure, beyond, aborted", "erasure looks",
 )  # fmt: skip
 
 
