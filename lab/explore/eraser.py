@@ -85,6 +85,7 @@ def finish(ctx: Context, views: Views, erasure: Erasure) -> Program[tuple[Views,
                 if took is not False:
                     searched.update(merge.inputs if took is None else (*merge.inputs, took))
     if is_done:
+        views, _ = yield from programs.seal_decisions(ctx, views, erasure)
         views, _ = yield from programs.end(ctx, views, erasure)
     return views, is_done
 

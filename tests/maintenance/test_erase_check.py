@@ -16,13 +16,17 @@ from txlog.client.staged import StagedTransaction
 from txlog.client.transactions.staged_files import read_staged_folder
 from txlog.core.effects import Program
 from txlog.core.names import staged_folder
+from txlog.errors import TxlogError
+from txlog.maintenance.erase import begin_erasure, list_erasures
 from txlog.maintenance.erase_check import find_remains
+from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import erase as protocol
 from txlog.protocol.expiry import expire
 from txlog.storage.conform import conform
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_writer import write_rows_file
+from txlog.testing.failing_store import Fault
 
 SCHEMA = pa.schema((pa.field("customer", pa.string()), pa.field("n", pa.int64())))
 SMALL = {"segment.batches": 3, "inline.max.bytes": 4096}
@@ -170,6 +174,62 @@ def test_a_decision_between_roll_forward_and_ends_goes(
     assert remains(world, "visits", ANN) == {}
     assert found_by_bytes(world, "ann-secret") == set()
     producer.close()
+
+
+def test_a_transaction_of_another_topic_that_cannot_end_holds_no_erasure_back(world: World) -> None:
+    store = world.open()
+    for topic in ("visits", "other"):
+        store.create_topic(topic, SCHEMA, config=SMALL)
+    visitor = store.producer("visitor")
+    visitor.init_transactions()
+    with visitor.transaction():
+        visitor.send("visits", [{"customer": "ann-secret", "n": 1}, {"customer": "bob", "n": 2}])
+    begin_erasure(reading.read_session(world.open().runtime), "visits", ANN)
+    outage, opened = world.outage()
+    stuck = opened.producer("stuck", inline_max_bytes=4096)
+    stuck.init_transactions()
+    outage.pattern = r"put.* other/"
+    with pytest.raises(TxlogError), stuck.transaction():
+        stuck.send("other", [{"customer": "carl", "n": 1}])
+    refused = Fault(action="403", match=r"^put_if_absent other/", times=10**6)
+    _, maintaining = world.failing(refused)
+    Maintainer(maintaining.runtime).run()
+    assert not list_erasures(world.open().runtime)
+    assert [row["customer"] for row in store.table("visits").scan(["customer"]).read_all().to_pylist()] == ["bob"]
+    outage.pattern = None
+    for producer in (visitor, stuck):
+        producer.close()
+
+
+def test_an_erasure_that_waits_leaves_the_table_of_transactions_alone(world: World) -> None:
+    """And transactions whose time is up, which another step of maintenance aborts."""
+    store = world.open()
+    for topic in ("visits", "other"):
+        store.create_topic(topic, SCHEMA, config=SMALL)
+    with store.producer("visitor") as producer, producer.transaction():
+        producer.send("visits", [{"customer": "ann-secret", "n": 1}])
+    holder = store.producer("holder", transaction_timeout_ms=900_000)
+    late = store.producer("late", transaction_timeout_ms=1000)
+    for producer, topic in ((holder, "visits"), (late, "other")):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, [{"customer": "carl", "n": 1}])
+        producer.flush()
+    begin_erasure(reading.read_session(world.open().runtime), "visits", ANN)
+    skip = MaintainPolicy(skip=frozenset({"transactions", "vacuum"}))
+    counts = []
+    for _ in range(3):
+        world.clock.advance_ms(5000)
+        Maintainer(world.open().runtime, skip).run()
+        counts.append(len(list(_below(world.memory, "__transaction_state/"))))
+    assert counts == counts[:1] * 3
+    states = {each.transactional_id: each.state for each in store.admin().list_transactions()}
+    assert (states["holder"], states["late"]) == ("ONGOING", "ONGOING")
+    holder.abort_transaction()
+    Maintainer(world.open().runtime, skip).run()
+    assert not list_erasures(world.open().runtime)
+    for producer in (holder, late):
+        producer.close()
 
 
 def send_ann(producer: Any, transactions: int) -> None:

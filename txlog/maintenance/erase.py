@@ -173,6 +173,7 @@ def finish_erasure(
         course.done.update(tp for tp in left if open_from[tp] >= reach[tp])
         left = {tp: end for tp, end in left.items() if tp not in course.done}
         course.looked = {tp: open_from[tp] for tp in left}
+    session.call("sealing", lambda ctx, views: protocol.seal_decisions(ctx, views, erasure))
     session.call("ending an erasure", lambda ctx, views: protocol.end(ctx, views, erasure))
     session.forget(list(protocol.ends_of(erasure)))
 

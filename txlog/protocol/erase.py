@@ -12,7 +12,8 @@ from txlog.config import INT64_MAX
 from txlog.core import cleaning, envelope, names
 from txlog.core.effects import List, Now, Program, gathered
 from txlog.core.names import ERASURES_FOLDER, SegmentName, TopicPartition
-from txlog.core.records import CommitRecord, Erasure, SegmentIndex, TopicMetadata, TransactionEntry
+from txlog.core.records import CommitRecord, Erasure, SegmentIndex, TopicMetadata
+from txlog.core.transactions import PREPARED
 from txlog.errors import CorruptLogError, CorruptRecordError
 from txlog.protocol.clean import Merge, plan_runs
 from txlog.protocol.context import Context, PartitionView, Views, with_view
@@ -21,6 +22,9 @@ from txlog.protocol.load import gather_fresh_views
 from txlog.protocol.put import create_or_read
 from txlog.protocol.requests import delete, get, many, partitions_in_use
 from txlog.protocol.seal import seal
+from txlog.protocol.staged_lists import read_parts
+from txlog.protocol.table import rows_of
+from txlog.protocol.transactions import finish
 
 MayMatch = Callable[[SegmentIndex], bool]
 """Whether a segment may hold rows to erase, by its index."""
@@ -92,25 +96,37 @@ def cancel(erasure_id: str) -> Program[bool]:
 
 
 def seal_up_to(ctx: Context, views: Views, erasure: Erasure) -> Program[tuple[Views, None]]:
-    """End and seal the tails that hold rows of the erasure: those of the topic, and of decisions that carry rows."""
+    """End and seal the tails of the topic that hold rows of the erasure."""
     ends = ends_of(erasure)
-    table = yield from partitions_in_use(names.TRANSACTION_STATE_TOPIC)
-    tps = [*ends, *table]
-    views, _ = yield from expire(ctx, views, [tp.partition for tp in table])
-    views = yield from gather_fresh_views(ctx, views, tps)
+    views = yield from gather_fresh_views(ctx, views, list(ends))
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
-        end = ends.get(tp)
-        carrying = _carrying(views[tp], erasure.topic) if end is None else ()
-
-        def is_due(record: CommitRecord) -> bool:
-            return record.base_offset in carrying if end is None else _has_rows_below(record, end)
-
-        view = yield from end_tail(ctx, views[tp], is_due)
+        view = yield from end_tail(ctx, views[tp], lambda record: _has_rows_below(record, ends[tp]))
         # It was sealed quietly. An error here says why the rows stay.
         return (yield from seal(ctx, view))
 
-    return with_view(views, *(yield from gathered(one(tp) for tp in tps))), None
+    return with_view(views, *(yield from gathered(one(tp) for tp in ends))), None
+
+
+def seal_decisions(ctx: Context, views: Views, erasure: Erasure) -> Program[tuple[Views, None]]:
+    """End and seal the tails of `__transaction_state`, when the log has none of the rows any more.
+
+    Decisions may carry rows, or lowest and highest values of files. Those of the topic whose end is not recorded are
+    rolled forward first: otherwise the new snapshots would have them.
+    """
+    table = yield from partitions_in_use(names.TRANSACTION_STATE_TOPIC)
+    views = yield from gather_fresh_views(ctx, views, table)
+    for row in rows_of([views[tp] for tp in table]):
+        if row.value.state in PREPARED:
+            parts = yield from read_parts(ctx, row.value)
+            if any(part.topic == erasure.topic for part in parts):
+                views, _ = yield from finish(ctx, views, row.value.transactional_id, only_if_timed_out=True)
+
+    def one(tp: TopicPartition) -> Program[PartitionView]:
+        view = yield from end_tail(ctx, views[tp], lambda record: bool(record.entries))
+        return (yield from seal(ctx, view))
+
+    return with_view(views, *(yield from gathered(one(tp) for tp in table))), None
 
 
 def plan_erasure(
@@ -157,25 +173,6 @@ def partitions_of(topic: TopicMetadata) -> list[TopicPartition]:
 def _has_rows_below(record: CommitRecord, end_offset: int) -> bool:
     """Return whether its segment must be sealed. One without rows is not full, so no record can end it."""
     return record.records > 0 and record.base_offset < end_offset
-
-
-def _carrying(view: PartitionView, topic: str) -> frozenset[int]:
-    """Return the records of `__transaction_state` that must leave the tail, so that no rows of a topic are left there.
-
-    They carry a decision with rows, or the lowest and highest values of a file. Or they may follow one in the snapshot
-    below their segment: the first record of an id.
-    """
-    begun: set[tuple[int, str]] = set()
-    found = set()
-    for record in (each.record for each in view.tail):
-        for entry in record.entries:
-            if isinstance(entry, TransactionEntry):
-                of = (record.segment_base, entry.key)
-                staged = () if entry.value is None else entry.value.staged
-                if of not in begun or any(part.topic == topic for part in staged):
-                    found.add(record.base_offset)
-                begun.add(of)
-    return frozenset(found)
 
 
 def _decoded(path: str, data: bytes) -> Erasure:
