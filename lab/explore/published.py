@@ -129,6 +129,8 @@ def _wrong_rows(
         publication = version.publication
         where = f"publication {publication.number}"
         shown = set(version.words)
+        if not (publication.formats or shown):
+            continue  # no reader has a version of it: tables that have ended forget their files
         if len(shown) < len(version.words):
             raise _WrongError(f"{where} shows rows twice: {sorted(version.words)}")
         if shown - committed.keys():

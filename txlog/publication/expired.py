@@ -67,24 +67,30 @@ def _tables(kept: KeptVersions) -> Program[list[Dead]]:
 
     So no reader finds an older version, with rows.
     """
+    log: Sequence[str] = yield List(f"{kept.topic}/{LOG_FOLDER}")
+    metadata: Sequence[str] = yield List(f"{kept.topic}/{FOLDER}")
+    every, old = _own_of(log, metadata)
+    # A topic that was created again may have begun a table before the LIST, and its publication before that.
+    if not every or (yield from newest_number(kept.topic)) != kept.tables[-1].number:
+        return []
+    return [Dead(path=f"{kept.topic}/{path}", kind=Kind.TABLE, why=Why.NOT_PUBLISHED) for path in old or every]
+
+
+def _own_of(log: Sequence[str], metadata: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return all objects of tables in their folders, and those of older versions, by their paths below the topic's."""
     every: list[str] = []
     old: list[str] = []
-    for name, pattern, hint in (
-        (LOG_FOLDER, _VERSION, LAST_CHECKPOINT),
-        (FOLDER, _METADATA, HINT.removeprefix(FOLDER)),
+    for folder, listed, pattern, hint in (
+        (LOG_FOLDER, log, _VERSION, LAST_CHECKPOINT),
+        (FOLDER, metadata, _METADATA, HINT.removeprefix(FOLDER)),
     ):
-        folder = f"{kept.topic}/{name}"
-        listed = yield List(folder)
         own = [match for each in listed if (match := pattern.match(each))]
         # A group of manifests has the version that readers may begin with.
         versions = {folder + match[0]: int(match["version"]) for match in own if match["version"]}
         every += [folder + match[0] for match in own]
         every += [folder + each for each in listed if each == hint]
         old += [path for path, version in versions.items() if version < max(versions.values())]
-    # A topic that was created again may have begun a table before the LIST, and its publication before that.
-    if not every or (yield from newest_number(kept.topic)) != kept.tables[-1].number:
-        return []
-    return [Dead(path=path, kind=Kind.TABLE, why=Why.NOT_PUBLISHED) for path in old or every]
+    return every, old
 
 
 def _vectors(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
