@@ -189,7 +189,10 @@ def _remains(store: Store, gone: Sequence[Sequence[int]]) -> list[str]:
         vacuum(store.runtime, session, [PEOPLE], dry_run=False, now=True)
     numbers = [number for each in gone for number in each][:500]
     found = find_remains(session, PEOPLE, _where(numbers)) if numbers else ()
-    return [f"{each.path} has {each.rows} erased rows" for each in found if each.path.startswith(f"{PEOPLE}/")]
+    # Without rows an object has statistics of a deleted file that may have had such rows, or other ones.
+    return [
+        f"{each.path} has {each.rows} erased rows" for each in found if each.rows and each.path.startswith(f"{PEOPLE}/")
+    ]
 
 
 def _where(numbers: Sequence[int]) -> str:
