@@ -26,6 +26,7 @@ from txlog.client.store import Store
 from txlog.errors import AbortableError, OutcomeUnknownError, TxlogError, TxlogTimeoutError
 from txlog.maintenance.erase import finish_erasure
 from txlog.maintenance.erase_check import find_remains
+from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 
 PEOPLE = "people"
@@ -183,16 +184,17 @@ def judge(place: Place, store: Store) -> Erasures:
 
 
 def _remains(store: Store, gone: Sequence[Sequence[int]]) -> list[str]:
-    """Delete all that nothing needs any more, and search the objects of the topic for erased rows."""
-    session = reading.read_session(store.runtime)
-    for _ in range(3):
-        vacuum(store.runtime, session, [PEOPLE], dry_run=False, now=True)
+    """Delete all that nothing needs any more, as docs/delete-rows.md says, and search the objects for erased rows."""
+    session, quiet = reading.read_session(store.runtime), 0
+    while quiet < 2:
+        topic = store.runtime.topic(PEOPLE, 0)
+        for name, made in publish_topics(session, [topic]):
+            if isinstance(made, Exception):
+                return [f"{name}: it cannot be published: {made}"]
+        quiet = 0 if vacuum(store.runtime, session, [PEOPLE], dry_run=False, now=True).deleted else quiet + 1
     numbers = [number for each in gone for number in each][:500]
     found = find_remains(session, PEOPLE, _where(numbers)) if numbers else ()
-    # Without rows an object has statistics of a deleted file that may have had such rows, or other ones.
-    return [
-        f"{each.path} has {each.rows} erased rows" for each in found if each.rows and each.path.startswith(f"{PEOPLE}/")
-    ]
+    return [f"{each.path} has {each.rows} erased rows" for each in found if each.path.startswith(f"{PEOPLE}/")]
 
 
 def _where(numbers: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from txlog.maintenance.erase import begin_erasure, list_erasures
 from txlog.maintenance.erase_check import find_remains
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.maintenance.vacuum import vacuum
-from txlog.protocol import erase as protocol
+from txlog.protocol import erase as protocol, publications
 from txlog.protocol.expiry import expire
 from txlog.storage.conform import conform
 from txlog.storage.object_store import ObjectStore
@@ -230,6 +230,45 @@ def test_an_erasure_that_waits_leaves_the_table_of_transactions_alone(world: Wor
     assert not list_erasures(world.open().runtime)
     for producer in (holder, late):
         producer.close()
+
+
+def test_a_second_erasure_writes_nothing_to_the_table_of_transactions(world: World) -> None:
+    store = world.open()
+    store.create_topic("visits", SCHEMA, partitions=2, config=SMALL)
+    with store.producer("works", inline_max_bytes=4096) as producer:
+        send_ann(producer, 3)
+    counts = []
+    for _ in range(2):
+        world.open().admin().erase("visits", where=ANN)
+        counts.append(sum(path.startswith("__transaction_state/") for path in _below(world.memory, "")))
+    assert counts == counts[:1] * 2
+
+
+@pytest.mark.parametrize("first", ["delta", "iceberg"])
+def test_publications_and_vacuum_without_delays_leave_no_value(
+    world: World, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the log of a table that began at a later publication: its tenth versions are other ones."""
+    pytest.importorskip("pyiceberg")
+    monkeypatch.setattr(publications, "WHOLE_EVERY", 10)
+    store = world.open()
+    store.create_topic("shown", SCHEMA, config={**SHOWN, "publish.formats": first, "segment.batches": 1})
+    for name in ("bob", "carl", "dora", "ann-secret"):
+        with store.producer(inline_max_bytes=0) as producer:
+            producer.send("shown", [{"customer": name, "n": 1}]).result()
+        world.clock.advance_ms(10)
+        publish(world.open(), "shown")
+        store.alter_topic("shown", config={"publish.formats": "delta,iceberg"})
+    assert store.admin().erase("shown", where=ANN) == {tp("shown", 0): 1}
+    quiet = 0
+    while quiet < 2:
+        world.clock.advance_ms(1000)
+        publish(world.open(), "shown")
+        opened = world.open().runtime
+        report = vacuum(opened, reading.read_session(opened), dry_run=False, now=True)
+        quiet = 0 if report.deleted else quiet + 1
+    assert remains(world, "shown", ANN) == {}
+    assert found_by_bytes(world, "ann-secret") == set()
 
 
 def send_ann(producer: Any, transactions: int) -> None:

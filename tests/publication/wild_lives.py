@@ -621,7 +621,7 @@ class WildLife:
             self.world.memory.put_if_absent(path, copy[path])
         self.told.append(f"  lost {len(lost)} objects and the log behind")
         self.events["copy ended early: log"] += 1
-        self.committed, self._whole, self.formats = self._as_copied
+        self._take_back()
         # The next owners end the transactions of the copy.
         self._open = {}
         for number in range(3):
@@ -629,6 +629,10 @@ class WildLife:
             producer.init_transactions()
             producer.close()
         self._go_on_with_copy()
+
+    def _take_back(self) -> None:
+        """Let the model be what it was when the copy was made."""
+        self.committed, self._whole, self.formats = self._as_copied
 
     def _go_on_with_copy(self) -> None:
         self._copy = {}

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
@@ -53,8 +52,8 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 65_536
 
 _Named: TypeAlias = tuple[str, Statistics, int]
-"""A file that an object names: its path below the topic's folder, or with that and more before it; its statistics by id
-of the column, and its rows."""
+"""A file that an object names: its path, in which folders may stand before those of the topic; its statistics by id of
+the column; and its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +117,8 @@ class _Look:
         self._files: dict[str, int] = {}
         """The files of rows that were looked at, by their path below the topic's folder, each with the number of rows
         that match. The last part of a path is not enough: each task of Spark uses it again in several partitions."""
+        self._holding: list[bytes] = []
+        """Those of them with such rows."""
 
     def look_at(self, path: str) -> int | None:
         """Return how many rows in an object match. 0: it names a file with such rows, or may have named one.
@@ -125,7 +126,10 @@ class _Look:
         None: neither. Files of rows must come first. Raises MissingObjectError.
         """
         if not _names_files(path):
-            count = self._files[path.removeprefix(f"{self._topic}/")] = sum(map(self._count, self._batches(path)))
+            name = path.removeprefix(f"{self._topic}/")
+            count = self._files[name] = sum(map(self._count, self._batches(path)))
+            if count:
+                self._holding.append(name.encode())
             return count or None
         named: Iterable[_Named] = ()
         if path.endswith(".checkpoint.parquet"):
@@ -147,8 +151,7 @@ class _Look:
                 text = repr(entries).encode()
                 # Other files name lists of files.
                 named = _of_manifest(entries, self._fields) if path.rpartition("/")[2].startswith("m") else ()
-        holding = (name.encode() for name, rows in self._files.items() if rows)
-        return 0 if any(name in text for name in holding) or any(starmap(self._may_have_matched, named)) else None
+        return 0 if any(name in text for name in self._holding) or any(starmap(self._may_have_matched, named)) else None
 
     def _may_have_matched(self, name: str, statistics: Statistics, rows: int) -> bool:
         parts = name.split("/")
@@ -180,7 +183,7 @@ class _Look:
             for field in self._fields
             if field.name in nulls and self._names_are_ids
         }
-        return unquote(str(add["path"])), found, stats.get("numRecords", 0)
+        return str(add["path"]), found, stats.get("numRecords", 0)
 
     def _checkpoint(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield the files that a checkpoint of a Delta table names."""

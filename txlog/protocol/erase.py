@@ -24,7 +24,7 @@ from txlog.protocol.requests import delete, get, many, partitions_in_use
 from txlog.protocol.seal import seal
 from txlog.protocol.staged_lists import read_parts
 from txlog.protocol.table import rows_of
-from txlog.protocol.transactions import finish
+from txlog.protocol.transactions import roll_forward_current
 
 MayMatch = Callable[[SegmentIndex], bool]
 """Whether a segment may hold rows to erase, by its index."""
@@ -120,7 +120,7 @@ def seal_decisions(ctx: Context, views: Views, erasure: Erasure) -> Program[tupl
         if row.value.state in PREPARED:
             parts = yield from read_parts(ctx, row.value)
             if any(part.topic == erasure.topic for part in parts):
-                views, _ = yield from finish(ctx, views, row.value.transactional_id, only_if_timed_out=True)
+                views = yield from roll_forward_current(ctx, views, row.value.transactional_id)
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
         view = yield from end_tail(ctx, views[tp], lambda record: bool(record.entries))

@@ -67,8 +67,8 @@ def write_version(
 
     `before` are the tables one publication earlier; None: this is the first version. `topic` has the columns of the
     publication. Older versions of the table can be read for `retention_ms`. Costs a GET and a PUT, a PUT for each large
-    deletion vector, and each tenth version four requests more. Raises TableConflictError if another program wrote to
-    the table, and as `create`.
+    deletion vector, and four requests more if the version has a checkpoint. Raises TableConflictError if another
+    program wrote to the table, and as `create`.
     """
     ctx = Context()
     folder, version = f"{topic.topic}/{LOG_FOLDER}", after.version_of("delta")
@@ -96,7 +96,7 @@ def write_version(
     )
     if not is_there:
         raise table_conflict("delta", topic.topic, path)
-    if _has_checkpoint(version):
+    if _has_checkpoint(version, after):
         yield from _write_checkpoint(ctx, folder, version, look, after)
 
 
@@ -111,12 +111,12 @@ def complete_version(after: Tables, columns: Program[TopicMetadata], *, retentio
     """Write the checkpoint of a version if its publisher died before. Readers would replay the log from an older one.
 
     `columns` reads the topic with the columns of the publication. Costs a LIST, two requests if the table has a
-    checkpoint, and five more at each tenth version. Raises TableConflictError as `write_version`, and if the log goes
+    checkpoint, and five more if this version has one. Raises TableConflictError as `write_version`, and if the log goes
     on behind this version.
     """
     folder, version = f"{after.newest.topic}/{LOG_FOLDER}", after.version_of("delta")
     yield from _check_end(folder, version, after)
-    if not _has_checkpoint(version):
+    if not _has_checkpoint(version, after):
         return
     state = yield from _read(f"{folder}{version:020d}.json", after)
     look = _Look((yield from columns), after.newest.topic_id, state, retention_ms)
@@ -333,8 +333,12 @@ def _check_end(folder: str, version: int, after: Tables) -> Program[None]:
             yield Delete(folder + LAST_CHECKPOINT)
 
 
-def _has_checkpoint(version: int) -> bool:
-    return version > 0 and version % CHECKPOINT_EVERY == 0
+def _has_checkpoint(version: int, tables: Tables) -> bool:
+    """Return whether a version has a checkpoint: each tenth, and that of a publication with all files.
+
+    Readers need no publication before such a one. With a checkpoint there they need no older version either (C14).
+    """
+    return version > 0 and (version % CHECKPOINT_EVERY == 0 or tables.newest.whole)
 
 
 def _checkpoint_path(folder: str, version: int) -> str:

@@ -1,7 +1,7 @@
 """Which objects of a format may vacuum delete, because no version that it keeps needs them?
 
-While a topic is published, its publications show what a version needs. Of the tables only Iceberg's newest metadata
-file is read, because names depend on the table's id (PROTOCOL.md, C14). Names that txlog does not write stay (W59).
+While a topic is published, its publications show what a version needs. Only the newest metadata file of Iceberg's
+table is read, because names depend on the table's id (PROTOCOL.md, C14). Names that txlog does not write stay (W59).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def newest(
     """Return the newest row of each key in its partition unless it is a tombstone, and all rows without a key.
 
     No two rows of `compacted` in a partition have the same key, and those of `frame` are newer. One of them may be
-    None, for no row. Both have all columns of the topic, which are `fields`, with `_partition` and `_offset`. A row
+    None: it has no rows. Both have all columns of the topic, which are `fields`, with `_partition` and `_offset`. A row
     without a key has null in all columns `keys`, a tombstone in all value columns.
     """
     # A local import: it loads numpy and pyarrow.
@@ -64,7 +64,7 @@ def newest(
             parts = [compacted.join(newer, reduce(and_, equal), "left_anti")]
         parts += [chosen, *([frame.filter(keyless)] if some_keyless else ())]
     kept = reduce(DataFrame.union, parts)
-    # A row without a key is no tombstone.
+    # Only rows with a key are tombstones.
     return kept.filter(keyless | ~_all_null(values)) if values and never_null.isdisjoint(values) else kept
 
 
