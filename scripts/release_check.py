@@ -2,13 +2,16 @@
 
 It builds the sdist, and the wheel from it. It checks the metadata of both, and that version, CHANGELOG.md, CITATION.cff
 and docs/install.md agree. It installs each file into an empty virtual environment, and runs the README's first program
-there, twice. With `--final` the version must have its date, and the checkout must have no changes.
+there, twice; the wheel also with each `--python`. Beside the files it writes what the wheel brings with it: a list of
+components (SBOM) in the format CycloneDX. With `--final` the version must have its date, and the checkout must have no
+changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import re
 import subprocess
@@ -26,6 +29,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 NAME = "pyspark_txlog"
+EXTRAS = ("azure", "gcs", "iceberg", "inotify", "metrics", "otel", "page", "s3", "spark", "sql")
+"""Those of users."""
 TODAY = "**Today: from a clone.**"
 """How docs/install.md begins the paragraph that the first release changes."""
 
@@ -180,11 +185,13 @@ def _has_floor(requirement: Requirement) -> bool:
     return requirement.name == "pyspark-txlog" or any(each.operator == ">=" for each in requirement.specifier)
 
 
-def run_installed(file: Path, version: str, program: str, printed: str, folder: Path) -> Iterator[str]:
+def run_installed(
+    file: Path, version: str, program: str, printed: str, folder: Path, python: str = sys.executable
+) -> Iterator[str]:
     """Install a file into an empty environment in `folder`, and yield what goes wrong when the program runs there."""
     venv, work = folder / "venv", folder / "work"
     work.mkdir()
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    subprocess.run([python, "-m", "venv", str(venv)], check=True)
     install = [
         str(venv / "bin" / "python"),
         "-m",
@@ -213,13 +220,34 @@ def run_installed(file: Path, version: str, program: str, printed: str, folder: 
         if expected is not None and found != expected:
             yield f"{file.name}: {what} printed\n{found}\n  expected\n{expected}"
             return
-        print(f"{file.name}: {what}: {'done' if expected is None else 'prints what is expected'}")
+        print(f"{file.name}, {python}: {what}: {'done' if expected is None else 'prints what is expected'}")
+
+
+def write_components(dist: Dist, version: str) -> Path:
+    """Write what an environment with the wheel and all its extras for users has, as CycloneDX. Return the file."""
+    made = dist.wheel.parent / f"{NAME}-{version}.cdx.json"
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "venv" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, f"{dist.wheel}[{','.join(EXTRAS)}]"], check=True)
+        options = ["--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "--output-file", str(made)]
+        subprocess.run([sys.executable, "-m", "cyclonedx_py", "environment", *options, str(python)], check=True)
+    return made
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--final", action="store_true", help="the version is about to be tagged")
-    final = parser.parse_args().final
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="another one for the wheel; may be repeated",
+    )
+    arguments = parser.parse_args()
+    final = arguments.final
     texts = {
         name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff", "docs/install.md")
     }
@@ -236,14 +264,16 @@ def main() -> int:
         f"version, CHANGELOG.md, CITATION.cff and docs/install.md: {'see below' if problems else f'agree on {version}'}"
     )
     dist = build(ROOT / "dist")
+    program = first_program((ROOT / "README.md").read_text(encoding="utf-8"))
     for file, metadata in ((dist.wheel, dist.read("METADATA")), (dist.sdist, dist.sdist_metadata)):
         found = [f"{file.name}: {problem}" for problem in metadata_problems(metadata, version)]
         print(f"{file.name}: {file.stat().st_size:,} bytes, metadata {'see below' if found else 'valid'}")
         problems += found
-        with tempfile.TemporaryDirectory() as folder:
-            problems += run_installed(
-                file, version, *first_program((ROOT / "README.md").read_text(encoding="utf-8")), Path(folder)
-            )
+        for python in (sys.executable, *(arguments.python if file == dist.wheel else ())):
+            with tempfile.TemporaryDirectory() as folder:
+                problems += run_installed(file, version, *program, Path(folder), python)
+    components = write_components(dist, version)
+    print(f"{components.name}: {len(json.loads(components.read_text())['components'])} components")
     for problem in problems:
         print(f"release-check: {problem}", file=sys.stderr)
     print("not ready" if problems else f"{version} is ready{'' if final else ', except for its date'}")

@@ -77,8 +77,9 @@ def test_the_commands_are_entry_points(dist: Dist) -> None:
 
 def test_the_sdist_holds_what_is_needed_to_build_and_to_test(dist: Dist) -> None:
     expected = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "scripts/setup.sh", ".ci/run"}
-    expected |= {"CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
+    expected |= {"CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", ".dockerignore"}
     expected |= {
+        "conf/deploy/Dockerfile",
         "conf/txlog.toml",
         "docs/kafka.md",
         "tests/test_packaging.py",
