@@ -89,6 +89,7 @@ SUBJECTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "pyspark_txlog.native.write.Road",
             "pyspark_txlog.native.snapshot.Snapshot",
             "pyspark_txlog.committed_source_offsets",
+            "pyspark_txlog.create_views",
             "pyspark_txlog.sink.committed_offsets.SourceOffset",
             "pyspark_txlog.ProgressMetrics",
             "pyspark_txlog.TxlogDataSource",

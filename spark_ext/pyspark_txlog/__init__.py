@@ -17,13 +17,14 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "pyspark":
         raise
     raise ModuleNotFoundError(
-        "pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]'",
+        "pyspark_txlog needs PySpark 4.0 or newer: pip install 'pyspark-txlog[spark]'",
         name=error.name,
     ) from error
 
 from pyspark_txlog.worker import end_quietly
 
 if TYPE_CHECKING:
+    from pyspark_txlog.api.fresh_views import create_views
     from pyspark_txlog.api.log import TxLog
     from pyspark_txlog.api.table import TopicTable
     from pyspark_txlog.patch import install, uninstall
@@ -40,6 +41,7 @@ _LAZY = {
     "TxLog": "pyspark_txlog.api.log",
     "activate": "pyspark_txlog.spark_session",
     "committed_source_offsets": "pyspark_txlog.sink.committed_offsets",
+    "create_views": "pyspark_txlog.api.fresh_views",
     "install": "pyspark_txlog.patch",
     "session": "pyspark_txlog.spark_session",
     "uninstall": "pyspark_txlog.patch",
@@ -53,6 +55,7 @@ __all__ = [
     "TxlogDataSource",
     "activate",
     "committed_source_offsets",
+    "create_views",
     "install",
     "session",
     "uninstall",

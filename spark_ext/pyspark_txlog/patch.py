@@ -4,7 +4,8 @@ Spark's Python data sources hand every row from Java to Python or back, with all
 methods of pyspark: `DataFrameReader.load`, `DataFrameWriter.save` and `DataStreamWriter.start`. For `format("txlog")`
 they use Spark's own Parquet reader and writer (`native.format`, whose table shows which calls do). Every other call,
 and every call that `native.format` does not take, goes to the original method with the same arguments.
-`SparkSession.sql` is replaced, too, for the error of a statement that would change rows of a topic.
+`SparkSession.sql` is replaced, too, for the error of a statement that would change rows of a topic, and with both
+methods `table` for views that are kept fresh (`api.fresh_views`).
 
 These methods are the smallest hook. A Python data source cannot return a Spark plan, and a data source in Java
 would need a JAR on every cluster. Format, options, mode and schema are read from Spark's own object when the work
@@ -19,8 +20,8 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,13 +45,15 @@ _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _CHANGE = re.compile(
     r"\s*((?:DELETE\s+FROM|UPDATE|MERGE\s+INTO|TRUNCATE\s+TABLE)\s+((?:`[^`]*`|[^\s;`])+))", re.IGNORECASE
 )
-_OF_TOPIC = re.compile(rf"SubqueryAlias `?{MARK}`?\s|RelationV2\[.*\] txlog\s")
+_OF_TOPIC = re.compile(rf"SubqueryAlias `?{MARK}`?\s|RelationV2\[.*\]\s+txlog\s")
 """How Spark prints the plan of a frame of a topic that was read natively, or with the Python data source."""
 _CONNECT = "pyspark.sql.connect.readwriter"
 _LOCK = threading.Lock()
 _LOG = logging.getLogger(__name__)
 _ORIGINALS: dict[tuple[type, str], tuple[_Method, _Method]] = {}
 """By class and name: the original method, and ours."""
+AROUND_SQL: list[Callable[[SparkSession, Sequence[str]], AbstractContextManager[None]]] = []
+"""Inside what `spark.sql`, `spark.table` and `spark.read.table` run. It gets their session and texts."""
 _SAID: set[tuple[str, str]] = set()
 """Calls and reasons that were logged."""
 
@@ -62,21 +65,26 @@ def install() -> None:
     Calling it again does nothing, except after the first session of Spark Connect: then it adds the reads of Connect.
     If a call must use the Python data source, txlog prints the reason once. No other format is touched.
     """
-    hooks: list[tuple[type, str, _Prepare | None]] = [
+    hooks: list[tuple[type, str, _Prepare]] = [
         (readwriter.DataFrameReader, "load", _load),
         (readwriter.DataFrameWriter, "save", _save),
         (streaming.DataStreamWriter, "start", _start),
-        (SparkSession, "sql", None),
     ]
     if _CONNECT in sys.modules:
         hooks.append((sys.modules[_CONNECT].DataFrameReader, "load", _load_over_connect))
     with _LOCK:
         for owner, name, prepare in hooks:
             if (owner, name) not in _ORIGINALS:
-                original = getattr(owner, name)
-                ours = _refusing(original) if prepare is None else _native_first(owner, name, prepare)
-                _ORIGINALS[owner, name] = original, ours
-                setattr(owner, name, ours)
+                _replace(owner, name, _native_first(owner, name, prepare))
+        for owner, name in ((SparkSession, "sql"), (SparkSession, "table"), (readwriter.DataFrameReader, "table")):
+            if (owner, name) not in _ORIGINALS:
+                inside = _inside(owner, name)
+                _replace(owner, name, _refusing(inside) if name == "sql" else inside)
+
+
+def _replace(owner: type, name: str, ours: _Method) -> None:
+    _ORIGINALS[owner, name] = getattr(owner, name), ours
+    setattr(owner, name, ours)
 
 
 def uninstall() -> None:
@@ -147,6 +155,30 @@ def _refusing(original: _Method) -> _Method:
         )
 
     return sql
+
+
+def _inside(owner: type, name: str) -> _Method:
+    """Return the method, which runs inside AROUND_SQL as long as it is installed."""
+    original: _Method = getattr(owner, name)
+
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not AROUND_SQL or (owner, name) not in _ORIGINALS:
+            return original(self, *args, **kwargs)
+        session = self if isinstance(self, SparkSession) else self._spark
+        with AROUND_SQL[0](session, [*_texts([*args, *kwargs.values()])]):
+            return original(self, *args, **kwargs)
+
+    return call
+
+
+def _texts(given: object) -> Iterator[str]:
+    """Yield the texts among arguments, also those of `IDENTIFIER(:name)`."""
+    if isinstance(given, str):
+        yield given
+    elif isinstance(given, list | tuple | dict):
+        for each in given.values() if isinstance(given, dict) else given:
+            yield from _texts(each)
 
 
 def _say_once(name: str, reason: str) -> None:

@@ -205,20 +205,24 @@ class TxLog:
         quoted for SQL. Raises what `to_dfs` raises. Raises InvalidRequestError, and creates no view, if two names
         differ only in case: Spark treats them as one.
         """
-        frames = self.to_dfs(*topics, **options)
-        seen: dict[str, str] = {}
-        for name in (f"{prefix}{topic}" for topic in frames):
-            other = seen.setdefault(name.lower(), name)
-            if other != name:
-                raise InvalidRequestError(
-                    f"the views {other!r} and {name!r} would be one, because Spark ignores case. "
-                    "hint: name the topics one by one, with a prefix for one of them"
-                )
-        named = {topic: quoted(f"{prefix}{topic}") for topic in frames}
-        for topic, frame in frames.items():
-            frame.createOrReplaceTempView(named[topic])
-        return named
+        return register(self.to_dfs(*topics, **options), prefix)
 
     def close(self) -> None:
         """Stop the helper threads; idempotent. DataFrames made from this TxLog stay valid."""
         self.runtime.close()
+
+
+def register(frames: Mapping[str, DataFrame], prefix: str) -> dict[str, str]:
+    """Make each frame a temporary view, as `TxLog.create_views`."""
+    seen: dict[str, str] = {}
+    for name in (f"{prefix}{topic}" for topic in frames):
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidRequestError(
+                f"the views {other!r} and {name!r} would be one, because Spark ignores case. "
+                "hint: name the topics one by one, with a prefix for one of them"
+            )
+    named = {topic: quoted(f"{prefix}{topic}") for topic in frames}
+    for topic, frame in frames.items():
+        frame.createOrReplaceTempView(named[topic])
+    return named
