@@ -14,9 +14,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # Spark's classes, parsed and verified once: with it, targets that start Java dozens of times need three fifths of the CPU time.
 CLASSES := $(VENV)/spark-classes.jsa
-# The same with the oldest supported Spark.
-OLDEST := .venv-spark-4.2
-OLDEST_STAMP := $(OLDEST)/.stamp
+# The same with another Spark, by default the oldest supported one.
+SPARK ?= 4.0
+OTHER := .venv-spark-$(SPARK)
+OTHER_STAMP := $(OTHER)/.stamp
+# Delta's Spark.
+DELTA := .venv-spark-4.2
+DELTA_STAMP := $(DELTA)/.stamp
 # That Spark, with what benchmarks need beside it; and Iceberg's Spark.
 BENCH := .venv-bench
 BENCH_STAMP := $(BENCH)/.stamp
@@ -25,6 +29,11 @@ ICEBERG_STAMP := $(ICEBERG)/.stamp
 # Engines that read published tables.
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.stamp
+# Airflow and Dagster with this checkout; and linters of conf/deploy.
+SCHEDULERS := .venv-schedulers
+SCHEDULERS_STAMP := $(SCHEDULERS)/.stamp
+LINTERS := .venv-linters
+LINTERS_STAMP := $(LINTERS)/.stamp
 # The lowest supported versions of everything but Spark, or another Python with the newest.
 MINIMUM := .venv-minimum$(if $(PYTHON),-$(notdir $(PYTHON)))
 MINIMUM_STAMP := $(MINIMUM)/.stamp
@@ -35,19 +44,19 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-exhaustive test-storm test-kill test-kafka test-cluster test-spark-4.2 test-spark-python test-engines test-page pictures smoke-spark-4.2 test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
+.PHONY: help setup check check-deploy format test test-minimum test-exhaustive test-storm test-kill test-kafka test-cluster test-spark test-spark-python test-engines test-schedulers test-page pictures smoke-spark test-rivals simulate second-reader scale chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf docs wheel release-check clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-minimum, test-exhaustive, test-kill, test-kafka, test-cluster, test-spark-4.2, test-spark-python, test-engines, test-page, smoke-spark-4.2, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-exhaustive, test-kill, test-kafka, test-cluster, test-spark, test-spark-python, test-engines, test-schedulers, test-page, smoke-spark, test-rivals, simulate, second-reader, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml scripts/setup.sh
 	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV)
 
-$(OLDEST_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
-	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(OLDEST)
+.venv-spark-%/.stamp: pyproject.toml scripts/setup.sh conf/spark-%.txt
+	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-$*.txt scripts/setup.sh .venv-spark-$*
 
 $(BENCH_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(BENCH) spark,dev,bench
@@ -60,6 +69,16 @@ $(ICEBERG_STAMP): conf/iceberg.txt
 $(ENGINES_STAMP): conf/engines.txt
 	@$(or $(PYTHON),python3) -m venv --clear $(ENGINES)
 	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/engines.txt
+	@touch $@
+
+$(SCHEDULERS_STAMP): pyproject.toml conf/schedulers.txt
+	@$(or $(PYTHON),python3) -m venv --clear $(SCHEDULERS)
+	@$(SCHEDULERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/schedulers.txt --editable .
+	@touch $@
+
+$(LINTERS_STAMP): conf/linters.txt
+	@$(or $(PYTHON),python3) -m venv --clear $(LINTERS)
+	@$(LINTERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/linters.txt
 	@touch $@
 
 $(MINIMUM_STAMP): pyproject.toml conf/minimum.txt
@@ -75,6 +94,11 @@ check: $(STAMP) ## Lint, formatting, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-deploy: $(LINTERS_STAMP) ## Lint the Dockerfile, the compose file and the manifests of conf/deploy
+	$(LINTERS)/bin/hadolint conf/deploy/Dockerfile
+	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.compose-spec conf/deploy/compose.yml
+	$(LINTERS)/bin/kubernetes-validate --strict conf/deploy/kubernetes.yml
 
 format: $(STAMP) ## Apply the fixes and the format of ruff
 	$(BIN)/ruff check --fix .
@@ -99,11 +123,11 @@ test-kafka: $(CLASSES) ## Ingest from a real Kafka and kill the job in the middl
 test-cluster: $(CLASSES) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest supported Spark and the Python data source, as CI does
-	$(OLDEST)/bin/python -m pytest -m smoke tests/spark --spark-format=python $(ARGS)
+smoke-spark: $(OTHER_STAMP) ## Run each road once with the oldest supported Spark, or with SPARK=4.1, and the Python data source, as CI does
+	$(OTHER)/bin/python -m pytest -m smoke tests/spark --spark-format=python $(ARGS)
 
-test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest supported Spark, in a separate environment
-	$(OLDEST)/bin/python -m pytest tests/spark $(ARGS)
+test-spark: $(OTHER_STAMP) ## Run the tests of Spark with the oldest supported Spark, or with SPARK=4.1, 4.2 or 4.3, in a separate environment
+	$(OTHER)/bin/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder tests/spark $(ARGS)
 
 test-spark-python: $(CLASSES) ## Run the tests of Spark with the Python data source alone; `make test` runs them after install()
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder tests/spark --spark-format=python $(ARGS)
@@ -111,16 +135,19 @@ test-spark-python: $(CLASSES) ## Run the tests of Spark with the Python data sou
 test-engines: $(BENCH_STAMP) $(ICEBERG_STAMP) $(ENGINES_STAMP) ## Read published tables with delta-rs, Polars, pyiceberg, DuckDB, Delta on Spark and Iceberg on Spark, and let these try to change them
 	$(BENCH)/bin/python -m pytest -m engines $(ARGS)
 
+test-schedulers: $(STAMP) $(SCHEDULERS_STAMP) ## Run the examples for Airflow and Dagster in conf/deploy, without a server of either
+	$(BIN)/python -m pytest -m schedulers tests/schedulers $(ARGS)
+
 test-page: $(STAMP) ## Look at the pages of txlog inspect in a headless Chromium: wide and narrow, light and dark; needs chromium and chromedriver
 	$(BIN)/python -m pytest -m page tests/page $(ARGS)
 
 pictures: $(STAMP) ## Make the pictures of docs/inspect.md again; needs chromium and chromedriver
 	$(BIN)/python -m tests.page.pictures
 
-test-rivals: $(OLDEST_STAMP) ## Kill the sinks of Delta and of Spark's files as test-kill does txlog's, delete their checkpoints, poll three tables
-	$(OLDEST)/bin/python -m tests.kill.torn_views
-	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
-	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
+test-rivals: $(DELTA_STAMP) ## Kill the sinks of Delta and of Spark's files as test-kill does txlog's, delete their checkpoints, poll three tables
+	$(DELTA)/bin/python -m tests.kill.torn_views
+	@for sink in txlog delta parquet; do $(DELTA)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
+	$(DELTA)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
 test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch and count lost rows: the sink three times, natively once
 	$(BIN)/python -m tests.kill --sink txlog $(ARGS)
@@ -183,4 +210,4 @@ clean: ## Remove what builds, tests and tools have left
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## ... and .venv
-	rm -rf $(VENV) $(OLDEST) $(BENCH) $(ICEBERG) $(ENGINES) .venv-minimum*
+	rm -rf $(VENV) .venv-spark-* $(BENCH) $(ICEBERG) $(ENGINES) $(SCHEDULERS) $(LINTERS) .venv-minimum*

@@ -21,8 +21,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 THIS = Path(sys.prefix)
 """The environment that runs the tests. It stands for each other one that does not exist."""
-OTHERS = {"BENCH": (".venv-bench",), "ENGINES": (".venv-engines",), "ICEBERG": (".venv-iceberg",),
-          "OLDEST": (".venv-spark-4.2", ".venv-bench"), "MINIMUM": (".venv-minimum",)}  # fmt: skip
+OTHERS = {
+    "BENCH": (".venv-bench",),
+    "DELTA": (".venv-spark-4.2", ".venv-bench"),
+    "ENGINES": (".venv-engines",),
+    "ICEBERG": (".venv-iceberg",),
+    "LINTERS": (".venv-linters",),
+    "MINIMUM": (".venv-minimum",),
+    "OTHER": (".venv-spark-4.0",),
+    "SCHEDULERS": (".venv-schedulers",),
+}
 """Variables of the Makefile for other environments, and which folders may stand for each."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -53,6 +61,7 @@ TARGETS = {
     "help": Smallest(cheap=True),
     "setup": Smallest(less="it installs packages; tests/test_setup.py runs its script, and .ci/run the target"),
     "check": Smallest(),
+    "check-deploy": Smallest(less="it installs linters; tests/test_deploy.py runs what the files call"),
     "format": Smallest(copied=True),
     "test": args("tests/core/test_names.py -n 0 -q", cheap=True),
     "test-minimum": args("--collect-only -q -n 0", less="it only collects: these tests run in `make test`"),
@@ -61,10 +70,11 @@ TARGETS = {
     "test-kill": args("--rounds 1 --victim driver --point planned"),
     "test-kafka": args("--collect-only", less=MAVEN),
     "test-cluster": args("--collect-only", less=".ci/run runs the first part"),
-    "test-spark-4.2": args("-k test_defaults_are_those_of_the_kafka_source", less=".ci/run has that Spark"),
-    "smoke-spark-4.2": args("--collect-only", less=".ci/run runs it"),
+    "test-spark": args("-k test_defaults_are_those_of_the_kafka_source", less=".ci/run has that Spark"),
+    "smoke-spark": args("--collect-only", less=".ci/run runs it"),
     "test-spark-python": args("-n 0 -k test_several_topics_of_one_schema", less="all of it takes many minutes"),
     "test-engines": args("tests/engines/test_topics.py -k delta", less=MAVEN + " for Delta on Spark"),
+    "test-schedulers": args("--collect-only", less="it installs Airflow and Dagster"),
     "test-page": args("--collect-only", less="it needs chromium and chromedriver"),
     "pictures": Smallest(less="it needs chromium and chromedriver", instead=(("-c", "import tests.page.pictures"),)),
     "test-rivals": Smallest(

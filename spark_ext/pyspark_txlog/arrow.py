@@ -7,7 +7,9 @@ cuts them to a suitable size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from inspect import signature
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,11 +20,14 @@ MAX_ROWS = 262_144
 MAX_BYTES = 64 * 2**20
 """Limits wide rows, because a whole batch is copied through a socket into the JVM."""
 
+# Spark 4.0 and 4.1 have another parameter. UTC is its default.
+_IN_UTC: Mapping[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+
 
 def spark_batches(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the same rows with exactly Spark's columns, found by name; all batches except the last have MIN_ROWS to
     MAX_ROWS rows."""
-    target = to_arrow_schema(schema, timezone="UTC")
+    target = arrow_schema(schema)
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -36,6 +41,11 @@ def spark_batches(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iter
             waiting, rows, size = [], 0, 0
     if waiting:
         yield from _sized(waiting, size)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of a data source."""
+    return to_arrow_schema(schema, **_IN_UTC)
 
 
 def _select(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

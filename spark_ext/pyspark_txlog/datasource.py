@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
     from pyspark_txlog.source.batch_reader import TxlogReader
     from pyspark_txlog.source.metadata_tables import MetadataReader
-    from pyspark_txlog.source.stream_reader import TxlogStreamReader
+    from pyspark_txlog.source.stream_reader import OlderStreamReader
     from txlog.engine.schemas import TopicMetadata
 
 
@@ -72,12 +72,12 @@ class TxlogDataSource(DataSource):
 
         return batch_writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> TxlogStreamReader:  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> OlderStreamReader:  # noqa: N802  Spark's name
         """Return a stream reader. `schema` is the user's if one was given, and selects columns. Its first call reports
         wrong options."""
         from pyspark_txlog.source import stream_reader
 
-        return stream_reader.TxlogStreamReader(self.options, schema, self._known)
+        return stream_reader.stream_reader(self.options, schema, self._known)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
         """Return a streaming query's sink.

@@ -60,7 +60,7 @@ def session(
     Settings that need a new JVM (memory, `master`) only work for the first session of a process. Without
     `PYSPARK_PYTHON` the workers use this interpreter; Spark would use the first `python3` on PATH. Afterwards the
     calling thread can use `format("txlog")` (`activate`), natively where that is possible (`install`). Raises
-    InvalidRequestError if Java is missing or older than 17, or Spark older than 4.2.
+    InvalidRequestError if Java is missing or older than 17, or Spark older than 4.0.
     """
     check_spark()
     # The running session may belong to another thread; this thread has no session yet.

@@ -1,8 +1,7 @@
 """Is this Spark new enough for `format("txlog")`?
 
 Every new data source and every new TxLog checks this. So an older Spark fails with one clear sentence, and not at the
-first use of a feature that it lacks. Spark 4.0 and 4.1 have no limits for streams of Python sources and render Arrow
-schemas differently; 4.0 also has no Arrow writer for streams.
+first use of a feature that it lacks. Spark 3 has no data sources in Python.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import pyspark
 
 from txlog.errors import InvalidRequestError
 
-MINIMUM_SPARK = (4, 2)
+MINIMUM_SPARK = (4, 0)
 
 
 def check_spark(version: str | None = None) -> None:
-    """Raise InvalidRequestError for a Spark before 4.2; `version` defaults to pyspark's own."""
+    """Raise InvalidRequestError for a Spark before 4.0; `version` defaults to pyspark's own."""
     found = pyspark.__version__ if version is None else version
     match = re.match(r"(\d+)\.(\d+)", found)
     # A version that cannot be parsed is a vendor's, and may work.
@@ -25,7 +24,7 @@ def check_spark(version: str | None = None) -> None:
         return
     needed = ".".join(map(str, MINIMUM_SPARK))
     raise InvalidRequestError(
-        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which lacks limits for '
-        "streams of Python sources. "
+        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which has no streams and no '
+        "writers of data sources in Python. "
         f"hint: pip install 'pyspark>={needed},<5' on the driver and on every executor"
     )

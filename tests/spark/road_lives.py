@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_txlog import activate, session
+from tests.spark.limits import at_most
 from tests.spark.road_frames import COLUMNS, Frame, build, draw, topic_schema
 from tests.spark.test_stream_sink import forget_last_commit
 from tests.spark.two_roads import Fault, Judge, Road, Twin, on, switch
@@ -291,7 +292,7 @@ class Life:
             if kind == "topic":
                 source = {"startingOffsets": draw.choice(["earliest", "earliest", "latest"])}
                 if draw.random() < 0.5:
-                    source["maxOffsetsPerTrigger"] = str(draw.choice([1000, 15_000]))
+                    source |= {option: str(limit) for option, limit in at_most(draw.choice([1000, 15_000])).items()}
                 if draw.random() < 0.3:
                     source["isolation.level"] = draw.choice(["read_committed", "read_uncommitted"])
             segment = Segment(inputs=frames, ends=ends, source=source, sink=sink)

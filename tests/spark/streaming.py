@@ -33,6 +33,9 @@ class Checkpoint:
 class Query:
     """A streaming query that reads `columns` with other `options`, on its own checkpoint or on another query's."""
 
+    passes_start = True
+    """Whether Spark passes where a batch begins, as from 4.2 on."""
+
     def __init__(
         self,
         store: Store,
@@ -57,6 +60,7 @@ class Query:
         )
         self.source = StreamSource(self.runtime, self.options, self.schema, known)
         self.checkpoint = checkpoint or Checkpoint()
+        self._has_asked = False
 
     def next(self, *, limited: bool = True) -> bool:
         """Ask for the end of the next batch and keep it. Return False if there is no batch to run."""
@@ -64,11 +68,20 @@ class Query:
         if len(kept.ends) > kept.done:
             return True
         start = kept.ends[-1] if kept.ends else json.dumps(self.source.initial())
-        end = json.dumps(self.source.latest(json.loads(start), limited=limited))
+        end = json.dumps(self._end(json.loads(start), limited=limited))
         if kept.ends and end == start:
             return False
         kept.ends.append(end)
         return True
+
+    def _end(self, start: dict[str, Any], *, limited: bool) -> Mapping[str, Any]:
+        if self.passes_start:
+            return self.source.latest(start, limited=limited)
+        if self.checkpoint.ends and not self._has_asked:
+            # So Spark tells a reader of its kind the newest offset.
+            assert self.source.plan(start, start) == []
+        self._has_asked = True
+        return self.source.latest_after_plan()
 
     def plan(self) -> list[InputPartition]:
         """Return the input partitions of the batch that `next` has kept."""

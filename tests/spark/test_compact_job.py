@@ -12,6 +12,7 @@ from pyspark_txlog import TxLog
 from pyspark_txlog.jobs import command_line
 from tests.spark.conftest import Log, to_df
 from tests.spark.faulty import failing_driver
+from tests.spark.limits import at_most
 from tests.spark.test_merge_job import told
 from tests.spark.test_spark_ui import jobs, last_job
 from tests.spark.verbs import compact, run_job
@@ -85,7 +86,7 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     assert ordered(to_df(table, columns=COLUMNS)) == after
     assert ordered(to_df(table, columns=COLUMNS, starting_offsets=start)) == later
     reader = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", start)
-    streamed = reader.option("columns", COLUMNS).option("maxOffsetsPerTrigger", 40).load(keyed.url)
+    streamed = reader.option("columns", COLUMNS).options(**at_most(40)).load(keyed.url)
     query = streamed.writeStream.format("memory").queryName("compacted").trigger(availableNow=True).start()
     query.awaitTermination()
     assert ordered(spark.table("compacted")) == later

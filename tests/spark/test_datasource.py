@@ -209,7 +209,7 @@ def test_without_pyspark_the_import_says_which_extra_is_missing() -> None:
         program = f"import sys; sys.modules[{hidden!r}] = None\nimport pyspark_txlog"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert done.stderr.rstrip().endswith(
-            "ModuleNotFoundError: pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]'"
+            "ModuleNotFoundError: pyspark_txlog needs PySpark 4.0 or newer: pip install 'pyspark-txlog[spark]'"
         )
     broken = "import sys; sys.modules['pyspark_txlog.datasource'] = None\nimport pyspark_txlog"
     done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_txlog import TxLog
 from tests.spark.conftest import ORDERS, Log, to_df
+from tests.spark.limits import at_most
 from tests.spark.streaming import Query
 from txlog.client.reading import read_session
 from txlog.core.cleaning import FileLayout, MergePolicy
@@ -157,7 +158,8 @@ def _json(offsets: dict[str, int]) -> str:
 
 
 def _streamed(log: Log) -> Rows:
-    query = Query(log.store, columns=",".join(COLUMNS), maxOffsetsPerTrigger="2500")
+    limits: dict[str, Any] = {name: str(limit) for name, limit in at_most(2500).items()}
+    query = Query(log.store, columns=",".join(COLUMNS), **limits)
     found: Rows = []
     while query.next():
         for row in query.read(query.plan()):

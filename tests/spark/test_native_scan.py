@@ -25,6 +25,7 @@ from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import parse_read_options
 from pyspark_txlog.source.subscription import subscribed_topics
 from tests.spark.conftest import ORDERS, Console, Log, to_df
+from tests.spark.limits import IS_4_0
 from tests.spark.test_datasource import EMPTY, EVERY_TYPE, FULL, ZERO
 from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
 from txlog.core.names import TopicPartition
@@ -563,7 +564,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(log: Log, native: TxL
         txn.write(log.frame(0, 20_000, tasks=1), "orders", key="order_id", road="executors")
     frame = to_df(native.table("orders"), columns=["*", *PLACE])
     names = [Path(path).name for path in files_of(frame)]
-    assert len(set(names)) < len(names)
+    # Spark 4.0 cannot hash keys, so txlog's tasks write, with names of their own.
+    assert (len(set(names)) < len(names)) is not IS_4_0
     assert frame.exceptAll(log.read(columns=",".join(["*", *PLACE]))).isEmpty()
     assert frame.count() == 20_000
 

@@ -193,7 +193,7 @@ def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log
         append(native.table("types"), misled, road="executors")
     log.create("latest", ORDERS, cleanup_policy="compact", key_columns="carrier")
     keyless = spark.range(3).selectExpr("id AS order_id", "IF(id = 1, NULL, 'c') AS carrier")
-    with pytest.raises(SchemaMismatchError, match=r"compacted: a row has no key \(carrier is null\)"):
+    with pytest.raises(SchemaMismatchError, match=r"compacted: .* no key \(carrier is null\)"):
         append(native.table("latest"), keyless, road="executors")
     assert log.ends("types") == log.ends("latest") == [(0, 0), (0, 0)]
     # The write does not even begin: the frame's schema does not fit the topic.

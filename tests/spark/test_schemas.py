@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession, types
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_txlog import schemas
+from pyspark_txlog.arrow import arrow_schema
 from txlog.core.records import SchemaField
 from txlog.core.schema import assign_ids
 from txlog.errors import SchemaMismatchError
@@ -83,7 +83,7 @@ def test_every_type_there_and_back() -> None:
 
 def test_spark_and_arrow_agree_on_every_type() -> None:
     for topic in (EVERY_TYPE, NESTED, ORDERS):
-        assert to_arrow_schema(schemas.to_spark(topic), timezone="UTC").equals(to_arrow(topic))
+        assert arrow_schema(schemas.to_spark(topic)).equals(to_arrow(topic))
 
 
 def test_types_without_a_counterpart_are_refused_by_name() -> None:

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_txlog import spark_session
+from tests.spark.limits import HAS_LIMITS, IS_4_0
 from txlog.errors import InvalidRequestError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -82,6 +83,7 @@ def test_sockets_lie_in_a_folder_of_their_own_where_that_is_possible(
     assert spark_session._sockets("local[2]") == {}
 
 
+@pytest.mark.skipif(IS_4_0, reason="Spark reaches its workers by Unix sockets from 4.1 on")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_task_in_python_is_reached_by_a_unix_socket(spark: SparkSession) -> None:
     def kinds(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,6 +115,7 @@ except BaseException:
 """
 
 
+@pytest.mark.skipif(not HAS_LIMITS, reason="it imitates the worker of Spark 4.2")
 @pytest.mark.parametrize(("imported", "said"), [("pyspark_txlog", ""), ("pyspark", "BrokenPipeError")])
 def test_a_worker_whose_socket_spark_has_closed_ends_without_a_traceback(imported: str, said: str) -> None:
     """Spark closes it after a minute without a task, so a program that is idle would print a traceback."""

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.conftest import ORDERS, Console, Log, dotted
+from tests.spark.limits import HAS_LIMITS, at_most, needs_limits
 from txlog.client.consumer import Consumer
 from txlog.core.names import TopicPartition
 
@@ -87,29 +88,32 @@ def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
 def source_of(query: StreamingQuery, number: int = -1) -> dict[str, Any]:
     """Return what the query's progress reports about the source, with parsed offsets."""
     found: dict[str, Any] = query.recentProgress[number]["sources"][0]
-    return {name: json.loads(value) if name.endswith("Offset") and value else value for name, value in found.items()}
+    # An older Spark may render them as something else than JSON.
+    is_offset = [name for name in found if name.endswith("Offset") and HAS_LIMITS]
+    return {name: json.loads(value) if name in is_offset and value else value for name, value in found.items()}
 
 
 @pytest.mark.smoke
 def test_available_now_reads_the_backlog_in_batches_and_goes_on_after_a_restart(sink: Sink) -> None:
     log = sink.log
     log.write(log.frame(0, 100))
-    sink.run(maxOffsetsPerTrigger=40)
-    assert [len(batch) for batch in sink.batches] == [40, 40, 20]
-    assert sink.run(maxOffsetsPerTrigger=40).recentProgress[-1]["numInputRows"] == 0
+    sink.run(**at_most(40))
+    assert [len(batch) for batch in sink.batches if batch] == ([40, 40, 20] if HAS_LIMITS else [100])
+    assert sink.run(**at_most(40)).recentProgress[-1]["numInputRows"] == 0
     log.write(log.frame(100, 10))
-    query = sink.run(maxOffsetsPerTrigger=40)
+    query = sink.run(**at_most(40))
     assert sink.ids == list(range(110))
     source = source_of(query)
     assert source["numInputRows"] == 10
-    ends = source["endOffset"]["orders"]
-    assert sum(ends.values()) == 110
     # The batches' ends are in the checkpoint, as Kafka's JSON and our key.
     kept = [
         json.loads(file.read_text().splitlines()[2]) for file in sorted((sink.checkpoint / "offsets").glob("[0-9]*"))
     ]
-    assert kept[-1] == source["endOffset"]
-    assert [("start" in each["txlog:source"]) for each in kept] == [True, False, False, False]
+    assert sum(kept[-1]["orders"].values()) == 110
+    if HAS_LIMITS:
+        assert kept[-1] == source["endOffset"]
+    starts = [("start" in each["txlog:source"]) for each in kept]
+    assert starts == [True, *[False] * (3 if HAS_LIMITS else 1)]
 
 
 def test_a_query_that_meets_members_of_its_group_names_both(sink: Sink) -> None:
@@ -152,10 +156,11 @@ def test_a_running_query_takes_new_rows_partitions_and_topics_and_reports_its_la
         with log.store.producer() as producer:
             producer.send("orders", [{"order_id": 15, "note": "new"}], partition=0)
         wait_for(lambda: sink.ids == list(range(16)), query)
-        wait_for(lambda: source_of(query)["latestOffset"]["orders"].get("0") == 6, query)
-        latest = source_of(query)["latestOffset"]
-        assert latest["txlog:source"]["lag"] == {"rows": 0, "seconds": 0}
-        assert latest["orders"] == {"0": 6, "1": 0, "2": 5}
+        if HAS_LIMITS:
+            wait_for(lambda: source_of(query)["latestOffset"]["orders"].get("0") == 6, query)
+            latest = source_of(query)["latestOffset"]
+            assert latest["orders"] == {"0": 6, "1": 0, "2": 5}
+            assert latest["txlog:source"]["lag"] == {"rows": 0, "seconds": 0}
 
         with log.store.consumer(group_id="audit") as consumer:
             wait_for(lambda: _committed(consumer) == [6, 0, 5], query)
@@ -178,7 +183,9 @@ def test_a_query_that_failed_in_its_first_batch_begins_where_it_began(sink: Sink
         sink.run(startingOffsets=start)
     log.write(log.frame(10, 10))
     sink.fail_at = None
-    sink.run(startingOffsets=start)
+    # An older Spark runs the batch that failed, and nothing else.
+    for _ in range(1 if HAS_LIMITS else 2):
+        sink.run(startingOffsets=start)
     assert sink.ids == (list(range(20)) if start == "earliest" else list(range(10, 20)))
     assert len(sink.batches) == 2
 
@@ -208,10 +215,10 @@ def test_isolation_levels_and_offsets_without_rows(sink: Sink, tmp_path: Path) -
             producer.send("orders", [{"order_id": number}], partition=0)
             producer.flush()
             producer.commit_transaction() if commits else producer.abort_transaction()
-    sink.run(maxOffsetsPerTrigger=1)
+    sink.run(**at_most(1))
     assert sink.ids == [1, 3]
     uncommitted = Sink(log, tmp_path / "uncommitted")
-    uncommitted.run(isolation_level="read_uncommitted", maxOffsetsPerTrigger=3)
+    uncommitted.run(isolation_level="read_uncommitted", **at_most(3))
     assert uncommitted.ids == [0, 1, 2, 3, 4]
 
 
@@ -235,7 +242,7 @@ def test_columns_of_the_log_and_a_schema_that_prunes(sink: Sink) -> None:
     ("options", "message"),
     [
         ({"endingOffsets": "latest"}, "InvalidRequestError: option 'endingOffsets' belongs to a batch read, because a stream has no end"),
-        ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3}, "'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, 3, found 9"),
+        pytest.param({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3}, "'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, 3, found 9", marks=needs_limits),
         ({"startingOffsets": "committed", "group_id": "new"}, "NoOffsetForPartitionError: .* the option 'auto.offset.reset' does"),
     ],
 )  # fmt: skip

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from pyspark_txlog.source import read_limits
+from tests.spark.limits import HAS_LIMITS
 from tests.spark.streaming import Checkpoint, Query
 from txlog.client import offsets as client_offsets
 from txlog.client.producer import Producer
@@ -41,6 +43,19 @@ def store(tmp_path: Path) -> Iterator[Store]:
     with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as made:
         made.create_topic("orders", ORDERS, 2)
         yield made
+
+
+@pytest.fixture(autouse=True, params=["4.2", "4.0"])
+def spark_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Ask the source as this Spark does, and return its version."""
+    version: str = request.param
+    if version == "4.2" and not HAS_LIMITS:
+        pytest.skip("these tests give limits, and this Spark has none")
+    monkeypatch.setattr(Query, "passes_start", version == "4.2")
+    return version
+
+
+with_limits = pytest.mark.parametrize("spark_version", ["4.2"], indirect=True)
 
 
 def send(store: Store, first: int, count: int = 1, *, partition: int = 0, topic: str = "orders") -> None:
@@ -148,6 +163,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Store, tmp_path: Path) 
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
+@with_limits
 def test_a_batch_takes_at_most_max_offsets_in_proportion(store: Store) -> None:
     send(store, 0, 90)
     send(store, 90, 10, partition=1)
@@ -159,6 +175,7 @@ def test_a_batch_takes_at_most_max_offsets_in_proportion(store: Store) -> None:
     assert query.batch(limited=False) is None
 
 
+@with_limits
 def test_no_partition_starves_and_everything_is_read_once(store: Store) -> None:
     send(store, 0, 100)
     send(store, 100, 1, partition=1)
@@ -167,11 +184,13 @@ def test_no_partition_starves_and_everything_is_read_once(store: Store) -> None:
     assert query.drain() == ids(6, 94)
 
 
+@with_limits
 def test_everything_at_once_knows_no_limit(store: Store) -> None:
     send(store, 0, 50)
     assert Query(store, maxOffsetsPerTrigger="7").batch(limited=False) == ids(0, 50)
 
 
+@with_limits
 def test_few_offsets_wait_for_more_or_for_the_delay(store: Store) -> None:
     clock = ManualClock()
     query = Query(store, clock=clock, minOffsetsPerTrigger="10", maxTriggerDelay="15m")
@@ -192,6 +211,7 @@ def test_few_offsets_wait_for_more_or_for_the_delay(store: Store) -> None:
     assert query.batch() is None
 
 
+@with_limits
 def test_available_now_reads_what_was_there_and_no_more(store: Store) -> None:
     send(store, 0, 20)
     query = Query(store, maxOffsetsPerTrigger="8", minOffsetsPerTrigger="8", **AT_ONCE)
@@ -307,10 +327,11 @@ def test_batches_that_begin_or_end_without_a_row_or_have_a_hole(store: Store, ab
     commit(aborting, 10)
     abort(aborting, 20)
     commit(aborting, 30)
-    query = Query(store, maxOffsetsPerTrigger=limit)
+    limits: dict[str, Any] = {"maxOffsetsPerTrigger": limit} if Query.passes_start else {}
+    query = Query(store, **limits)
     assert query.drain() == [10, 11, 12, 30, 31, 32]
     assert query.ends()["orders"]["0"] == 16
-    uncommitted = Query(store, maxOffsetsPerTrigger=limit, isolation_level="read_uncommitted")
+    uncommitted = Query(store, isolation_level="read_uncommitted", **limits)
     assert uncommitted.drain() == [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32]
 
 
@@ -572,6 +593,7 @@ def test_the_group_follows_the_query_and_is_never_ahead(store: Store) -> None:
     assert committed(store) == [5, 5]
 
 
+@with_limits
 def test_the_group_never_goes_backwards(store: Store) -> None:
     send(store, 0, 5)
     query = Query(store, group_id="audit", maxOffsetsPerTrigger="2")
@@ -678,6 +700,7 @@ def test_an_idle_partition_costs_one_request(store: Store) -> None:
     assert (cost.get, cost.total) == (3, 3)
 
 
+@with_limits
 def test_lag_in_rows_and_seconds_down_to_zero(store: Store) -> None:
     # A folder has the machine's time.
     clock = ManualClock(SystemClock().now_ms())
@@ -698,6 +721,7 @@ def test_lag_in_rows_and_seconds_down_to_zero(store: Store) -> None:
     writer.close()
 
 
+@with_limits
 def test_lag_behind_sealed_segments(store: Store) -> None:
     """The oldest unread row is in a sealed segment, and the segment's index has its time."""
     # A folder has the machine's time.
@@ -725,3 +749,76 @@ def test_the_checkpoint_holds_kafkas_json(store: Store) -> None:
     send(store, 5, 1)
     query.drain()
     assert query.ends() == {"orders": {"0": 6, "1": 0}, "txlog:source": source}
+
+
+# -- before Spark 4.2 -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
+def test_limits_are_refused_at_load_by_an_older_spark(
+    store: Store, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(read_limits, "HAS_LIMITS", False)
+    options: dict[str, Any] = {option: "5"}
+    with pytest.raises(InvalidRequestError, match=f"^option '{option}' needs Spark 4.2, .* hint: leave it out"):
+        Query(store, **options)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_another_spark_goes_on_with_a_checkpoint(
+    store: Store, monkeypatch: pytest.MonkeyPatch, spark_version: str, start: str
+) -> None:
+    """Also in the middle of the first batch."""
+    send(store, 0, 5)
+    checkpoint, found, passes_start = Checkpoint(), list[int](), spark_version == "4.2"
+    for first in range(5, 30, 5):
+        monkeypatch.setattr(Query, "passes_start", passes_start)
+        query = Query(store, checkpoint, startingOffsets=start)
+        found += query.drain()
+        send(store, first, 5)
+        assert query.next()
+        query.plan()
+        passes_start = not passes_start
+    assert Query(store, checkpoint, startingOffsets=start).drain() == ids(25, 5)
+    assert found == (ids(0, 25) if start == "earliest" else ids(5, 20))
+
+
+def test_a_batch_that_would_read_rows_twice_is_refused(store: Store) -> None:
+    """Such an end is in the checkpoint if Spark asked for it before it let the newest offset be planned."""
+    store.create_topic("returns", ORDERS, 1)
+    send(store, 0, 5)
+    send(store, 50, 2, topic="returns")
+    query = Query(store, subscribe="orders,returns")
+    query.drain()
+    query.checkpoint.ends.append(json.dumps(Query(store).source.latest_after_plan()))
+    with pytest.raises(InvalidRequestError, match=r"^returns-0: this query has read up to offset 2, .* is None\. It"):
+        Query(store, query.checkpoint).batch()
+
+
+def test_rows_that_go_between_a_crash_and_the_restart_are_a_loss(store: Store) -> None:
+    """In the first batch, and of a partition that joins."""
+    send(store, 0, 5)
+    first = Query(store)
+    assert first.next()
+    store.admin().delete_records("orders", 0, 3)
+    with pytest.raises(OffsetOutOfRangeError):
+        Query(store, first.checkpoint).batch()
+    query = Query(store, **AT_ONCE)
+    query.drain()
+    store.alter_topic("orders", partitions=3)
+    send(store, 5, 5, partition=2)
+    assert query.next()
+    store.admin().delete_records("orders", 2, 5)
+    with pytest.raises(OffsetOutOfRangeError):
+        Query(store, query.checkpoint, **AT_ONCE).drain()
+
+
+def test_a_start_behind_the_last_stable_offset_stays(store: Store, aborting: Producer) -> None:
+    send(store, 0, 5)
+    aborting.begin_transaction()
+    put(aborting, 5)
+    send(store, 6, 4)
+    query = Query(store, startingOffsets='{"orders":{"0":8,"1":0}}')
+    assert query.drain() == []
+    aborting.commit_transaction()
+    assert query.drain() == [8, 9]

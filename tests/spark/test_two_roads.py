@@ -25,6 +25,7 @@ from pyspark_txlog import TxLog, install, uninstall
 from pyspark_txlog.native.write import SMALL_ROWS
 from tests.spark import road_lives
 from tests.spark.conftest import Log
+from tests.spark.limits import IS_4_0
 from tests.spark.road_frames import Frame, topic_schema
 from tests.spark.road_lives import Life
 from tests.spark.test_clean_up_jobs import leave_a_dead_file
@@ -165,6 +166,7 @@ def test_lives_with_threads_that_are_not_pinned(tmp_path: Path) -> None:
 # -- what a program does beside them ----------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(IS_4_0, reason="an Observation of such a write by a Python source never ends there")
 def test_an_observation_of_a_version_that_is_skipped_ends(twins: tuple[Twin, Twin], tmp_path: Path) -> None:
     """Otherwise `Observation.get` waits for ever."""
     frame = Frame(count=10, tasks=2, shape="files")

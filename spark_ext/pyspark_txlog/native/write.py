@@ -35,7 +35,6 @@ from pyspark.sql import (
     functions as F,  # noqa: N812  Spark's own habit
     types as spark,
 )
-from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
@@ -68,7 +67,7 @@ _REFUSED = "txlog refuses a row: "
 _CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 """Spark's name of a codec, if it differs from Kafka's."""
 
-_FIXED = (spark.NumericType, spark.BooleanType, spark.DatetimeType)
+_FIXED = (spark.NumericType, spark.BooleanType, spark.DateType, spark.TimestampType, spark.TimestampNTZType)
 _WIDEST = 17
 """Bytes of a decimal and of its bit that says whether it is null. Other types of a fixed size are not wider."""
 
@@ -150,7 +149,7 @@ def write_frame(
         # Spark would number each task of local rows 0, because it computes their columns while it optimizes the plan.
         if road == "driver" and by_task and route.needs_task and _optimized(frame).nodeName() == "LocalRelation":
             road = "auto"
-    if road == "executors" and is_observed(frame):
+    if road == "executors" and (is_observed(frame) or not _can_hash(route)):
         road, small_rows = "auto", 0
     if road == "auto" and not is_over_connect(frame):
         with described(session, f"{what}, by the driver if they are few"):
@@ -217,6 +216,11 @@ def is_observed(frame: DataFrame) -> bool:
     """Return whether the plan has an `Observation`. It would wait for ever for a job of Spark's writer, because that
     runs in another session."""
     return not is_over_connect(frame) and "CollectMetrics" in frame._jdf.queryExecution().analyzed().toString()
+
+
+def _can_hash(route: TopicRoute) -> bool:
+    """Return whether Spark can hash key columns for its own writer. Spark 4.0 has no functions over Arrow columns."""
+    return hasattr(F, "arrow_udf") or not any(name in route.columns for name in route.key)
 
 
 def _are_narrow(frame: DataFrame, rows: int) -> bool:
@@ -463,7 +467,7 @@ def _key_hash(partitions: int) -> Any:
         found = partition_table(pa.table(list(keys), names=names), names, partitions)
         return pa.array(found, pa.int32(), mask=found == NO_KEY)
 
-    return arrow_udf(partition, "int")
+    return F.arrow_udf(partition, "int")  # type: ignore[attr-defined]
 
 
 def _in_own_session(frame: DataFrame) -> DataFrame:

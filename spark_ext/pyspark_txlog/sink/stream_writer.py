@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Self
 from weakref import WeakKeyDictionary
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
@@ -92,6 +93,14 @@ class StreamFiles(WriterCommitMessage):
     query_id: str
     store_id: str = ""
     """The store in which `begin` ran; files and `txn` are not valid in another store."""
+
+
+if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+
+    class DataSourceStreamArrowWriter(DataSourceArrowWriter, DataSourceStreamWriter):
+        """Spark 4.0 has no such class. It gives batches of Arrow to each writer of the first kind."""
 
 
 @dataclass(eq=False)

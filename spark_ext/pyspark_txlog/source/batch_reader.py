@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -70,7 +70,7 @@ def read_input(partition: InputPartition, schema: StructType, options: Options) 
     # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
-    tasks: Sequence[engine.ReadTask | LatestTask] = partition.value or ()
+    tasks: Sequence[engine.ReadTask | LatestTask] = input_of(partition) or ()
     on_lost = None if options[table.FAIL_ON_DATA_LOSS] else _say_lost
 
     def read(task: engine.ReadTask) -> Iterator[pa.RecordBatch]:
@@ -78,6 +78,12 @@ def read_input(partition: InputPartition, schema: StructType, options: Options) 
 
     parts = (read(task) if isinstance(task, engine.ReadTask) else task.read(read) for task in tasks)
     return spark_batches((batch for part in parts for batch in part), schema)
+
+
+def input_of(partition: InputPartition | None) -> Any:
+    """Return what one task reads. For a read without input partitions Spark makes one task itself: None."""
+    # Spark 4.0 then gives the task no input partition at all.
+    return None if partition is None else partition.value
 
 
 @plain_errors

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.options import Options
+from pyspark_txlog.source.batch_reader import input_of
 from pyspark_txlog.source.options import names_topics, parse_metadata_options
 from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
 from txlog import engine
@@ -96,15 +97,15 @@ class MetadataReader(DataSourceReader):
         """Yield the rows of one task, as one batch."""
         # Imported here because planning does not need pyarrow.
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        if partition.value is None:
-            # Without partitions Spark makes one task itself.
+        from pyspark_txlog.arrow import arrow_schema
+
+        if (tps := input_of(partition)) is None:
             return iter(())
         with closing(self._options.open()) as runtime:
             rows_of = _OF_THE_STORE.get(self._table) or _OF_PARTITIONS[self._table]
-            rows = list(rows_of(runtime, partition.value)) if runtime.descriptor is not None else []
-        target = to_arrow_schema(self._schema, timezone="UTC")
+            rows = list(rows_of(runtime, tps)) if runtime.descriptor is not None else []
+        target = arrow_schema(self._schema)
         arrays = []
         for field in target:
             values = [row[field.name] for row in rows]

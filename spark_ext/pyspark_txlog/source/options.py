@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import Options, check_names
+from pyspark_txlog.source.read_limits import refuse_limits
 from txlog.engine import IsolationLevel, Layer, Settings
 from txlog.engine.conditions import check
 from txlog.engine.offsets import Missing
@@ -66,6 +67,7 @@ def parse_stream_options(options: Mapping[str, str]) -> Options:
             "hint: leave it out; Trigger.AvailableNow ends a query at the rows that exist when it starts"
         )
     parsed = _checked(Options.parse(options, "readStream"), "a stream")
+    refuse_limits(options)
     at_most, at_least = parsed[table.MAX_OFFSETS_PER_TRIGGER], parsed[table.MIN_OFFSETS_PER_TRIGGER]
     if at_most is not None and at_least is not None and at_least > at_most:
         raise InvalidRequestError(

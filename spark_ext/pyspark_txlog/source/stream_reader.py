@@ -13,19 +13,20 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import option_table as table
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.source.batch_reader import read_input
 from pyspark_txlog.source.options import parse_stream_options
+from pyspark_txlog.source.read_limits import (
+    HAS_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark_txlog.source.stream_source import StreamSource
 from pyspark_txlog.stream_offsets import StreamOffset
 
@@ -35,8 +36,15 @@ if TYPE_CHECKING:
     from txlog.engine.schemas import TopicMetadata
 
 
-class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read. `read` runs on the executors, everything else on the driver's side."""
+def stream_reader(
+    options: Mapping[str, str], schema: StructType, known: Mapping[str, TopicMetadata] | None = None
+) -> OlderStreamReader:
+    """Return the reader for this Spark."""
+    return (TxlogStreamReader if HAS_LIMITS else OlderStreamReader)(options, schema, known)
+
+
+class OlderStreamReader(DataSourceStreamReader):
+    """A streaming read before Spark 4.2. `read` runs on the executors, everything else on the driver's side."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, known: Mapping[str, TopicMetadata] | None = None
@@ -52,31 +60,9 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source().initial()
 
     @plain_errors
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Stop the query at the present ends of the log."""
-        self._source().stop_at_what_is_there()
-
-    @plain_errors
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """Tell Spark whether there are limits. At Trigger.Once Spark asks for everything, whatever the options are.
-
-        Spark cannot express both limits together, so `latestOffset` uses the options instead.
-        """
-        options = parse_stream_options(self._options)
-        if (at_most := options[table.MAX_OFFSETS_PER_TRIGGER]) is not None:
-            return ReadMaxRows(at_most)
-        if (at_least := options[table.MIN_OFFSETS_PER_TRIGGER]) is not None:
-            return ReadMinRows(at_least)
-        return ReadAllAvailable()
-
-    @plain_errors
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Return where a batch that begins at `start` ends; `start` itself if there is nothing to read."""
-        return dict(self._source().latest(start, limited=not isinstance(limit, ReadAllAvailable)))
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        """Return the ends of the log, lag and loss for the query's progress, without a request."""
-        return None if self._opened is None else self._opened.report()
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  Spark's name
+        """Return where the next batch ends, without a limit; the end of the last one if there is nothing to read."""
+        return dict(self._source().latest_after_plan())
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -108,3 +94,36 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 runtime.close()
                 raise
         return self._opened
+
+
+class TxlogStreamReader(OlderStreamReader, SupportsTriggerAvailableNow):
+    """The same from Spark 4.2 on, with limits, and with a report of the lag."""
+
+    @plain_errors
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        """Stop the query at the present ends of the log."""
+        self._source().stop_at_what_is_there()
+
+    @plain_errors
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        """Tell Spark whether there are limits. At Trigger.Once Spark asks for everything, whatever the options are.
+
+        Spark cannot express both limits together, so `latestOffset` uses the options instead.
+        """
+        options = parse_stream_options(self._options)
+        if (at_most := options[table.MAX_OFFSETS_PER_TRIGGER]) is not None:
+            return ReadMaxRows(at_most)
+        if (at_least := options[table.MIN_OFFSETS_PER_TRIGGER]) is not None:
+            return ReadMinRows(at_least)
+        return ReadAllAvailable()
+
+    @plain_errors
+    def latestOffset(  # type: ignore[override]  # noqa: N802  Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return where a batch that begins at `start` ends; `start` itself if there is nothing to read."""
+        return dict(self._source().latest(start, limited=not isinstance(limit, ReadAllAvailable)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        """Return the ends of the log, lag and loss for the query's progress, without a request."""
+        return None if self._opened is None else self._opened.report()

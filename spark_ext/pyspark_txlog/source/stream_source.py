@@ -85,6 +85,8 @@ class StreamSource:
         self._told: set[str] = set()
         self._lost = 0
         self._progress: dict[str, Any] | None = None
+        self._planned: Mapping[str, Any] | None = None
+        """The end of the last batch that Spark had planned."""
 
     def initial(self) -> dict[str, Any]:
         """Return the beginning of a query, unresolved. Spark asks for it again at every attempt of the first batch."""
@@ -133,6 +135,14 @@ class StreamSource:
             return self._offset(chosen, begins).to_json()
         return start if chosen == given.ends else self._offset(chosen, None).to_json()
 
+    def latest_after_plan(self) -> Mapping[str, Any]:
+        """Return what `latest` returns, without limits, if Spark does not pass the start (before 4.2).
+
+        That Spark plans each batch before it asks for the next one. When a query starts again, it first lets the newest
+        offset of the checkpoint be planned, as a batch that begins and ends there. So without a plan the query is new.
+        """
+        return self.latest(self.initial() if self._planned is None else self._planned, limited=False)
+
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[engine.ReadTask, ...]]:
         """Return what each input partition of the batch `[start, end)` reads; none of them is empty.
 
@@ -150,6 +160,8 @@ class StreamSource:
                 f"hint: restore it, or give the query {_BEGIN_ANEW}"
             )
             raise mismatch(_LOG, error, store=self._runtime.where)
+        self._check_order(begins, last.ends)
+        self._planned = end
         # A partition that `begins` lacks joins with this batch, without a row.
         wanted = {tp: (begins[tp], to) for tp, to in last.ends.items() if tp in begins and begins[tp] < to}
         plans, lost = self._plan(wanted)
@@ -385,6 +397,20 @@ class StreamSource:
                 f"shows rows up to {self._end(view)}: it was planned with read_uncommitted. "
                 "hint: finish the batch with that level, or start again after the open transactions have ended"
             )
+
+    def _check_order(self, begins: Offsets, ends: Offsets) -> None:
+        """Raise InvalidRequestError for a batch that ends before it begins, or without a partition.
+
+        `latest` never returns such an end. One could be in the checkpoint if Spark before 4.2 did not plan the newest
+        offset first, as with its own wrapper for `availableNow`.
+        """
+        for tp, begin in begins.items():
+            if ends.get(tp, -1) < begin:
+                raise InvalidRequestError(
+                    f"{tp}: this query has read up to offset {begin}, and the end of this batch is {ends.get(tp)}. It "
+                    "would read rows twice. hint: set spark.sql.streaming.triggerAvailableNowWrapper.enabled=false, "
+                    f"and give the query {_BEGIN_ANEW}"
+                )
 
     def _offset(self, ends: Offsets, starts: Offsets | None) -> StreamOffset:
         return StreamOffset(store_id=self._store_id, group_id=self._read.group_id, ends=ends, starts=starts)
