@@ -597,6 +597,8 @@ NOT_FOLLOWED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "--metrics-file keeps them",
+            "TxLog(spark, store).create_views() makes",
+            "set spark.sql.streaming.triggerAvailableNowWrapper.enabled=false, and give the query",
             "<name>=<given>",
             "<name>=<moment>",
             "<name>=[",
