@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from pyspark_txlog import TxLog, activate, create_views, uninstall
 from pyspark_txlog.api import fresh_views
+from pyspark_txlog.api.log import register
 from tests.spark.conftest import Log
-from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +64,10 @@ def test_a_view_has_the_columns_of_the_moment(log: Log, spark: SparkSession) -> 
         "select * from TXLOG_ORDERS o",
         "SELECT * FROM `txlog_orders` -- the newest",
         "WITH o AS (SELECT * FROM txlog_orders) SELECT * FROM o",
+        "SELECT order_id AS `it's` FROM txlog_orders WHERE carrier <> 'x'",
+        "SELECT order_id AS `a--b` FROM txlog_orders",
+        "SELECT * FROM IDENTIFIER('txlog_orders')",
+        "EXECUTE IMMEDIATE 'SELECT * FROM txlog_orders'",
     ],
 )
 def test_a_statement_names_a_view(log: Log, spark: SparkSession, statement: str) -> None:
@@ -81,10 +87,13 @@ def test_a_statement_names_a_view(log: Log, spark: SparkSession, statement: str)
         "SELECT 1 AS txlog_orders_eu",
         "SELECT 1 AS my_txlog_orders",
         "DROP VIEW IF EXISTS txlog_orders",
+        "/* x */ DROP VIEW IF EXISTS txlog_orders",
+        "CREATE OR REPLACE TEMPORARY VIEW txlog_orders AS SELECT 1",
     ],
 )
-def test_a_statement_that_needs_no_view_costs_nothing(log: Log, spark: SparkSession, statement: str) -> None:
-    """Also if the topic is gone."""
+def test_a_deleted_topic_hinders_no_statement_that_does_not_need_its_view(
+    log: Log, spark: SparkSession, statement: str
+) -> None:
     log.create()
     create_views(spark, log.url)
     log.store.delete_topic("orders")
@@ -182,15 +191,39 @@ def test_a_second_call_takes_the_views_over(log: Log, spark: SparkSession, tmp_p
     other.store.close()
 
 
-def test_a_deleted_topic_is_told(log: Log, spark: SparkSession) -> None:
+def test_the_view_of_a_deleted_topic_goes(log: Log, spark: SparkSession) -> None:
     log.create()
     create_views(spark, log.url)
     log.store.delete_topic("orders")
-    with pytest.raises(UnknownTopicOrPartitionError, match="orders"):
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
         count(spark)
-    spark.sql("DROP VIEW txlog_orders")
     log.create("orders", pa.schema([("order_id", pa.int64())]))
     assert create_views(spark, log.url)
+    assert count(spark) == 0
+
+
+def test_an_interrupt_leaves_no_view_that_stays_old(
+    log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("orders", "a--b"):
+        log.create(topic)
+    create_views(spark, log.url)
+    real = register
+
+    def interrupt(frames: Any, prefix: str) -> None:
+        real(frames, prefix)
+        raise KeyboardInterrupt
+
+    for topic in ("orders", "a--b"):
+        log.write(log.frame(0, 5), topic)
+        view = f"`txlog_{topic}`"
+        with monkeypatch.context() as patch:
+            patch.setattr(fresh_views, "register", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                count(spark, view)
+        assert count(spark, view) == 5
+        log.write(log.frame(5, 5), topic)
+        assert count(spark, view) == 10
 
 
 def test_without_install_a_view_is_as_old_as_its_creation(log: Log, spark: SparkSession) -> None:

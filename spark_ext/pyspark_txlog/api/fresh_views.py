@@ -19,11 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark_txlog import patch
 from pyspark_txlog.api.log import TxLog, register
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.source.predicate import quoted
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 
-_NOT_NAMES = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-"""Comments and literals of SQL."""
 _DROP = re.compile(r"\s*DROP\s", re.IGNORECASE)
 
 
@@ -33,8 +30,17 @@ class _Views:
 
     log: TxLog
     prefix: str
-    made: dict[str, int]
-    """By topic, which object of Spark the view is. Another one is not ours."""
+    made: dict[str, int | None]
+    """By topic, which object of Spark the view is. Another one is not ours. None: it is being made, or that was
+    interrupted, so any object is ours."""
+
+    def make(self, spark: SparkSession, topics: Sequence[str]) -> dict[str, str]:
+        """Make the views of these topics, all from one snapshot."""
+        frames = self.log.snapshot(*topics).to_dfs() if topics else {}
+        self.made.update(dict.fromkeys(frames))
+        named = register(frames, self.prefix)
+        self.made.update({topic: _object(spark, f"{self.prefix}{topic}") for topic in frames})
+        return named
 
 
 @dataclass(slots=True)
@@ -42,7 +48,8 @@ class _Session:
     """The views of one of Spark's sessions."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held while a statement that names views is analysed, so that no other thread creates them again."""
+    """Held until a statement that names views is analysed, or has run if it is a command, so that no other thread
+    makes them again."""
     views: list[_Views] = field(default_factory=list)
 
 
@@ -65,10 +72,10 @@ def create_views(
 
     Each later `spark.sql`, `spark.table` and `spark.read.table` of the session whose text names such views creates them
     again, of a new `TxLog.snapshot`. So it sees the rows and columns of its moment, and each transaction wholly or not
-    at all, also in several topics of one call. A frame that exists does not change, and a view over such a view is as
-    old as the last statement that named this one. Costs a snapshot for each statement; what Spark has cached of the
-    view does not help then. A view that is dropped, or replaced by another one, is left alone. It calls `install`. In
-    `foreachBatch` call it with the frame's session.
+    at all, also in several topics of one call. This costs a snapshot for each statement; what Spark has cached of the
+    view does not help then. A frame that exists does not change, and a view over such a view is as old as the last
+    statement that named this one. A view that is dropped or replaced is left alone; that of a deleted topic is dropped.
+    It calls `install`. In `foreachBatch` call it with the frame's session.
 
     Returns the view's name for each topic, quoted for SQL. Raises what `TxLog.snapshot` raises. Raises
     InvalidRequestError if two names differ only in case, and over Spark Connect, where statements do not pass this
@@ -82,15 +89,16 @@ def create_views(
     log = TxLog(spark, store, storage_options)
     session = _SESSIONS.setdefault(_id_of(spark), _Session())
     with session.lock:
+        _forget(spark, session, None)
         try:
             topics = topics or tuple(topic.topic for topic in log.runtime.list_topics())
-            named = register(log.snapshot(*topics).to_dfs() if topics else {}, prefix)
-            views = _Views(log, prefix, {topic: _object(spark, f"{prefix}{topic}") for topic in named})
+            views = _Views(log, prefix, {})
+            named = views.make(spark, topics)
         except BaseException:
             log.close()
             raise
         session.views.append(views)
-        _forget(spark, session)
+        _forget(spark, session, None)
     patch.install()
     patch.AROUND_SQL[:] = [fresh]
     return named
@@ -108,34 +116,45 @@ def fresh(spark: Any, texts: Sequence[str]) -> Iterator[None]:
         yield
         return
     with session.lock:
-        _forget(spark, session)
-        for views, topics in _named(session, texts):
-            register(views.log.snapshot(*topics).to_dfs(), views.prefix)
-            views.made.update({topic: _object(spark, f"{views.prefix}{topic}") for topic in topics})
+        for views, topics in [*_named(session, texts)]:
+            _forget(spark, session, topics)
+            left = [topic for topic in topics if topic in views.made]
+            for topic in [topic for topic in left if not _exists(views, topic)]:
+                spark.catalog.dropTempView(f"{views.prefix}{topic}")
+                left.remove(topic)
+            views.make(spark, left)
         yield
 
 
 def _named(session: _Session, texts: Sequence[str]) -> Iterator[tuple[_Views, list[str]]]:
-    """Yield the views that the texts name, with their topics."""
-    code = _NOT_NAMES.sub(" ", texts[0]).lower()
-    parameters = {text.replace("`", "").lower() for text in texts[1:]}
+    """Yield the views whose names are in the texts, with their topics. Literals and comments count, too: a view that is
+    made once more costs time, and one that is not made would be old."""
+    text = "\0".join(texts).lower()
     for views in list(session.views):
-        names = {topic: f"{views.prefix}{topic}".lower() for topic in list(views.made)}
-        topics = [topic for topic, name in names.items() if name in parameters or (name in code and _is_in(name, code))]
+        topics = [topic for topic in list(views.made) if _is_in(f"{views.prefix}{topic}".lower(), text)]
         if topics:
             yield views, topics
 
 
-def _is_in(name: str, code: str) -> bool:
-    """Return whether the code has the identifier; both are in small letters."""
-    return quoted(name) in code or bool(re.fullmatch(r"\w+", name) and re.search(rf"(?<![\w.`]){name}(?![\w`])", code))
+def _is_in(name: str, text: str) -> bool:
+    return name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
-def _forget(spark: Any, session: _Session) -> None:
-    """Forget views that are dropped or replaced, and close stores without any."""
+def _exists(views: _Views, topic: str) -> bool:
+    """Return whether the topic is there. A view of a topic that is deleted goes, and hinders no other statement."""
+    try:
+        views.log.runtime.topic(topic, 0)
+    except UnknownTopicOrPartitionError:
+        return False
+    return True
+
+
+def _forget(spark: Any, session: _Session, topics: Sequence[str] | None) -> None:
+    """Forget views of `topics` (None: all) that are dropped or replaced, and close stores without any view."""
     for views in list(session.views):
-        for topic, number in list(views.made.items()):
-            if _object(spark, f"{views.prefix}{topic}") != number:
+        for topic in list(views.made) if topics is None else [each for each in topics if each in views.made]:
+            found = _object(spark, f"{views.prefix}{topic}")
+            if found != (views.made[topic] or found) or not found:
                 del views.made[topic]
         if not views.made:
             session.views.remove(views)
