@@ -29,8 +29,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 NAME = "pyspark_txlog"
-EXTRAS = ("azure", "gcs", "iceberg", "inotify", "metrics", "otel", "page", "s3", "spark", "sql")
-"""Those of users."""
+OF_DEVELOPERS = {"bench", "dev", "docs", "test"}
+"""Extras that no user needs."""
 TODAY = "**Today: from a clone.**"
 """How docs/install.md begins the paragraph that the first release changes."""
 
@@ -226,11 +226,12 @@ def run_installed(
 def write_components(dist: Dist, version: str) -> Path:
     """Write what an environment with the wheel and all its extras for users has, as CycloneDX. Return the file."""
     made = dist.wheel.parent / f"{NAME}-{version}.cdx.json"
+    extras = sorted(set(Metadata.from_email(dist.read("METADATA")).provides_extra or ()) - OF_DEVELOPERS)
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "venv" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, f"{dist.wheel}[{','.join(EXTRAS)}]"], check=True)
+        subprocess.run([*install, f"{dist.wheel}[{','.join(extras)}]"], check=True)
         options = ["--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "--output-file", str(made)]
         subprocess.run([sys.executable, "-m", "cyclonedx_py", "environment", *options, str(python)], check=True)
     return made
@@ -239,13 +240,8 @@ def write_components(dist: Dist, version: str) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--final", action="store_true", help="the version is about to be tagged")
-    parser.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="another one for the wheel; may be repeated",
-    )
+    say = "another interpreter, for the wheel; may be repeated"
+    parser.add_argument("--python", action="append", default=[], metavar="PATH", help=say)
     arguments = parser.parse_args()
     final = arguments.final
     texts = {

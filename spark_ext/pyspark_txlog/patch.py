@@ -4,8 +4,8 @@ Spark's Python data sources hand every row from Java to Python or back, with all
 methods of pyspark: `DataFrameReader.load`, `DataFrameWriter.save` and `DataStreamWriter.start`. For `format("txlog")`
 they use Spark's own Parquet reader and writer (`native.format`, whose table shows which calls do). Every other call,
 and every call that `native.format` does not take, goes to the original method with the same arguments.
-`SparkSession.sql` is replaced, too, for the error of a statement that would change rows of a topic, and with both
-methods `table` for views that are kept fresh (`api.fresh_views`).
+`SparkSession.sql` is replaced, too, so that a statement that would change rows of a topic gets a better error, and with
+both methods `table` so that views can be kept fresh (`api.fresh_views`).
 
 These methods are the smallest hook. A Python data source cannot return a Spark plan, and a data source in Java
 would need a JAR on every cluster. Format, options, mode and schema are read from Spark's own object when the work
@@ -277,7 +277,7 @@ def _options(extra: Any, path: object) -> dict[str, str]:
     if extra.isEmpty():
         return _with_path({}, path)
     names, values = (part.mkString("\0").split("\0") for part in (extra.keys(), extra.values()))
-    # Spark 4.2 keeps a value that is None.
+    # Spark 4.2 also keeps the value None.
     if len(names) != len(values) or extra.values().iterator().contains(None):
         raise NotNativeError("an option has the value None or contains a NUL character")
     return _with_path(dict(zip(names, values, strict=True)), path)

@@ -24,7 +24,7 @@ def check_spark(version: str | None = None) -> None:
         return
     needed = ".".join(map(str, MINIMUM_SPARK))
     raise InvalidRequestError(
-        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which has no streams and no '
-        "writers of data sources in Python. "
+        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which has no data sources in '
+        "Python. "
         f"hint: pip install 'pyspark>={needed},<5' on the driver and on every executor"
     )

@@ -1,4 +1,4 @@
-"""What can the tests of an older Spark not do? Streams have no limits before 4.2."""
+"""Which Spark runs the tests, and has it limits for streams? Spark has them from 4.2 on."""
 
 from __future__ import annotations
 

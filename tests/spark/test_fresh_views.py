@@ -226,6 +226,29 @@ def test_an_interrupt_leaves_no_view_that_stays_old(
         assert count(spark, view) == 10
 
 
+def test_a_view_that_was_being_made_does_not_replace_that_of_another_store(
+    log: Log, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create()
+    create_views(spark, log.url)
+
+    def interrupt(frames: Any, prefix: str) -> None:
+        register(frames, prefix)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fresh_views, "register", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            count(spark)
+    other = Log(str(tmp_path / "other"), spark)
+    other.create()
+    other.write(other.frame(0, 3))
+    create_views(spark, other.url)
+    assert count(spark) == 3
+    assert len(fresh_views._SESSIONS[spark._jsparkSession.sessionUUID()].views) == 1
+    other.store.close()
+
+
 def test_without_install_a_view_is_as_old_as_its_creation(log: Log, spark: SparkSession) -> None:
     log.create()
     create_views(spark, log.url)

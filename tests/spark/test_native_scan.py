@@ -564,7 +564,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(log: Log, native: TxL
         txn.write(log.frame(0, 20_000, tasks=1), "orders", key="order_id", road="executors")
     frame = to_df(native.table("orders"), columns=["*", *PLACE])
     names = [Path(path).name for path in files_of(frame)]
-    # Spark 4.0 cannot hash keys, so txlog's tasks write, with names of their own.
+    # Spark 4.0 cannot hash keys, so txlog's tasks write, each with another name.
     assert (len(set(names)) < len(names)) is not IS_4_0
     assert frame.exceptAll(log.read(columns=",".join(["*", *PLACE]))).isEmpty()
     assert frame.count() == 20_000

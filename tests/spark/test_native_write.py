@@ -22,6 +22,7 @@ from pyspark_txlog.native import one_job, write
 from pyspark_txlog.native.task_files import move_to_partitions
 from pyspark_txlog.native.write import Road
 from tests.spark.conftest import ORDERS, Log, append, rows, to_df
+from tests.spark.limits import IS_4_0
 from tests.spark.scalars import SCALARS
 from tests.spark.verbs import vacuum_topics
 from txlog.errors import (
@@ -193,7 +194,8 @@ def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log
         append(native.table("types"), misled, road="executors")
     log.create("latest", ORDERS, cleanup_policy="compact", key_columns="carrier")
     keyless = spark.range(3).selectExpr("id AS order_id", "IF(id = 1, NULL, 'c') AS carrier")
-    with pytest.raises(SchemaMismatchError, match=r"compacted: .* no key \(carrier is null\)"):
+    row = "row 0" if IS_4_0 else "a row"  # there a task of txlog writes it
+    with pytest.raises(SchemaMismatchError, match=rf"compacted: {row} has no key \(carrier is null\)"):
         append(native.table("latest"), keyless, road="executors")
     assert log.ends("types") == log.ends("latest") == [(0, 0), (0, 0)]
     # The write does not even begin: the frame's schema does not fit the topic.

@@ -57,8 +57,8 @@ def test_a_view_for_each_topic(sql: Log, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_view_using_txlog_shows_what_was_there_at_its_first_query(sql: Log) -> None:
-    """It behaves like a DataFrame of `load()`: Spark plans a Python source once and keeps the plan. Spark 4.0 plans
-    anew."""
+    """It behaves like a DataFrame of `load()`: Spark plans a Python source once and keeps the plan. Spark 4.0 plans it
+    again."""
     view = (
         f"CREATE OR REPLACE TEMPORARY VIEW v USING txlog OPTIONS (path '{sql.url}', subscribe 'orders', columns "
         "'*,_partition', where 'order_id > 4')"

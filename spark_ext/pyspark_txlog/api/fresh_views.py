@@ -30,17 +30,45 @@ class _Views:
 
     log: TxLog
     prefix: str
-    made: dict[str, int | None]
+    made: dict[str, int | None] = field(default_factory=dict)
     """By topic, which object of Spark the view is. Another one is not ours. None: it is being made, or that was
     interrupted, so any object is ours."""
+
+    def name(self, topic: str) -> str:
+        return f"{self.prefix}{topic}"
 
     def make(self, spark: SparkSession, topics: Sequence[str]) -> dict[str, str]:
         """Make the views of these topics, all from one snapshot."""
         frames = self.log.snapshot(*topics).to_dfs() if topics else {}
         self.made.update(dict.fromkeys(frames))
         named = register(frames, self.prefix)
-        self.made.update({topic: _object(spark, f"{self.prefix}{topic}") for topic in frames})
+        self.made.update({topic: _object(spark, self.name(topic)) for topic in frames})
         return named
+
+    def forget(self, spark: SparkSession, topics: Sequence[str]) -> None:
+        """Forget the views of these topics that were dropped or replaced."""
+        for topic in topics:
+            found = _object(spark, self.name(topic))
+            if not found or self.made[topic] not in (None, found):
+                del self.made[topic]
+
+    def make_again(self, spark: SparkSession, topics: Sequence[str]) -> None:
+        """Make the views of these topics that the user has not dropped or replaced.
+
+        The view of a deleted topic is dropped, so that it hinders no statement that does not need it.
+        """
+        self.forget(spark, topics)
+        left = [topic for topic in topics if topic in self.made]
+        try:
+            self.make(spark, left)
+        except UnknownTopicOrPartitionError:
+            there = {topic.topic for topic in self.log.runtime.list_topics()}
+            if there.issuperset(left):
+                raise
+            for topic in [topic for topic in left if topic not in there]:
+                spark.catalog.dropTempView(self.name(topic))
+                del self.made[topic]
+            self.make(spark, [topic for topic in left if topic in there])
 
 
 @dataclass(slots=True)
@@ -51,6 +79,12 @@ class _Session:
     """Held until a statement that names views is analysed, or has run if it is a command, so that no other thread
     makes them again."""
     views: list[_Views] = field(default_factory=list)
+
+    def close_empty(self) -> None:
+        """Close the stores of which no view is left."""
+        for views in [each for each in self.views if not each.made]:
+            self.views.remove(views)
+            views.log.close()
 
 
 _SESSIONS: dict[str, _Session] = {}
@@ -89,16 +123,19 @@ def create_views(
     log = TxLog(spark, store, storage_options)
     session = _SESSIONS.setdefault(_id_of(spark), _Session())
     with session.lock:
-        _forget(spark, session, None)
+        views = _Views(log, prefix)
         try:
-            topics = topics or tuple(topic.topic for topic in log.runtime.list_topics())
-            views = _Views(log, prefix, {})
-            named = views.make(spark, topics)
+            named = views.make(spark, topics or [topic.topic for topic in log.runtime.list_topics()])
         except BaseException:
             log.close()
             raise
+        taken = {views.name(topic).lower() for topic in views.made}
+        for other in session.views:
+            other.forget(spark, list(other.made))
+            # An interrupted one would take the new view for its own.
+            other.made = {topic: each for topic, each in other.made.items() if other.name(topic).lower() not in taken}
         session.views.append(views)
-        _forget(spark, session, None)
+        session.close_empty()
     patch.install()
     patch.AROUND_SQL[:] = [fresh]
     return named
@@ -111,18 +148,14 @@ def fresh(spark: Any, texts: Sequence[str]) -> Iterator[None]:
     `texts` are the statement, or the name of a table, and what it gets as parameters. Raises what `TxLog.snapshot`
     raises.
     """
-    session = _SESSIONS.get(_id_of(spark)) if _SESSIONS and hasattr(spark, "_jsparkSession") else None
+    session = _SESSIONS.get(_id_of(spark))
     if session is None or not texts or _DROP.match(texts[0]) or not any(_named(session, texts)):
         yield
         return
     with session.lock:
-        for views, topics in [*_named(session, texts)]:
-            _forget(spark, session, topics)
-            left = [topic for topic in topics if topic in views.made]
-            for topic in [topic for topic in left if not _exists(views, topic)]:
-                spark.catalog.dropTempView(f"{views.prefix}{topic}")
-                left.remove(topic)
-            views.make(spark, left)
+        for views, topics in list(_named(session, texts)):
+            views.make_again(spark, topics)
+        session.close_empty()
         yield
 
 
@@ -131,34 +164,13 @@ def _named(session: _Session, texts: Sequence[str]) -> Iterator[tuple[_Views, li
     made once more costs time, and one that is not made would be old."""
     text = "\0".join(texts).lower()
     for views in list(session.views):
-        topics = [topic for topic in list(views.made) if _is_in(f"{views.prefix}{topic}".lower(), text)]
+        topics = [topic for topic in list(views.made) if _is_in(views.name(topic).lower(), text)]
         if topics:
             yield views, topics
 
 
 def _is_in(name: str, text: str) -> bool:
     return name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
-
-
-def _exists(views: _Views, topic: str) -> bool:
-    """Return whether the topic is there. A view of a topic that is deleted goes, and hinders no other statement."""
-    try:
-        views.log.runtime.topic(topic, 0)
-    except UnknownTopicOrPartitionError:
-        return False
-    return True
-
-
-def _forget(spark: Any, session: _Session, topics: Sequence[str] | None) -> None:
-    """Forget views of `topics` (None: all) that are dropped or replaced, and close stores without any view."""
-    for views in list(session.views):
-        for topic in list(views.made) if topics is None else [each for each in topics if each in views.made]:
-            found = _object(spark, f"{views.prefix}{topic}")
-            if found != (views.made[topic] or found) or not found:
-                del views.made[topic]
-        if not views.made:
-            session.views.remove(views)
-            views.log.close()
 
 
 def _object(spark: Any, view: str) -> int:
@@ -168,4 +180,5 @@ def _object(spark: Any, view: str) -> int:
 
 
 def _id_of(spark: Any) -> str:
+    """Return the id of Spark's session; "" over Spark Connect."""
     return str(spark._jsparkSession.sessionUUID()) if hasattr(spark, "_jsparkSession") else ""
