@@ -521,6 +521,14 @@ ELSEWHERE: Mapping[str, str] = {
     "move or delete": "publication/test_publish.py::test_a_format_that_was_removed_does_not_go_on_over_its_old_table",
     "remove '": "publication/test_other_lives.py::test_a_version_of_a_lost_publication_is_named_each_time",
     "publish again": "publication/test_failures.py::test_a_publisher_that_is_always_slower_says_so",
+    "look at pyiceberg's configuration": (
+        "publication/test_catalog.py::test_a_catalog_that_is_away_is_reported_and_caught_up"
+    ),
+    "drop it from the catalog": (
+        "publication/test_catalog.py::test_a_commit_of_another_program_is_refused_and_dropping_mends_it"
+    ),
+    "add 'iceberg' to publish.formats": "publication/test_catalog.py::test_bad_settings_are_named",
+    "write both with a dot": "publication/test_catalog.py::test_bad_settings_are_named",
     # Spark
     "after a lost checkpoint run `txlog": (
         "spark/test_stream_sink.py::test_after_a_lost_checkpoint_it_goes_on_where_the_last_commit_was"

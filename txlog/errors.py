@@ -108,6 +108,14 @@ class StorageError(RetriableError):
     """
 
 
+class CatalogError(RetriableError):
+    """A catalog did not take the newest version of a published table. The log and the tables by path have it.
+
+    Cause: The catalog or the network failed, its configuration is wrong, or it refused the commit.
+    What to do: Read the message, mend the catalog or its configuration, and publish again; see docs/publish.md.
+    """
+
+
 class ConcurrentTransactionsError(RetriableError):
     """Another transaction holds what this call needs (Kafka: CONCURRENT_TRANSACTIONS).
 

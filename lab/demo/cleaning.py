@@ -78,7 +78,8 @@ def clean(
             progress: Any = query.lastProgress
             if progress is not None and progress["batchId"] != seen:
                 seen = progress["batchId"]
-                say("progress", ends=json.loads(progress["sources"][0]["endOffset"])["feed"])
+                # In the dictionary it is text whose form depends on the version of Spark.
+                say("progress", ends=json.loads(progress.json)["sources"][0]["endOffset"]["feed"])
         query.stop()
     spark.stop()
 

@@ -146,7 +146,11 @@ class Tables:
 
     def iceberg(self, version: int) -> list[Row]:
         """Return the rows of a version of the Iceberg table. Raises ElsewhereError."""
-        value = json.loads(self._get(f"metadata/v{version + 1}.metadata.json"))
+        return self.iceberg_at(f"metadata/v{version + 1}.metadata.json")
+
+    def iceberg_at(self, path: str, *, anywhere: bool = False) -> list[Row]:
+        """Return the rows that a metadata file shows, which names objects below its location, or `anywhere`."""
+        value = json.loads(self._get(path))
         (schema,) = (each for each in value["schemas"] if each["schema-id"] == value["current-schema-id"])
         (snapshot,) = (each for each in value["snapshots"] if each["snapshot-id"] == value["current-snapshot-id"])
         mapping = json.loads(value["properties"]["schema.name-mapping.default"])
@@ -169,17 +173,17 @@ class Tables:
                     for row in self._read(self._path(data["file_path"])).to_pylist():
                         left_out.setdefault(row["file_path"], set()).add(row["pos"])
         elsewhere = [uri for uri in named if not uri.startswith(f"{value['location']}/")]
-        assert not elsewhere, f"{elsewhere} are not named by the URL of the table, {value['location']}"
+        assert anywhere or not elsewhere, f"{elsewhere} are not named by the URL of the table, {value['location']}"
         assert len(set(files)) == len(files), "a file is listed twice"
         assert not left_out.keys() - set(files), "rows of a file that is not in the table are left out"
         found: list[Row] = []
-        for path in files:
-            table = self._read(self._path(path))
+        for file in files:
+            table = self._read(self._path(file))
             ids = {field_id(each): each.name for each in table.schema if field_id(each) is not None}
             if None in [field_id(each) for each in table.schema]:
                 # pyiceberg then goes by names alone.
                 assert all(names.get(name) == number for number, name in ids.items()), (
-                    f"{names} are not those of {path}"
+                    f"{names} are not those of {file}"
                 )
                 assert all(each.name in names for each in table.schema), "a name has no id"
             columns = {
@@ -188,7 +192,7 @@ class Tables:
                 if each["id"] in ids
             }
             for at in range(table.num_rows):
-                if at not in left_out.get(path, ()):
+                if at not in left_out.get(file, ()):
                     row = {each["name"]: columns.get(each["name"]) for each in schema["fields"]}
                     found.append({name: None if values is None else values[at] for name, values in row.items()})
         return found

@@ -234,7 +234,7 @@ def test_lists_of_a_lost_publication_are_not_taken(world: World) -> None:
     known = iceberg._version_of(tables, data)
     assert known is not None
     assert f"orders/{known.list_path}" not in left
-    lines = iceberg._library().read_manifest_list(world.memory.get(f"orders/{known.list_path}"), "")
+    lines = iceberg.iceberg_library().read_manifest_list(world.memory.get(f"orders/{known.list_path}"), "")
     mine = {line.manifest_path.rpartition("/")[2] for line in lines if f"m{tables.number}-" in line.manifest_path}
     assert mine
     assert not {f"{FOLDERS['iceberg']}{name}" for name in mine} & left.keys()

@@ -141,6 +141,9 @@ class TopicConfig(_Config):
     publish_rows: Literal["all", "latest"]
     publish_delete_mode: Literal["copy-on-write", "merge-on-read"]
     publish_retention_ms: int
+    publish_catalog: str | None
+    publish_table: str | None
+    publish_files: Literal["copy", "log"]
     segment_batches: int
     segment_bytes: int
     segment_ms: int

@@ -146,6 +146,13 @@ KEYS: dict[str, ConfigKey] = _table(
         doc="With publish.rows=latest: whether a file of which some rows are not the newest ones is named with a list "
             "of these (a deletion vector of Delta, position deletes of Iceberg), or its other rows are copied, for "
             "engines that do not read such lists."),
+    ConfigKey("publish.catalog", "str", _TOPIC, None, minimum=1,
+        doc="The catalog, by its name in the configuration of pyiceberg, in which the topic is an Iceberg table, too."),
+    ConfigKey("publish.table", "str", _TOPIC, None, minimum=3,
+        doc="The name of that table, with its namespace, as sales.orders; the default is txlog.<topic>."),
+    ConfigKey("publish.files", "choice", _TOPIC, "copy", choices=("copy", "log"),
+        doc="Whether that table names copies of the topic's files, which programs may delete with the table, or these "
+            "files themselves."),
     ConfigKey("segment.batches", "int", _TOPIC, 100, minimum=1, maximum=INT32_MAX,
         doc="A segment of this many batches is closed: opening a partition costs a request for each batch after it."),
     ConfigKey("segment.bytes", "int", _TOPIC, GIB, minimum=14, maximum=INT32_MAX,

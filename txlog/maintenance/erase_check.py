@@ -43,6 +43,7 @@ from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.load import gather_fresh_views, relisting
 from txlog.protocol.publications import read_chain
 from txlog.protocol.read import read_partition
+from txlog.publication.iceberg_names import copied_from
 from txlog.storage.object_store import ObjectStore
 from txlog.text import install_text
 
@@ -99,7 +100,12 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
     gone = {each.dead.path: 0 for each in report.deleted} | {each.path: each.waits_until_ms for each in report.waiting}
     current = _current_objects(session, [TopicPartition(topic, number) for number in range(found.partitions)])
     return tuple(
-        Remains(path=path, rows=count, is_current=bool(count) and path in current, gone_at_ms=gone.get(path))
+        Remains(
+            path=path,
+            rows=count,
+            is_current=bool(count) and (copied_from(path) or path) in current,
+            gone_at_ms=gone.get(path),
+        )
         for path, count in sorted(rows.items())
     )
 

@@ -41,6 +41,7 @@ from txlog.protocol.vacuum import (
     sweep,
 )
 from txlog.protocol.vacuum_published import PublishRetention
+from txlog.publication.catalog import view_of_catalog
 from txlog.publication.expired import expired_objects
 from txlog.text import count_text
 
@@ -182,7 +183,7 @@ def _publish_retention(runtime: Runtime, files: TopicFiles, *, now: bool) -> Pub
         retention_ms=0 if now else config.publish_retention_ms,
         is_ended=topic.deleted or not config.publish_formats,
         deleted_version=topic.number if topic.deleted and config.publish_formats else None,
-        expired=expired_objects,
+        expired=partial(expired_objects, catalog=view_of_catalog(runtime, topic)),
     )
 
 

@@ -7,9 +7,12 @@ table is read, because names depend on the table's id (PROTOCOL.md, C14). Names 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from txlog.core import names
 from txlog.core.effects import Get, List, Program
+from txlog.core.publication import Tables
 from txlog.core.vacuum import Dead, Kind, Why
 from txlog.protocol.context import Context
 from txlog.protocol.publications import newest_number
@@ -17,8 +20,8 @@ from txlog.protocol.requests import many, modified
 from txlog.protocol.vacuum_published import KeptVersions
 from txlog.publication.deletion_vectors import VECTOR_FOLDER
 from txlog.publication.delta import LAST_CHECKPOINT, LOG_FOLDER, hinted_version, vector_objects
-from txlog.publication.iceberg import named_manifests
-from txlog.publication.iceberg_names import FOLDER, HINT
+from txlog.publication.iceberg import named_manifests, names_in_list
+from txlog.publication.iceberg_names import CATALOG_FOLDER, DATA_FOLDER, FOLDER, HINT, IcebergTable, copy_name
 
 _VERSION = re.compile(r"(?P<version>\d{20})\.(?P<kind>json|checkpoint\.parquet)\Z", re.ASCII)
 _METADATA = re.compile(
@@ -27,15 +30,41 @@ _METADATA = re.compile(
     r"d(?P<since>\d{1,19})-[0-9a-f]{32}\.parquet)\Z",
     re.ASCII,
 )
+_OF_CATALOG = re.compile(r"\d{5,}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.metadata\.json\Z", re.ASCII)
+"""The names that catalogs give to their metadata files."""
+_IN_CATALOG = re.compile(r"[0-9a-f]{32}/\Z", re.ASCII)
 _VECTOR = re.compile(r"deletion_vector_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.bin\Z", re.ASCII)
 
 
-def expired_objects(ctx: Context, kept: KeptVersions) -> Program[tuple[Dead, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogView:
+    """What the catalog of a topic had before the pass planned anything."""
+
+    folder: str | None
+    """The folder of the topic's table, in the folder of such tables; None if the catalog has no such table."""
+    table: IcebergTable | None = None
+    number: int = -1
+    """The publication that it shows."""
+    lists: Mapping[int, str] = field(default_factory=dict)
+    """The list of manifests of each publication that it has, relative to the table's folder."""
+    metadata_files: Collection[str] = ()
+    """Names of the metadata files that it may need."""
+
+
+def expired_objects(ctx: Context, kept: KeptVersions, catalog: CatalogView | None = None) -> Program[tuple[Dead, ...]]:
     """Return the dead objects of the formats. Costs a LIST and a GET each, and a request for each one that may be
-    dead."""
+    dead.
+
+    Without an answer of the `catalog` nothing of its table is dead (C17).
+    """
     if kept.are_gone:
         return (*(yield from _tables(kept)), *(yield from _vectors(ctx, kept)))
-    return (*(yield from _versions(ctx, kept)), *(yield from _vectors(ctx, kept)), *(yield from _iceberg(ctx, kept)))
+    return (
+        *(yield from _versions(ctx, kept)),
+        *(yield from _vectors(ctx, kept)),
+        *(yield from _iceberg(ctx, kept)),
+        *(() if catalog is None else (yield from _catalog(ctx, kept, catalog))),
+    )
 
 
 def _versions(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
@@ -70,6 +99,8 @@ def _tables(kept: KeptVersions) -> Program[list[Dead]]:
     log: Sequence[str] = yield List(f"{kept.topic}/{LOG_FOLDER}")
     metadata: Sequence[str] = yield List(f"{kept.topic}/{FOLDER}")
     every, old = _own_of(log, metadata)
+    for folder in (yield List(f"{kept.topic}/{CATALOG_FOLDER}")):
+        every += [f"{CATALOG_FOLDER}{folder}{name}" for name in (yield from _all_of(kept.topic, folder))]
     # A topic that was created again may have begun a table before the LIST, and its publication before that.
     if not every or (yield from newest_number(kept.topic)) != kept.tables[-1].number:
         return []
@@ -110,8 +141,7 @@ def _iceberg(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     The oldest kept version names all older manifests that newer versions name, too. Publishers that died may have left
     others.
     """
-    newest = kept.tables[-1]
-    first = newest.newest.formats.get("iceberg")
+    first = kept.tables[-1].newest.formats.get("iceberg")
     if first is None:
         return []
     own = [tables for tables in kept.tables if tables.number >= first]
@@ -125,20 +155,87 @@ def _iceberg(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     table, manifests = found
     folder = f"{kept.topic}/{FOLDER}"
     listed = [match for name in (yield List(folder)) if (match := _METADATA.match(name))]
-    partial = {file.since for tables in own for file in tables.files.values() if file.is_partial}
-    snapshots = {table.snapshot_id(tables.number) for tables in own}
+    is_dead = _judge(table, own, oldest, manifests)
+    aged = yield from _aged(ctx, kept, folder, [match[0] for match in listed if is_dead(match)])
+    return [Dead(path=folder + name, kind=Kind.TABLE, why=Why.OLD_PUBLICATION) for name in aged]
+
+
+def _catalog(ctx: Context, kept: KeptVersions, catalog: CatalogView) -> Program[list[Dead]]:
+    """Return what no version needs that the catalog has, or that a publisher may bring it to."""
+    dead: list[Dead] = []
+    for folder in (yield List(f"{kept.topic}/{CATALOG_FOLDER}")):
+        path, why = f"{kept.topic}/{CATALOG_FOLDER}{folder}", Why.NOT_PUBLISHED
+        found: Sequence[str] = yield from _all_of(kept.topic, folder)
+        if folder == catalog.folder:
+            # Otherwise the table was dropped, or its publisher was not the first to register one.
+            found, why = (yield from _unused(kept, catalog, found)), Why.OLD_PUBLICATION
+        aged = yield from _aged(ctx, kept, path, found)
+        dead += [Dead(path=path + name, kind=Kind.TABLE, why=why) for name in aged]
+    return dead
+
+
+def _all_of(topic: str, folder: str) -> Program[list[str]]:
+    """Return the objects of a table in a catalog, relative to its folder, without those that others put there (W59)."""
+    path = f"{topic}/{CATALOG_FOLDER}{folder}"
+    if not _IN_CATALOG.match(folder):
+        return []
+    copies = [DATA_FOLDER + name for name in (yield List(path + DATA_FOLDER)) if _is_copy(name)]
+    metadata = yield List(path + FOLDER)
+    return copies + [FOLDER + name for name in metadata if _METADATA.match(name) or _OF_CATALOG.match(name)]
+
+
+def _is_copy(name: str) -> bool:
+    path = name.replace("~", "/")
+    segment = names.parse_partition_object(path.rpartition("/")[2])
+    return (
+        names.parse_rows_path(path) is not None
+        or names.parse_published_copy_path(path) is not None
+        or (isinstance(segment, names.SegmentObject) and segment.kind == "parquet")
+    )
+
+
+def _unused(kept: KeptVersions, catalog: CatalogView, listed: Sequence[str]) -> Program[list[str]]:
+    needed = {tables.number for tables in kept.tables}
+    table = catalog.table
+    if table is None or catalog.number not in needed:
+        return []  # it is far behind, and what it shows is still the newest that its readers have
+    oldest = min(number for number in catalog.lists if number in needed)
+    data = yield Get(table.path(catalog.lists[oldest]))
+    manifests = None if data is None else names_in_list(data, catalog.lists[oldest])
+    if manifests is None:
+        return []
+    files = {copy_name(path) for tables in kept.tables for path in tables.files}
+    files |= {FOLDER + name for name in catalog.metadata_files}
+    is_dead = _judge(table, kept.tables, oldest, manifests)
+
+    def is_unused(name: str) -> bool:
+        match = _METADATA.match(name.removeprefix(FOLDER))
+        return name not in files if match is None else is_dead(match)
+
+    return [name for name in listed if is_unused(name)]
+
+
+def _judge(
+    table: IcebergTable, versions: Sequence[Tables], oldest: int, manifests: Collection[str]
+) -> Callable[[re.Match[str]], bool]:
+    """Return what tells whether metadata of a table are dead, by their names.
+
+    `versions` are kept. `manifests` are those that version `oldest` names.
+    """
+    newest = versions[-1].number
+    partial = {file.since for tables in versions for file in tables.files.values() if file.is_partial}
+    snapshots = {table.snapshot_id(tables.number) for tables in versions}
 
     def is_dead(match: re.Match[str]) -> bool:
         if match["snapshot"]:
             return int(match["snapshot"]) not in snapshots
         if match["version"]:
-            return first + int(match["version"]) - 1 < oldest
+            return table.first + int(match["version"]) - 1 < oldest
         if match["since"]:
-            return int(match["since"]) <= newest.number and int(match["since"]) not in partial
+            return int(match["since"]) <= newest and int(match["since"]) not in partial
         return int(match["number"]) <= oldest and match[0] not in manifests
 
-    aged = yield from _aged(ctx, kept, folder, [match[0] for match in listed if is_dead(match)])
-    return [Dead(path=folder + name, kind=Kind.TABLE, why=Why.OLD_PUBLICATION) for name in aged]
+    return is_dead
 
 
 def _aged(ctx: Context, kept: KeptVersions, folder: str, some: Sequence[str]) -> Program[list[str]]:

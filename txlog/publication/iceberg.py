@@ -19,7 +19,7 @@ from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import removed_from
-from txlog.errors import InvalidRequestError, TableConflictError
+from txlog.errors import CorruptRecordError, InvalidRequestError, TableConflictError
 from txlog.protocol.context import Context
 from txlog.protocol.put import create_or_read, put_pure
 from txlog.publication.foreign import foreign, json_object
@@ -38,7 +38,7 @@ from txlog.text import install_text
 
 def check_writable(topic: TopicMetadata, url: str) -> None:
     """Raise InvalidRequestError without pyiceberg, and for columns or a place that Iceberg does not take."""
-    library = _library()
+    library = iceberg_library()
     if found := sorted({"#", "?"} & set(url)):
         raise InvalidRequestError(
             f"topic {topic.topic!r}: Iceberg's readers do not find files of a store with "
@@ -74,47 +74,63 @@ def write_version(
     Raises InvalidRequestError without pyiceberg, TableConflictError if another program has written to the table, and
     otherwise as txlog.protocol.put.create.
     """
-    library = _library()
-    publication = after.newest
-    number = publication.number
+    library = iceberg_library()
     if after.version_of("iceberg") == 0:
         # The topic may have had publications of another format.
         before = None
     known = None if before is None else (yield from _read_before(library, before))
     table_id = new_table_id(after) if known is None else known.table.table_id
-    table = IcebergTable(topic=topic.topic, table_id=table_id, first=publication.formats["iceberg"], url=url)
+    table = IcebergTable(topic=topic.topic, table_id=table_id, first=after.newest.formats["iceberg"], url=url)
     schema = library.columns(topic)
-    writer = _Writer(library, table, schema, before, after)
     # Metadata name files by the URL of the store. Lists and rows left out that use different spellings do not fit.
     keeps_lists = known is not None and known.has_digest and known.location == table.location
-    with foreign(lambda: _conflict(after if before is None else before)):
-        is_wider = known is not None and library.has_other_types(known.metadata, schema)
-
-    live = _by_group(after.files)
-    old = {} if before is None else _by_group(before.files)
-    lines: list[Any] = []
-    for group in sorted({*live, number} if writer.gone else live):
-        members = live.get(group, [])
-        listed = [line for line in known.manifests if group_of(line.manifest_path) == group] if known else []
-        if not listed or members != old.get(group) or is_wider or not keeps_lists:
-            listed = yield from writer.write_group(group, members)
-        lines += listed
-
-    parent = None if known is None else known.metadata["current-snapshot-id"]
-    data = library.manifest_list(table, lines, number, parent)
-    path = table.manifest_list(number, data)
-    yield from writer.put(path, data)
     previous = None if known is None else known.metadata
     with foreign(lambda: _conflict(after if before is None else before)):
-        data = library.metadata(
-            table, previous, after, topic, written, path, writer.summary(publication.operation), retention_ms
-        )
+        if previous is not None and library.has_other_types(previous, schema):
+            keeps_lists = False
+    lines = known.manifests if known is not None and keeps_lists else ()
+    parent = None if previous is None else previous["current-snapshot-id"]
+    path, summary = yield from write_lists(library, table, schema, before, after, lines, parent)
+    with foreign(lambda: _conflict(after if before is None else before)):
+        own = library.path_properties(table)
+        data = library.metadata(table, previous, after, topic, written, path, summary, retention_ms, schema, own)
     yield from _check_end(after)
     found = yield from create_or_read(Context(), after.path_of("iceberg"), data, lambda there: there, what="it")
     # Another publisher may have spelled the URL of the store differently, or left out other snapshots.
     if found != data:
         yield from check_version(after, found)
     yield from put_hint(after)
+
+
+def write_lists(
+    library: Any,
+    table: IcebergTable,
+    schema: Any,
+    before: Tables | None,
+    after: Tables,
+    lines: Sequence[Any],
+    parent: int | None,
+) -> Program[tuple[str, dict[str, str]]]:
+    """Write the lists of files of a version of a table. Return the path of their list, and what its snapshot does.
+
+    `before` is the state that the version before shows, `lines` its manifests as far as they may be named again, and
+    `parent` its snapshot. Without `before`, if there is one, readers must not follow the table over this version.
+    Raises as `txlog.protocol.put.create`.
+    """
+    writer = _Writer(library, table, schema, before, after)
+    live = _by_group(after.files)
+    old = {} if before is None else _by_group(before.files)
+    made: list[Any] = []
+    for group in sorted({*live, after.number} if writer.gone else live):
+        members = live.get(group, [])
+        listed = [line for line in lines if group_of(line.manifest_path) == group]
+        if not listed or members != old.get(group):
+            listed = yield from writer.write_group(group, members)
+        made += listed
+    data = library.manifest_list(table, made, after.number, parent)
+    path = table.manifest_list(after.number, data)
+    yield from writer.put(path, data)
+    return path, writer.summary()
 
 
 def check_version(tables: Tables, data: bytes) -> Program[None]:
@@ -174,8 +190,29 @@ def named_manifests(tables: Tables) -> Program[tuple[IcebergTable, frozenset[str
     known = None if data is None else _version_of(tables, data)
     with suppress(InvalidRequestError, TableConflictError):
         if known is not None:
-            lines = yield from _read_manifests(_library(), tables, known)
+            lines = yield from _read_manifests(iceberg_library(), tables, known)
             return known.table, frozenset(line.manifest_path.rpartition("/")[2] for line in lines)
+    return None
+
+
+def iceberg_library() -> Any:
+    try:
+        # Imported here, because only a topic that is published as an Iceberg table needs it.
+        from txlog.publication import iceberg_files
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyiceberg":
+            raise
+        raise InvalidRequestError(
+            f"publish.formats: 'iceberg' needs pyiceberg, which is not installed. hint: {install_text('iceberg')}"
+        ) from None
+    return iceberg_files
+
+
+def names_in_list(data: bytes, path: str) -> frozenset[str] | None:
+    """Return the names of the manifests in a list; None without pyiceberg, or if it is not txlog's."""
+    with suppress(InvalidRequestError, CorruptRecordError):
+        lines = iceberg_library().read_manifest_list(data, path)
+        return frozenset(line.manifest_path.rpartition("/")[2] for line in lines)
     return None
 
 
@@ -193,19 +230,6 @@ def _check_end(tables: Tables) -> Program[None]:
     if size is not None and not (yield from is_decided("iceberg", tables, following)):
         yield Delete(f"{tables.newest.topic}/{HINT}")
         raise table_conflict("iceberg", tables.newest.topic, path)
-
-
-def _library() -> Any:
-    try:
-        # Imported here, because only a topic that is published as an Iceberg table needs it.
-        from txlog.publication import iceberg_files
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyiceberg":
-            raise
-        raise InvalidRequestError(
-            f"publish.formats: 'iceberg' needs pyiceberg, which is not installed. hint: {install_text('iceberg')}"
-        ) from None
-    return iceberg_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +318,12 @@ class _Writer:
         self._number = after.number
         self._files = after.files
         self._held = {} if before is None else before.files
+        self._held_since = {(file.path, file.since) for file in self._held.values()}
         self._is_new_history = before is None
-        self.is_first = after.version_of("iceberg") == 0
+        self._is_first = after.number == table.first
+        self._operation = after.newest.operation
+        if before is not None and before.number != after.number - 1:
+            self._operation = "append"  # several versions in one may have new rows
         self.gone = [file for path, file in sorted(self._held.items()) if path not in after.files]
 
     def write_group(self, group: int, members: Sequence[PublishedFile]) -> Program[list[Any]]:
@@ -322,7 +350,7 @@ class _Writer:
             lines.append((yield from self._write_manifest(group, entries)))
         return lines
 
-    def summary(self, operation: str) -> dict[str, str]:
+    def summary(self) -> dict[str, str]:
         """Return what the snapshot does, and its counts by Iceberg's names."""
         files = self._files.values()
         added = [file for file in files if self._is_new(file)]
@@ -352,17 +380,22 @@ class _Writer:
         }
         counts = {name: count for name, count in changed.items() if count} | totals
         made = {name: str(count) for name, count in counts.items()}
-        if self.is_first or operation == "append":
+        operation: str = self._operation
+        if self._is_new_history and not self._is_first:
+            operation = "overwrite"
+        elif self._is_first or operation == "append":
             # A reader of appended files does not look at deletes. By Iceberg's definition an append adds none, and such
             # a reader fails at an overwrite, instead of reading rows of aborted transactions.
             operation = "overwrite" if new_deletes or self.gone else "append"
         return {"operation": operation, **made}
 
     def _is_new(self, file: PublishedFile) -> bool:
-        return self.is_first if self._is_new_history else file.path not in self._held
+        return self._is_first if self._is_new_history else file.path not in self._held
 
     def _has_new_deletes(self, file: PublishedFile) -> bool:
-        return self.is_first or file.since == self._number
+        if self._is_new_history:
+            return self._is_first or file.since == self._number
+        return (file.path, file.since) not in self._held_since
 
     def _write_manifest(self, group: int, entries: Sequence[Any]) -> Program[Any]:
         library, table, number = self._library, self._table, self._number
@@ -375,14 +408,14 @@ class _Writer:
         # Imported here, because pyarrow is slow to load and most files have all their rows.
         from txlog.storage.parquet_deletes import position_deletes
 
-        data = position_deletes(self._table.uri(file.path), removed_from(file))
+        data = position_deletes(self._table.file_uri(file.path), removed_from(file))
         path = self._table.deletes(file.since, data)
         yield from self.put(path, data)
         return path, len(data)
 
     def put(self, path: str, data: bytes) -> Program[None]:
         """Create an object. One with its name has the same bytes."""
-        yield from put_pure(Context(), f"{self._table.topic}/{path}", data)
+        yield from put_pure(Context(), self._table.path(path), data)
 
 
 def _by_group(files: Mapping[str, PublishedFile]) -> dict[int, list[PublishedFile]]:

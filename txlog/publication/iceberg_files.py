@@ -49,7 +49,7 @@ from txlog.core.records.publications import PublishedFile
 from txlog.core.row_runs import removed_from
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptRecordError
-from txlog.publication.iceberg_names import CUT_AT, DIGEST, FOLDER, IcebergTable
+from txlog.publication.iceberg_names import CUT_AT, DIGEST, FOLDER, PUBLICATION, IcebergTable
 from txlog.storage.parquet_deletes import FILE_PATH_ID
 
 ADDED, EXISTING, DELETED = ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED
@@ -186,7 +186,7 @@ def data_entry(
             upper[int(key)] = _bound(kind, greatest, 0.0)
     data = DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=table.uri(file.path),
+        file_path=table.file_uri(file.path),
         file_format=FileFormat.PARQUET,
         partition=Record(),
         record_count=file.rows,
@@ -203,7 +203,7 @@ def delete_entry(
     table: IcebergTable, number: int, status: ManifestEntryStatus, file: PublishedFile, path: str, size: int
 ) -> ManifestEntry:
     """Return the entry of the deletes of a file, which have `size` bytes. They have the sequence number of the file."""
-    uri = table.uri(file.path).encode()
+    uri = table.file_uri(file.path).encode()
     deletes = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=table.uri(path),
@@ -223,9 +223,10 @@ def _entry(
 ) -> ManifestEntry:
     # An added file has the sequence number of the snapshot that adds it. Deletes apply to files with the same number,
     # too, but pyiceberg 0.10 applies them only to lower ones.
-    own = None if status is ADDED else table.sequence_number(file.since)
+    since = table.sequence_number(file.since)
+    own = None if status is ADDED and since == table.sequence_number(number) else since
     has_deletes = file.is_partial and data.content is DataFileContent.DATA
-    sequence_number = table.sequence_number(file.since) - 1 if has_deletes else own
+    sequence_number = since - 1 if has_deletes else own
     return ManifestEntry.from_args(
         status=status,
         snapshot_id=table.snapshot_id(file.since if status is EXISTING else number),
@@ -374,6 +375,18 @@ class _Memory:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
+def path_properties(table: IcebergTable) -> dict[str, str]:
+    """Return the properties that keep other programs from changing a table that is read by its path."""
+    return {
+        # Files of the log belong to txlog. Spark's procedures that delete files refuse a table with this property.
+        "gc.enabled": "false",
+        # A commit by path refuses this property, even one that writes no rows. Its value is the default.
+        "write.metadata.path": table.uri(FOLDER.rstrip("/")),
+        "write.location-provider.impl": NO_WRITERS,
+        "write.py-location-provider.impl": NO_WRITERS,
+    }
+
+
 def metadata(
     table: IcebergTable,
     before: Mapping[str, Any] | None,
@@ -383,13 +396,14 @@ def metadata(
     manifest_list: str,
     summary: Mapping[str, str],
     retention_ms: int,
+    schema: Schema,
+    properties: Mapping[str, str],
 ) -> bytes:
     """Return the metadata file of a publication. `before` is that of the one before it, if the table has one.
 
     `written` are the columns of its files, as they were when each was written.
     """
     publication, number = tables.newest, tables.number
-    schema = columns(topic)
     older: Mapping[str, Any] = before or {"last-updated-ms": 0, "last-column-id": 0, "schemas": [], "snapshots": []}
     own = schema.model_dump(mode="json", by_alias=True)
     schemas = [each for each in older["schemas"] if each["schema-id"] != schema.schema_id] + [own]
@@ -403,7 +417,7 @@ def metadata(
         "manifest-list": table.uri(manifest_list),
         "summary": {
             **summary,
-            "txlog.publication": str(number),
+            PUBLICATION: str(number),
             DIGEST: tables.digest,
             "txlog.topic_id": publication.topic_id,
             "txlog.cut": msgspec.json.encode(publication.partitions).decode(),
@@ -438,12 +452,7 @@ def metadata(
         "properties": {
             NAME_MAPPING: mapping,
             "history.expire.max-snapshot-age-ms": str(retention_ms),
-            # Files of the log belong to txlog. Spark's procedures that delete files refuse a table with this property.
-            "gc.enabled": "false",
-            # A commit by path refuses this property, even one that writes no rows. Its value is the default.
-            "write.metadata.path": table.uri(FOLDER.rstrip("/")),
-            "write.location-provider.impl": NO_WRITERS,
-            "write.py-location-provider.impl": NO_WRITERS,
+            **properties,
         },
         "snapshots": snapshots,
         "current-snapshot-id": snapshot["snapshot-id"],

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 
 FOLDER = "metadata/"
 """The folder of Iceberg's metadata in a topic's folder. It holds nothing else."""
+CATALOG_FOLDER = "catalog/"
+"""The folder of tables in a catalog, in a topic's folder. Each has a folder of its own there."""
+DATA_FOLDER = "data/"
+"""The folder of copies in the folder of such a table."""
 HINT = FOLDER + "version-hint.text"
-DIGEST, CUT_AT = "txlog.digest", "txlog.cut_at"
+PUBLICATION, DIGEST, CUT_AT = "txlog.publication", "txlog.digest", "txlog.cut_at"
 """What a snapshot's summary says of its publication. Older programs did not write the digest."""
+_COPY = re.compile(rf"(?P<topic>[^/]+)/{CATALOG_FOLDER}[0-9a-f]{{32}}/{DATA_FOLDER}(?P<name>[^/]+)\Z", re.ASCII)
 _MANIFEST = re.compile(r"m(\d{1,19})-(\d{1,19})-[0-9a-f]{16}(?:-deletes)?\.avro\Z", re.ASCII)
 _MANIFEST_LIST = re.compile(r"metadata/snap-\d{1,19}(?:-[0-9a-f]{16})?\.avro\Z", re.ASCII)
 
@@ -31,14 +36,26 @@ class IcebergTable:
     """The publication that is version 0 of this table."""
     url: str
     """The URL of the store."""
+    folder: str = ""
+    """Where the table is in the topic's folder: empty for the one that is read by path, else ending in `/`."""
+    has_copies: bool = False
+    """Whether the table names copies of the topic's files, in its own folder."""
 
     @property
     def location(self) -> str:
-        return f"{self.url.rstrip('/')}/{self.topic}"
+        return f"{self.url.rstrip('/')}/{self.path('').rstrip('/')}"
 
-    def uri(self, path: str) -> str:
-        """Return how the table's metadata name an object."""
-        return f"{self.location}/{path}"
+    def path(self, name: str) -> str:
+        """Return the path of one of the table's own objects, relative to the store."""
+        return f"{self.topic}/{self.folder}{name}"
+
+    def uri(self, name: str) -> str:
+        """Return how the table's metadata name one of its own objects."""
+        return f"{self.location}/{name}"
+
+    def file_uri(self, path: str) -> str:
+        """Return how the table's metadata name the rows of one of the topic's files."""
+        return self.uri(copy_name(path)) if self.has_copies else f"{self.url.rstrip('/')}/{self.topic}/{path}"
 
     def sequence_number(self, number: int) -> int:
         """Return the sequence number of a publication. Files that are older than the table belong to its version 0."""
@@ -65,6 +82,17 @@ class IcebergTable:
 
     def _digest(self, text: str) -> bytes:
         return hashlib.sha256(f"{self.table_id} {self.first} {text}".encode()).digest()
+
+
+def copy_name(path: str) -> str:
+    """Return the path of the copy of a topic's file, in the folder of a table. No two files have the same."""
+    return DATA_FOLDER + path.replace("/", "~")
+
+
+def copied_from(path: str) -> str | None:
+    """Return the path of the file of which an object is a copy, both relative to the store; None for another object."""
+    match = _COPY.match(path)
+    return None if match is None else f"{match['topic']}/{match['name'].replace('~', '/')}"
 
 
 def is_manifest_list(path: str) -> bool:

@@ -55,6 +55,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.topics import earlier_version
 from txlog.protocol.vacuum_published import append_nothing, emptied
 from txlog.publication.cache import PublicationCache
+from txlog.publication.catalog import follow, place_of
 from txlog.publication.columns import named_columns, why_misread
 from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import (
@@ -108,13 +109,14 @@ def publish_topic(
         for _ in range(MAX_ROUNDS):
             try:
                 made = attempt.empty() if topic.deleted else attempt.run()
+                if made is not None:
+                    attempt.follow()
+                    return made
             except (TableConflictError, MissingObjectError):
                 # Another publisher may have begun a format meanwhile, or vacuum has deleted versions before newer ones.
                 if not attempt.is_overtaken():
                     raise
                 continue
-            if made is not None:
-                return made
         raise CoordinatorContentionError(
             f"topic {topic.topic!r}: it changed, or other publishers were faster, each time in {MAX_ROUNDS} rounds of "
             "publishing, so its newest rows may not be in the tables. "
@@ -153,6 +155,8 @@ class _Attempt:
         """Publications that this call has created."""
         self._newest: Tables | None = None
         """The tables after the newest publication that this attempt knows."""
+        self._known: dict[int, Tables] = {}
+        """The tables after each publication that this attempt has read or made."""
         self._done = Counter[str]()
         """Counts of Published by name, over all publications of this call."""
 
@@ -163,6 +167,7 @@ class _Attempt:
         look = self._cache.looks.pop(self._topic.topic, None)
         chain = runtime.run(read_chain(self._topic.topic, None if look is None else look.tables))
         before = self._newest = chain.newest
+        self._known = {each.number: each for each in chain.tables}
         self._session.forget([tp for tp in self._session.views if tp.topic == self._topic.topic])
         # Settings and columns are those of the moment (W45), so the tables never go back to older ones.
         topic = self._topic = runtime.topic(self._topic.topic, 0)
@@ -285,7 +290,9 @@ class _Attempt:
         Otherwise as `run`. A topic that was created again keeps the rows that it has published.
         """
         runtime, topic = self._runtime, self._topic
-        before = self._newest = runtime.run(read_chain(topic.topic)).newest
+        chain = runtime.run(read_chain(topic.topic))
+        before = self._newest = chain.newest
+        self._known = {each.number: each for each in chain.tables}
         if before is None or before.newest.topic_version > topic.number:
             self._cache.emptied.add(topic.topic_id)
             return Published(topic=topic.topic, number=-1, publications=0)
@@ -298,6 +305,7 @@ class _Attempt:
             if made is None:
                 return None
             tables, self.made = made, self.made + 1
+            self._known[made.number] = made
             self._done["files_removed"] = len(before.files)
         for name in sorted(tables.newest.formats):
             self._formats = (name,)
@@ -317,6 +325,12 @@ class _Attempt:
         if tables is None:
             return None
         return Published(topic=self._topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
+
+    def follow(self) -> None:
+        """Bring the topic's table in a catalog to the newest publication. Raises as `txlog.publication.catalog`."""
+        place = place_of(self._runtime, self._topic) if self._known else None
+        if place is not None:
+            follow(self._runtime, self._topic, place, self._known, columns=self._columns)
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""
@@ -429,7 +443,7 @@ class _Attempt:
             "publishing", lambda ctx, views: with_views(views, append_publication(ctx, before, publication))
         )
         if tables is not None:
-            self._newest = tables
+            self._newest = self._known[number] = tables
             self.made += 1
             self._write(before, tables)
         else:
@@ -491,6 +505,11 @@ class _Attempt:
             written = self._written(after, columns) if name == "iceberg" else ()
             retention_ms = self._retention_ms
             runtime.run(write_version(name, known, after, columns, url=url, retention_ms=retention_ms, written=written))
+
+    def _columns(self, tables: Tables) -> tuple[TopicMetadata, list[Sequence[SchemaField]]]:
+        """Return the topic as a publication names it, and the columns of its files as they were written, in order."""
+        topic = self._runtime.run(earlier_version(tables.newest.topic, tables.newest.topic_version))
+        return topic, self._written(tables, topic)
 
     def _written(self, tables: Tables, topic: TopicMetadata) -> list[Sequence[SchemaField]]:
         """Return the columns of the files of a publication, in order. `topic` is the version that it names.

@@ -11,8 +11,9 @@ from txlog.core.records import Publication
 from txlog.errors import CorruptLogError
 from txlog.maintenance.fsck.findings import Reader, reason
 from txlog.protocol.publications import first_whole
+from txlog.publication.iceberg_names import CATALOG_FOLDER
 
-FORMAT_FOLDERS = ("_delta_log/", "metadata/")
+FORMAT_FOLDERS = ("_delta_log/", "metadata/", CATALOG_FOLDER)
 """Folders in a topic's folder that belong to the formats in which it is published."""
 _LIES = "as long as a published table names it (C13)"
 
