@@ -1,4 +1,4 @@
-"""Where do the JARs of Kafka and of Delta come from? From Maven, through the client that Spark contains (Ivy).
+"""Where do the JARs of Kafka, Delta and Iceberg come from? From Maven, through the client that Spark contains (Ivy).
 
 The tests need only pip's pyspark and Java. Fetched files stay in a folder of the user's cache, or in the folder that
 `TXLOG_TEST_JARS` names, and are not fetched again. Only this module names versions.
@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark import SparkConf
@@ -20,11 +21,13 @@ from pyspark.java_gateway import launch_gateway
 KAFKA = "4.3.1"
 CONNECTOR = "4.2.0"
 DELTA = "4.4.0"
+ICEBERG = "1.11.0"
+JETTY = "12.1.12"
 
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What to fetch: `group:artifact:version`, with its dependencies or without."""
+    """What to fetch: `group:artifact:version` or `group:artifact:version:classifier`, with dependencies or without."""
 
     coordinates: Sequence[str]
     transitive: bool
@@ -56,6 +59,19 @@ SPARK_CONNECTOR = Artifacts(
 
 DELTA_LAKE = Artifacts((f"io.delta:delta-spark_4.2_2.13:{DELTA}",), transitive=True, only=r"^io\.(delta|unitycatalog)_")
 """Delta on Spark."""
+
+ICEBERG_REST = Artifacts(
+    (
+        f"org.apache.iceberg:iceberg-core:{ICEBERG}",
+        # Iceberg's REST server is a part of its tests.
+        f"org.apache.iceberg:iceberg-core:{ICEBERG}:tests",
+        f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{JETTY}",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+        "org.slf4j:slf4j-simple:2.0.17",
+    ),
+    transitive=True,
+)
+"""Iceberg's REST catalog, its web server and its database. Hadoop is part of Spark."""
 
 
 def fetch(wanted: Artifacts) -> tuple[Path, ...]:
@@ -100,18 +116,47 @@ def _resolve(wanted: Artifacts, folder: Path) -> list[str]:
         stream = jvm.java.io.PrintStream(str(report))
         maven, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option.apply(None)
         settings = maven.buildIvySettings(nothing, jvm.scala.Option.apply(str(folder)), False, stream)
-        # In Scala, a default argument is a method with this name.
-        none_excluded = getattr(maven, "resolveMavenCoordinates$default$5")()
         try:
+            if any(coordinate.count(":") > 2 for coordinate in wanted.coordinates):
+                return _resolve_classified(jvm, settings, wanted, folder, stream)
+            # In Scala, a default argument is a method with this name.
+            none_excluded = getattr(maven, "resolveMavenCoordinates$default$5")()
             found = maven.resolveMavenCoordinates(
                 ",".join(wanted.coordinates), settings, nothing, wanted.transitive, none_excluded, False, stream
             )
+            return str(found.mkString("\n")).splitlines()
         except Exception as error:
             raise RuntimeError(
                 f"{', '.join(wanted.coordinates)} cannot be fetched; Ivy's report is in {report}"
             ) from error
-        return str(found.mkString("\n")).splitlines()
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(30)
+
+
+def _resolve_classified(jvm: Any, settings: Any, wanted: Artifacts, folder: Path, stream: Any) -> list[str]:
+    """Ask Ivy itself, because Spark's coordinates have no classifier."""
+    module = folder / "ivy.xml"
+    files: dict[str, list[str]] = {}
+    for coordinate in wanted.coordinates:
+        # All files of a module are in one element, because of two elements Ivy takes the files of one.
+        group, artifact, version, *classifier = coordinate.split(":")
+        marks = "".join(f' m:classifier="{each}"' for each in classifier)
+        files.setdefault(f'org="{group}" name="{artifact}" rev="{version}"', []).append(
+            f'<artifact name="{artifact}" type="jar"{marks}/>'
+        )
+    how = f'conf="default->default" transitive="{str(wanted.transitive).lower()}"'
+    dependencies = "".join(f"<dependency {key} {how}>{''.join(each)}</dependency>" for key, each in files.items())
+    module.write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"><info organisation="txlog" module="jars"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>",
+        encoding="utf-8",
+    )
+    # Ivy prints each place where it looks in vain.
+    jvm.java.lang.System.setOut(stream)
+    report = jvm.org.apache.ivy.Ivy.newInstance(settings).resolve(jvm.java.io.File(str(module)))
+    if report.hasError():
+        raise RuntimeError(", ".join(map(str, report.getAllProblemMessages())))
+    return [str(each.getLocalFile()) for each in report.getAllArtifactsReports()]
