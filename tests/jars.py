@@ -1,4 +1,4 @@
-"""Where do the JARs of Kafka, Delta and Iceberg come from? From Maven, through the client that Spark contains (Ivy).
+"""Where do Kafka, Delta, Iceberg and Trino come from? From Maven, through the client that Spark contains (Ivy).
 
 The tests need only pip's pyspark and Java. Fetched files stay in a folder of the user's cache, or in the folder that
 `TXLOG_TEST_JARS` names, and are not fetched again. Only this module names versions.
@@ -23,11 +23,16 @@ CONNECTOR = "4.2.0"
 DELTA = "4.4.0"
 ICEBERG = "1.11.0"
 JETTY = "12.1.12"
+# Maven has no archive of a newer one.
+TRINO = "476"
 
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What to fetch: `group:artifact:version` or `group:artifact:version:classifier`, with dependencies or without."""
+    """What to fetch: `group:artifact:version`, with its dependencies or without.
+
+    `:classifier` or `@extension` at the end names another file than the JAR.
+    """
 
     coordinates: Sequence[str]
     transitive: bool
@@ -73,6 +78,9 @@ ICEBERG_REST = Artifacts(
 )
 """Iceberg's REST catalog, its web server and its database. Hadoop is part of Spark."""
 
+TRINO_SERVER = Artifacts((f"io.trino:trino-server:{TRINO}@tar.gz",), transitive=False)
+"""Trino with all its plugins, 821 MB."""
+
 
 def fetch(wanted: Artifacts) -> tuple[Path, ...]:
     """Return the files, in the order of a class path.
@@ -117,8 +125,8 @@ def _resolve(wanted: Artifacts, folder: Path) -> list[str]:
         maven, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option.apply(None)
         settings = maven.buildIvySettings(nothing, jvm.scala.Option.apply(str(folder)), False, stream)
         try:
-            if any(coordinate.count(":") > 2 for coordinate in wanted.coordinates):
-                return _resolve_classified(jvm, settings, wanted, folder, stream)
+            if any(coordinate.count(":") > 2 or "@" in coordinate for coordinate in wanted.coordinates):
+                return _resolve_named(jvm, settings, wanted, folder, stream)
             # In Scala, a default argument is a method with this name.
             none_excluded = getattr(maven, "resolveMavenCoordinates$default$5")()
             found = maven.resolveMavenCoordinates(
@@ -135,16 +143,17 @@ def _resolve(wanted: Artifacts, folder: Path) -> list[str]:
         gateway.proc.wait(30)
 
 
-def _resolve_classified(jvm: Any, settings: Any, wanted: Artifacts, folder: Path, stream: Any) -> list[str]:
-    """Ask Ivy itself, because Spark's coordinates have no classifier."""
+def _resolve_named(jvm: Any, settings: Any, wanted: Artifacts, folder: Path, stream: Any) -> list[str]:
+    """Ask Ivy itself, because Spark's coordinates have no classifier and no extension."""
     module = folder / "ivy.xml"
     files: dict[str, list[str]] = {}
     for coordinate in wanted.coordinates:
         # All files of a module are in one element, because of two elements Ivy takes the files of one.
-        group, artifact, version, *classifier = coordinate.split(":")
+        path, _, extension = coordinate.partition("@")
+        group, artifact, version, *classifier = path.split(":")
         marks = "".join(f' m:classifier="{each}"' for each in classifier)
         files.setdefault(f'org="{group}" name="{artifact}" rev="{version}"', []).append(
-            f'<artifact name="{artifact}" type="jar"{marks}/>'
+            f'<artifact name="{artifact}" type="{extension or "jar"}"{marks}/>'
         )
     how = f'conf="default->default" transitive="{str(wanted.transitive).lower()}"'
     dependencies = "".join(f"<dependency {key} {how}>{''.join(each)}</dependency>" for key, each in files.items())

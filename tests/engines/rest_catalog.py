@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -54,7 +53,7 @@ def rest_catalog(warehouse: Path) -> Iterator[str]:
         yield uri
     finally:
         gateway.close()
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.stdin.close()
         process.wait()
 
