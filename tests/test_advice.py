@@ -524,7 +524,7 @@ ELSEWHERE: Mapping[str, str] = {
     "look at pyiceberg's configuration": (
         "publication/test_catalog.py::test_a_catalog_that_is_away_is_reported_and_caught_up"
     ),
-    "drop it from the catalog": (
+    "if it belongs to another store or program": (
         "publication/test_catalog.py::test_a_commit_of_another_program_is_refused_and_dropping_mends_it"
     ),
     "add 'iceberg' to publish.formats": "publication/test_catalog.py::test_bad_settings_are_named",

@@ -80,7 +80,7 @@ TABLE = [
     ("publish.rows", "all", None, None),
     ("publish.delete.mode", "merge-on-read", None, None),
     ("publish.catalog", None, 1, None),
-    ("publish.table", None, 3, None),
+    ("publish.table", None, 1, None),
     ("publish.files", "copy", None, None),
     ("segment.batches", 100, 1, INT32),
     ("segment.bytes", 1_073_741_824, 14, INT32),

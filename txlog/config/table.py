@@ -148,7 +148,7 @@ KEYS: dict[str, ConfigKey] = _table(
             "engines that do not read such lists."),
     ConfigKey("publish.catalog", "str", _TOPIC, None, minimum=1,
         doc="The catalog, by its name in the configuration of pyiceberg, in which the topic is an Iceberg table, too."),
-    ConfigKey("publish.table", "str", _TOPIC, None, minimum=3,
+    ConfigKey("publish.table", "str", _TOPIC, None, minimum=1,
         doc="The name of that table, with its namespace, as sales.orders; the default is txlog.<topic>."),
     ConfigKey("publish.files", "choice", _TOPIC, "copy", choices=("copy", "log"),
         doc="Whether that table names copies of the topic's files, which programs may delete with the table, or these "

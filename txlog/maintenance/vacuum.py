@@ -179,11 +179,12 @@ def _publish_retention(runtime: Runtime, files: TopicFiles, *, now: bool) -> Pub
     if topic is None:
         return PublishRetention(retention_ms=0, is_ended=True, expired=expired_objects)
     config = runtime.settings.topic_config(topic)
+    retention_ms = 0 if now else config.publish_retention_ms
     return PublishRetention(
-        retention_ms=0 if now else config.publish_retention_ms,
+        retention_ms=retention_ms,
         is_ended=topic.deleted or not config.publish_formats,
         deleted_version=topic.number if topic.deleted and config.publish_formats else None,
-        expired=partial(expired_objects, catalog=view_of_catalog(runtime, topic)),
+        expired=partial(expired_objects, catalog=view_of_catalog(runtime, topic, retention_ms)),
     )
 
 

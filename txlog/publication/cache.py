@@ -10,6 +10,7 @@ from txlog.core.publication import Tables
 from txlog.protocol.context import PartitionView
 from txlog.protocol.publications import Shown
 from txlog.protocol.read import ReadIndexes
+from txlog.publication.catalog import Prepared
 
 MAX_HELD_BYTES = 1_048_576
 """A look whose tails have more bytes of rows is not kept."""
@@ -48,6 +49,8 @@ class PublicationCache:
     """The last look at a topic."""
     emptied: set[str] = field(default_factory=set, repr=False)
     """Ids of deleted topics whose tables show no row."""
+    prepared: dict[str, Prepared] = field(default_factory=dict, repr=False)
+    """Tables that no catalog has taken yet, by topic."""
 
     def keep(self, topic_id: str, tables: Tables, views: Mapping[TopicPartition, PartitionView], shown: Shown) -> None:
         """Keep a look that found nothing to publish, unless its rows take much memory."""

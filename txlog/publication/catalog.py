@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txlog.client.session.runtime import Runtime
+from txlog.config.parse import TopicConfig
 from txlog.core.effects import Get, List, Program
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.errors import CatalogError, InvalidRequestError, MissingObjectError, TableConflictError, TxlogError
+from txlog.errors import (
+    CatalogError,
+    CorruptRecordError,
+    InvalidRequestError,
+    MissingObjectError,
+    TableConflictError,
+    TxlogError,
+)
 from txlog.logs import log
 from txlog.protocol.context import Context
 from txlog.protocol.publications import first_whole, read_chain, read_publications
@@ -35,9 +43,20 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_MAX_ROUNDS = 20
+_MAX_ROUNDS = 60
 _MAX_STEPS = 20
 """A table that is further behind takes all publications in one step, which a reader of new rows does not follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A table that this process has written and the catalog has not taken yet."""
+
+    table_id: str
+    publication: str
+    """The digest of the publication that it shows."""
+    began_ms: int
+    """When writing it began, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,26 +72,18 @@ class Place:
 
 
 def place_of(runtime: Runtime, topic: TopicMetadata) -> Place | None:
-    """Return where the catalog's table of a topic is, by its settings; None if it has none.
+    """Return where the catalog's table of a topic is, by its settings; None if it has none, or is not published.
 
     Raises InvalidRequestError for a `publish.table` without a namespace, and without the format that it needs.
     """
     config = runtime.settings.topic_config(topic)
-    if config.publish_catalog is None:
-        return None
-    name = config.publish_table
-    identifier = ("txlog", topic.topic) if name is None else tuple(name.split("."))
-    if len(identifier) < 2 or not all(identifier):
+    place = _named_place(config, topic.topic) if config.publish_formats else None
+    if place is not None and "iceberg" not in config.publish_formats:
         raise InvalidRequestError(
-            f"topic {topic.topic!r}: publish.table = {name!r} does not name a namespace and a table. "
-            "hint: write both with a dot between them, as in publish.table=sales.orders"
-        )
-    if "iceberg" not in config.publish_formats:
-        raise InvalidRequestError(
-            f"topic {topic.topic!r}: publish.catalog = {config.publish_catalog!r}, and the topic is not published as "
+            f"topic {topic.topic!r}: publish.catalog = {place.catalog!r}, and the topic is not published as "
             "iceberg. hint: add 'iceberg' to publish.formats, or unset publish.catalog"
         )
-    return Place(catalog=config.publish_catalog, identifier=identifier)
+    return place
 
 
 def follow(
@@ -80,18 +91,20 @@ def follow(
     topic: TopicMetadata,
     place: Place,
     known: Mapping[int, Tables],
+    prepared: dict[str, Prepared],
     *,
     columns: Callable[[Tables], tuple[TopicMetadata, Sequence[Sequence[SchemaField]]]],
 ) -> int:
     """Bring the catalog's table of a topic to its newest publication. Return how many commits that took.
 
-    `known` are tables after publications by their numbers, the newest one among them. `columns` returns the topic as a
-    publication names it, and the columns of its files as they were written. The call may be repeated, by several
-    processes at once. Raises CatalogError if the catalog does not answer or refuses, TableConflictError if the name
-    belongs to another table or another program has committed to it, MissingObjectError if vacuum was faster, and
+    `known` are tables after publications by their numbers, the newest one among them. `prepared` has tables that this
+    process could not register yet, by topic, and is changed. `columns` returns the topic as a publication names it, and
+    the columns of its files as they were written. The call may be repeated, by several processes at once. A deleted
+    topic gets no new table. Raises CatalogError if the catalog does not answer or refuses, TableConflictError if the
+    name belongs to another table or another program has committed to it, MissingObjectError if vacuum was faster, and
     InvalidRequestError without pyiceberg.
     """
-    follower = _Follower(runtime, topic, place, dict(known), columns)
+    follower = _Follower(runtime, topic, place, dict(known), prepared, columns)
     for _ in range(_MAX_ROUNDS):
         if follower.step():
             return follower.commits
@@ -101,10 +114,14 @@ def follow(
     )
 
 
-def view_of_catalog(runtime: Runtime, topic: TopicMetadata) -> CatalogView | None:
-    """Return what vacuum must know of a topic's table in a catalog; None without a catalog or an answer (C17)."""
+def view_of_catalog(runtime: Runtime, topic: TopicMetadata, retention_ms: int) -> CatalogView | None:
+    """Return what vacuum must know of a topic's table in a catalog; None without a catalog or an answer (C17).
+
+    Versions that were replaced less than `retention_ms` ago have readers.
+    """
     try:
-        place = place_of(runtime, topic)
+        # Also after the publication has ended: when the table is dropped, its objects may go.
+        place = _named_place(runtime.settings.topic_config(topic), topic.topic)
         if place is None:
             return None
         library = _catalog_library()
@@ -121,12 +138,26 @@ def view_of_catalog(runtime: Runtime, topic: TopicMetadata) -> CatalogView | Non
         folder=found.table.folder.removeprefix(CATALOG_FOLDER),
         table=found.table,
         number=found.number,
-        lists=found.lists,
+        lists=found.lists_since(runtime.clock.now_ms() - retention_ms),
+        is_empty=found.is_empty,
         metadata_files=found.metadata_files,
     )
 
 
 # -- details ----------------------------------------------------------------------------------------------------------
+
+
+def _named_place(config: TopicConfig, topic: str) -> Place | None:
+    if config.publish_catalog is None:
+        return None
+    name = config.publish_table
+    identifier = ("txlog", topic) if name is None else tuple(name.split("."))
+    if len(identifier) < 2 or not all(identifier):
+        raise InvalidRequestError(
+            f"topic {topic!r}: publish.table = {name!r} does not name a namespace and a table. "
+            "hint: write both with a dot between them, as in publish.table=sales.orders"
+        )
+    return Place(catalog=config.publish_catalog, identifier=identifier)
 
 
 class _Follower:
@@ -136,12 +167,14 @@ class _Follower:
         topic: TopicMetadata,
         place: Place,
         known: dict[int, Tables],
+        prepared: dict[str, Prepared],
         columns: Callable[[Tables], tuple[TopicMetadata, Sequence[Sequence[SchemaField]]]],
     ) -> None:
         self._runtime = runtime
         self._topic = topic
         self._place = place
         self._known = known
+        self._prepared = prepared
         self._columns = columns
         self._config = runtime.settings.topic_config(topic)
         self._library = _catalog_library()
@@ -157,7 +190,8 @@ class _Follower:
         with _asking(name, place):
             handle = self._library.load(self._catalog, place.identifier)
         if handle is None:
-            return self._register(newest, began_ms)
+            return self._topic.deleted or self._register(newest, began_ms)
+        self._prepared.pop(name, None)
         found = _own(self._runtime, name, place, handle)
         if found.number > newest.number:
             chain = self._runtime.run(read_chain(name))
@@ -165,46 +199,63 @@ class _Follower:
             if max(self._known, default=-1) < found.number:
                 raise _conflict(name, place, f"it shows publication {found.number}, and the store has none so new")
             return False
-        before = self._at(found)
+        before = self._at(found, newest)
         if found.number == newest.number:
             return True
         ahead = [number for number in sorted(self._known) if number > found.number]
         is_near = before is not None and ahead == list(range(found.number + 1, newest.number + 1))[:_MAX_STEPS]
         after = self._known[ahead[0]] if is_near else newest
-        self._commit(found, before, after, began_ms)
+        try:
+            self._commit(found, before, after, began_ms)
+        except MissingObjectError:
+            # Vacuum may have deleted files that only publications before the newest one name.
+            if after is newest:
+                raise
+            self._commit(found, before, newest, began_ms)
         return False
 
-    def _at(self, found: InCatalog) -> Tables | None:
-        """Return the tables that the catalog's table shows; None if the store has deleted their publication."""
+    def _at(self, found: InCatalog, newest: Tables) -> Tables | None:
+        """Return the tables that the catalog's table shows; None if the store has deleted their publication.
+
+        The publications behind it are read, too, if they are few.
+        """
         number = found.number
         if number not in self._known:
+            last = newest.number if newest.number - number <= _MAX_STEPS else number
             try:
-                chain = self._runtime.run(read_publications(self._topic.topic, first_whole(number), number))
+                chain = self._runtime.run(read_publications(self._topic.topic, first_whole(number), last))
             except MissingObjectError:
                 return None
-            self._known = {each.number: each for each in chain.tables[-1:]} | self._known
+            self._known = {each.number: each for each in chain.tables if each.number >= number} | self._known
         tables = self._known[number]
         if tables.digest != found.digest:
             raise _conflict(self._topic.topic, self._place, f"its publication {number} is not that of the store")
         return tables
 
     def _register(self, after: Tables, began_ms: int) -> bool:
-        runtime = self._runtime
-        table_id = runtime.ids.new_id()
+        runtime, name = self._runtime, self._topic.topic
+        with _asking(name, self._place):
+            # Before anything is copied: the catalog may refuse this process.
+            self._library.make_namespace(self._catalog, self._place.identifier[:-1])
+        prepared = self._prepared.pop(name, None)
+        if prepared is None or prepared.publication != after.digest or not self._is_young(prepared.began_ms):
+            prepared = Prepared(table_id=runtime.ids.new_id(), publication=after.digest, began_ms=began_ms)
         table = IcebergTable(
-            topic=self._topic.topic,
-            table_id=table_id,
+            topic=name,
+            table_id=prepared.table_id,
             first=after.number,
             url=canonical_url(runtime.where),
-            folder=f"{CATALOG_FOLDER}{table_id}/",
+            folder=f"{CATALOG_FOLDER}{prepared.table_id}/",
             has_copies=self._config.publish_files == "copy",
         )
         data = self._write(table, None, None, after)
         path = self._library.first_metadata(table)
         runtime.run(put_pure(Context(), table.path(path), data))
-        self._check_age(began_ms)
-        with _asking(self._topic.topic, self._place):
+        self._check_age(prepared.began_ms)
+        self._prepared[name] = prepared
+        with _asking(name, self._place):
             is_done = self._library.register(self._catalog, self._place.identifier, table, path)
+        self._prepared.pop(name, None)
         self._tell(after, is_done=is_done)
         return bool(is_done)
 
@@ -235,6 +286,12 @@ class _Follower:
         lines: Sequence[Any] = ()
         if found is not None and before is not None and found.table == table:
             lines = runtime.run(_kept_lines(files, found, schema))
+        if found is not None and metadata is not None:
+            # A program may have gone back to an older version. And while the table names copies, no version that names
+            # files of the log may be left: a program may delete all that the table's versions name (W60).
+            older = metadata["snapshots"] if found.table.has_copies == table.has_copies else []
+            own = table.snapshot_id(after.number)
+            metadata = {**metadata, "snapshots": [each for each in older if each["snapshot-id"] != own]}
         parent = None if metadata is None else metadata["current-snapshot-id"]
         path, summary = runtime.run(write_lists(files, table, schema, before, after, lines, parent))
         made: bytes = files.metadata(
@@ -253,11 +310,14 @@ class _Follower:
 
     def _check_age(self, began_ms: int) -> None:
         """Vacuum takes objects that nothing names after the grace, and this process may have slept since (W60)."""
-        if self._runtime.clock.monotonic_ms() - began_ms >= self._runtime.constants.delete_grace_ms // 2:
+        if not self._is_young(began_ms):
             raise CatalogError(
                 f"topic {self._topic.topic!r}: writing a version of {self._place.text} took more than half of "
                 "delete.grace.ms, so its files may be gone. hint: publish again"
             )
+
+    def _is_young(self, began_ms: int) -> bool:
+        return self._runtime.clock.monotonic_ms() - began_ms < self._runtime.constants.delete_grace_ms // 2
 
     def _tell(self, after: Tables, *, is_done: bool) -> None:
         self.commits += is_done
@@ -285,9 +345,10 @@ def _kept_lines(files: Any, found: InCatalog, schema: Any) -> Program[Sequence[A
         return ()
     path = found.table.path(found.lists[found.number])
     data = yield Get(path)
-    if data is None:
-        raise MissingObjectError(path)
-    lines: Sequence[Any] = files.read_manifest_list(data, path)
+    try:
+        lines: Sequence[Any] = () if data is None else files.read_manifest_list(data, path)
+    except CorruptRecordError:
+        return ()  # the next version has no need of it
     there = {*(yield List(found.table.path(FOLDER)))}
     # Vacuum may have deleted some, if the table is far behind.
     return lines if all(each.manifest_path.rpartition("/")[2] in there for each in lines) else ()
@@ -308,8 +369,8 @@ def _own(runtime: Runtime, topic: str, place: Place, handle: Any) -> InCatalog:
 def _conflict(topic: str, place: Place, why: str) -> TableConflictError:
     return TableConflictError(
         f"topic {topic!r}: {place.text} cannot follow the publications: {why}. "
-        "hint: drop it from the catalog without its files, or set another publish.table; the next publication "
-        "registers it again"
+        "hint: if it belongs to another store or program, set another publish.table; otherwise drop it from the "
+        "catalog, and the next publication registers it again"
     )
 
 
@@ -324,8 +385,9 @@ def _asking(topic: str, place: Place) -> Iterator[None]:
         raise CatalogError(
             f"topic {topic!r}: {place.text} does not show the newest publication: "
             f"{type(error).__name__}: {shorten(' '.join(str(error).split()), 200)}. "
-            "hint: look at pyiceberg's configuration of the catalog and at the catalog; the log and the tables that "
-            "are read by path have the rows, and the next call of publish repeats this"
+            "hint: look at pyiceberg's configuration of the catalog and at the catalog; drop the table there if its "
+            "metadata file is gone; the log and the tables that are read by path have the rows, and the next call of "
+            "publish repeats this"
         ) from error
 
 

@@ -74,6 +74,22 @@ class InCatalog:
     lists: Mapping[int, str]
     """The list of manifests of each publication that it has a snapshot of, relative to the table's folder."""
 
+    def lists_since(self, horizon_ms: int) -> dict[int, str]:
+        """Return the lists of the newest version, and of those that were replaced after that time."""
+        snapshots = [each for each in self.metadata["snapshots"] if PUBLICATION in each["summary"]]
+        replaced_ms = [each["timestamp-ms"] for each in snapshots[1:]]
+        young = [each for each, at_ms in zip(snapshots, replaced_ms, strict=False) if at_ms > horizon_ms]
+        numbers = {int(each["summary"][PUBLICATION]) for each in young} | {self.number}
+        return {number: path for number, path in self.lists.items() if number in numbers}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the newest version has no file."""
+        (current,) = (
+            each for each in self.metadata["snapshots"] if each["snapshot-id"] == self.metadata["current-snapshot-id"]
+        )
+        return bool(current["summary"].get("total-data-files") == "0")
+
     @property
     def metadata_files(self) -> set[str]:
         """Names of the metadata files that the catalog may still need."""
@@ -149,15 +165,18 @@ def schema_in(metadata: Mapping[str, Any] | None, own: Schema) -> Schema:
     return own.model_copy(update={"schema_id": number})
 
 
+def make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+    """Create a namespace, and those around it, if they are not there."""
+    for depth in range(1, len(namespace) + 1):
+        try:
+            catalog.create_namespace(namespace[:depth])
+        except NamespaceAlreadyExistsError:
+            continue
+
+
 def register(catalog: Catalog, identifier: tuple[str, ...], table: IcebergTable, path: str) -> bool:
     """Register a table by its metadata file. False: another table has the name meanwhile."""
-    namespace = identifier[:-1]
     try:
-        for depth in range(1, len(namespace) + 1):
-            try:
-                catalog.create_namespace(namespace[:depth])
-            except NamespaceAlreadyExistsError:
-                continue
         catalog.register_table(identifier, table.uri(path))
     except TableAlreadyExistsError:
         return False
@@ -197,7 +216,8 @@ def _updates(before: Mapping[str, Any], after: TableMetadataV2) -> Iterator[Tabl
         yield SetCurrentSchemaUpdate.model_validate({"schema-id": number if is_known else -1})
     snapshot = after.current_snapshot()
     assert snapshot is not None  # each version has one
-    yield AddSnapshotUpdate(snapshot=snapshot)
+    if not any(each["snapshot-id"] == snapshot.snapshot_id for each in before["snapshots"]):
+        yield AddSnapshotUpdate(snapshot=snapshot)
     ref = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot.snapshot_id}
     yield SetSnapshotRefUpdate.model_validate(ref)
     kept = {each.snapshot_id for each in after.snapshots}

@@ -46,7 +46,9 @@ class CatalogView:
     number: int = -1
     """The publication that it shows."""
     lists: Mapping[int, str] = field(default_factory=dict)
-    """The list of manifests of each publication that it has, relative to the table's folder."""
+    """The list of manifests of each version that has readers, by publication, relative to the table's folder."""
+    is_empty: bool = False
+    """Whether the newest version has no file."""
     metadata_files: Collection[str] = ()
     """Names of the metadata files that it may need."""
 
@@ -57,13 +59,14 @@ def expired_objects(ctx: Context, kept: KeptVersions, catalog: CatalogView | Non
 
     Without an answer of the `catalog` nothing of its table is dead (C17).
     """
+    of_catalog = () if catalog is None else (yield from _catalog(ctx, kept, catalog))
     if kept.are_gone:
-        return (*(yield from _tables(kept)), *(yield from _vectors(ctx, kept)))
+        return (*(yield from _tables(kept)), *(yield from _vectors(ctx, kept)), *of_catalog)
     return (
         *(yield from _versions(ctx, kept)),
         *(yield from _vectors(ctx, kept)),
         *(yield from _iceberg(ctx, kept)),
-        *(() if catalog is None else (yield from _catalog(ctx, kept, catalog))),
+        *of_catalog,
     )
 
 
@@ -99,8 +102,6 @@ def _tables(kept: KeptVersions) -> Program[list[Dead]]:
     log: Sequence[str] = yield List(f"{kept.topic}/{LOG_FOLDER}")
     metadata: Sequence[str] = yield List(f"{kept.topic}/{FOLDER}")
     every, old = _own_of(log, metadata)
-    for folder in (yield List(f"{kept.topic}/{CATALOG_FOLDER}")):
-        every += [f"{CATALOG_FOLDER}{folder}{name}" for name in (yield from _all_of(kept.topic, folder))]
     # A topic that was created again may have begun a table before the LIST, and its publication before that.
     if not every or (yield from newest_number(kept.topic)) != kept.tables[-1].number:
         return []
@@ -155,7 +156,7 @@ def _iceberg(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
     table, manifests = found
     folder = f"{kept.topic}/{FOLDER}"
     listed = [match for name in (yield List(folder)) if (match := _METADATA.match(name))]
-    is_dead = _judge(table, own, oldest, manifests)
+    is_dead = _judge(table, [tables.number for tables in own], own, oldest, manifests)
     aged = yield from _aged(ctx, kept, folder, [match[0] for match in listed if is_dead(match)])
     return [Dead(path=folder + name, kind=Kind.TABLE, why=Why.OLD_PUBLICATION) for name in aged]
 
@@ -195,36 +196,44 @@ def _is_copy(name: str) -> bool:
 
 
 def _unused(kept: KeptVersions, catalog: CatalogView, listed: Sequence[str]) -> Program[list[str]]:
-    needed = {tables.number for tables in kept.tables}
+    """Return those of the objects in the table's folder that no version with readers needs, nor a later one."""
     table = catalog.table
-    if table is None or catalog.number not in needed:
-        return []  # it is far behind, and what it shows is still the newest that its readers have
-    oldest = min(number for number in catalog.lists if number in needed)
+    assert table is not None  # the catalog has it
+    if kept.are_gone and not catalog.is_empty:
+        return []  # its readers have no newer version until the table is dropped
+    oldest = min(catalog.lists)
     data = yield Get(table.path(catalog.lists[oldest]))
     manifests = None if data is None else names_in_list(data, catalog.lists[oldest])
     if manifests is None:
         return []
-    files = {copy_name(path) for tables in kept.tables for path in tables.files}
-    files |= {FOLDER + name for name in catalog.metadata_files}
-    is_dead = _judge(table, kept.tables, oldest, manifests)
+    known = {tables.number: tables for tables in kept.tables}
+    # Which files an older version names is not known any more.
+    keeps_all = not kept.are_gone and not catalog.lists.keys() <= known.keys()
+    needed = {FOLDER + name for name in catalog.metadata_files}
+    needed |= {copy_name(path) for tables in kept.tables for path in tables.files}
+    is_dead = _judge(table, {*known, *catalog.lists}, kept.tables, oldest, manifests)
 
     def is_unused(name: str) -> bool:
         match = _METADATA.match(name.removeprefix(FOLDER))
-        return name not in files if match is None else is_dead(match)
+        if match is not None:
+            # Rows that are left out of files belong to these.
+            return is_dead(match) and not (keeps_all and match["since"])
+        return name not in needed and not (keeps_all and name.startswith(DATA_FOLDER))
 
     return [name for name in listed if is_unused(name)]
 
 
 def _judge(
-    table: IcebergTable, versions: Sequence[Tables], oldest: int, manifests: Collection[str]
+    table: IcebergTable, numbers: Collection[int], versions: Sequence[Tables], oldest: int, manifests: Collection[str]
 ) -> Callable[[re.Match[str]], bool]:
     """Return what tells whether metadata of a table are dead, by their names.
 
-    `versions` are kept. `manifests` are those that version `oldest` names.
+    The versions of the publications `numbers` are kept, of which `versions` are known. `manifests` are those that
+    version `oldest` names.
     """
-    newest = versions[-1].number
+    newest = max(numbers)
     partial = {file.since for tables in versions for file in tables.files.values() if file.is_partial}
-    snapshots = {table.snapshot_id(tables.number) for tables in versions}
+    snapshots = {table.snapshot_id(number) for number in numbers}
 
     def is_dead(match: re.Match[str]) -> bool:
         if match["snapshot"]:

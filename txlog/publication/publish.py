@@ -110,7 +110,9 @@ def publish_topic(
             try:
                 made = attempt.empty() if topic.deleted else attempt.run()
                 if made is not None:
-                    attempt.follow()
+                    # Files that must be rewritten first are more urgent than a catalog, which may be away.
+                    if not made.must_rewrite:
+                        attempt.follow()
                     return made
             except (TableConflictError, MissingObjectError):
                 # Another publisher may have begun a format meanwhile, or vacuum has deleted versions before newer ones.
@@ -294,7 +296,7 @@ class _Attempt:
         before = self._newest = chain.newest
         self._known = {each.number: each for each in chain.tables}
         if before is None or before.newest.topic_version > topic.number:
-            self._cache.emptied.add(topic.topic_id)
+            self._known = {}
             return Published(topic=topic.topic, number=-1, publications=0)
         tables = before
         if before.newest.topic_version < topic.number and before.newest.formats:
@@ -311,7 +313,6 @@ class _Attempt:
             self._formats = (name,)
             check_writable(self._formats, topic, canonical_url(runtime.where))
             self.roll_forward(Chain(tables=(tables,)))
-        self._cache.emptied.add(topic.topic_id)
         return self._outcome(tables)
 
     def _keep(self, before: Tables, shown: Shown) -> None:
@@ -328,9 +329,11 @@ class _Attempt:
 
     def follow(self) -> None:
         """Bring the topic's table in a catalog to the newest publication. Raises as `txlog.publication.catalog`."""
-        place = place_of(self._runtime, self._topic) if self._known else None
+        topic, place = self._topic, place_of(self._runtime, self._topic) if self._known else None
         if place is not None:
-            follow(self._runtime, self._topic, place, self._known, columns=self._columns)
+            follow(self._runtime, topic, place, self._known, self._cache.prepared, columns=self._columns)
+        if topic.deleted:
+            self._cache.emptied.add(topic.topic_id)
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""
