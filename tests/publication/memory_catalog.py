@@ -45,7 +45,7 @@ class MemoryCatalog:
     `strike` is called with the name of each request before and after it, and may raise.
     """
 
-    def __init__(self, memory: MemoryObjectStore, objects: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, memory: MemoryObjectStore, left: Mapping[str, bytes] | None = None) -> None:
         self.memory = memory
         key = str(next(_NUMBERS))
         _STORES[key] = memory
@@ -58,11 +58,11 @@ class MemoryCatalog:
             },
         )
         self.strike: Callable[[str], None] = lambda request: None
-        metadata = [path for path in objects or () if re.match(r"orders/catalog/.*\.metadata\.json\Z", path)]
+        metadata = [path for path in left or () if re.match(r"orders/catalog/.*\.metadata\.json\Z", path)]
         if metadata:
             self.real.create_namespace(NAME[:-1])
             newest = max(metadata, key=lambda path: path.rpartition("/")[2][:5])
-            location = json.loads((objects or {})[newest])["location"]
+            location = json.loads((left or {})[newest])["location"]
             self.real.register_table(NAME, f"{location}/metadata/{newest.rpartition('/')[2]}")
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ class MemoryCatalog:
         """Return the rows that a reader gets who asks the catalog for the table."""
         location = self.real.load_table(NAME).location()
         place = location[: location.index("/orders/")]
-        return Tables(_objects(self.memory), "orders", [place]).iceberg_at(self.path, anywhere=anywhere)
+        return Tables(objects(self.memory), "orders", [place]).iceberg_at(self.path, anywhere=anywhere)
 
 
 class Crashes:
@@ -140,11 +140,12 @@ def _path(location: str) -> str:
     return _PLACE.sub("", location, count=1)
 
 
-def _objects(memory: MemoryObjectStore, folder: str = "") -> dict[str, bytes]:
+def objects(memory: MemoryObjectStore, folder: str = "") -> dict[str, bytes]:
+    """Return all objects of a store."""
     found: dict[str, bytes] = {}
     for name in memory.list(folder):
         if name.endswith("/"):
-            found |= _objects(memory, folder + name)
+            found |= objects(memory, folder + name)
         else:
             data = memory.get(folder + name)
             assert data is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, ServiceUnavailableError
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
@@ -17,7 +17,8 @@ from tests.client.world import ORDERS, World, orders
 from tests.maintenance.crashes import Place, prepared, strike_everywhere
 from tests.maintenance.test_crashes import history, merge
 from tests.publication.lives import publish
-from tests.publication.memory_catalog import NAME, Crashes, MemoryCatalog
+from tests.publication.memory_catalog import NAME, Crashes, MemoryCatalog, objects
+from tests.publication.table_readers import Tables
 from txlog.client import reading
 from txlog.client.session.session import Session
 from txlog.client.store import Store
@@ -26,10 +27,13 @@ from txlog.errors import CatalogError, InvalidRequestError, TableConflictError, 
 from txlog.maintenance.erase import erase
 from txlog.maintenance.erase_check import find_remains
 from txlog.maintenance.fsck import check_store
+from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
 from txlog.publication import catalog_table
+from txlog.publication.cache import PublicationCache
 from txlog.publication.catalog import follow, place_of
+from txlog.publication.publish import publish_topic
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock
 from txlog.testing.failing_store import FailingStore, SimulatedCrash
@@ -66,6 +70,10 @@ def made(world: World, **config: str) -> Store:
 def send(store: Store, *ids: int) -> None:
     with store.producer() as producer:
         producer.send("orders", orders(*ids)).result()
+
+
+def away(request: str) -> None:
+    raise ServiceUnavailableError("no route")
 
 
 def session_of(world: World) -> Session:
@@ -235,9 +243,6 @@ def test_a_catalog_that_is_away_is_reported_and_caught_up(world: World, catalog:
     send(store, 0)
     publish(store)
 
-    def away(request: str) -> None:
-        raise ServiceUnavailableError("no route")
-
     catalog.strike = away
     for number in range(1, 30):
         send(store, number)
@@ -263,9 +268,6 @@ def test_a_table_that_is_behind_publications_which_are_gone_takes_all_files(
     send(store, 0)
     publish(store)
     held = catalog.real.load_table(NAME).metadata_location
-
-    def away(request: str) -> None:
-        raise ServiceUnavailableError("no route")
 
     catalog.strike = away
     for number in range(1, 120):
@@ -433,9 +435,6 @@ def test_vacuum_without_an_answer_deletes_nothing_of_the_table(world: World, cat
         publish(store)
     before = _copies(world)
 
-    def away(request: str) -> None:
-        raise ServiceUnavailableError("no route")
-
     catalog.strike = away
     merge(store)
     world.clock.advance_ms(30 * DAY_MS)
@@ -459,6 +458,7 @@ def test_vacuum_leaves_objects_of_others(world: World, catalog: MemoryCatalog) -
     for path in strange:
         overwrite(world.memory, path, b"x")
     catalog.real.drop_table(NAME)
+    publish(store)
     world.clock.advance_ms(30 * DAY_MS)
     tidy(world)
     left = {path for path in strange if world.memory.get(path) is not None}
@@ -572,3 +572,232 @@ def _copies(world: World) -> set[str]:
     return {
         f"{folder}{name}" for folder in folders(world) for name in world.memory.list(f"orders/catalog/{folder}data/")
     }
+
+
+# -- what an attacker found -------------------------------------------------------------------------------------------
+
+
+def test_files_that_were_merged_and_vacuumed_while_the_catalog_was_away(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, segment_batches="2", publish_retention_ms=str(DAY_MS))
+    for number in range(9):
+        catalog.strike = away if number > 2 else lambda request: None
+        send(store, number)
+        with suppress(CatalogError):
+            publish(store)
+    merge(store)
+    for _ in range(5):
+        world.clock.advance_ms(3 * DAY_MS)
+        with suppress(CatalogError):
+            publish(world.open())
+        tidy(world)
+    catalog.strike = lambda request: None
+    publish(store)
+    assert ids(catalog) == list(range(9))
+
+
+@pytest.mark.parametrize("behind", [19, 20, 21, 59])
+def test_steps_around_their_bound(world: World, catalog: MemoryCatalog, behind: int) -> None:
+    store = made(world)
+    send(store, 0)
+    publish(store)
+    catalog.strike = away
+    for number in range(1, behind + 1):
+        send(store, number)
+        with suppress(CatalogError):
+            publish(world.open())
+    asked: list[str] = []
+    catalog.strike = asked.append
+    publish(world.open())
+    assert ids(catalog) == list(range(behind + 1))
+    assert asked.count("after commit_table") == (behind if behind <= 20 else 1)
+
+
+def test_no_version_is_left_that_names_files_of_the_log(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, publish_files="log")
+    for number in range(3):
+        send(store, number)
+        publish(store)
+    store.alter_topic("orders", config={"publish.files": "copy"})
+    send(store, 3)
+    publish(store)
+    assert len(catalog.real.load_table(NAME).snapshots()) == 1
+    catalog.real.purge_table(NAME)
+    assert world.read() == [0, 1, 2, 3]
+
+
+def test_a_publication_that_ends_and_begins_again_goes_on_with_the_table(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    store.alter_topic("orders", remove_config=["publish.formats"])
+    publish(store)
+    for _ in range(4):
+        world.clock.advance_ms(10 * DAY_MS)
+        tidy(world)
+    assert ids(catalog) == [1]
+    for path in ("metadata/", "_delta_log/"):
+        assert not world.memory.list(f"orders/{path}")
+    store.alter_topic("orders", config={"publish.formats": "iceberg"})
+    send(store, 2)
+    publish(store)
+    assert ids(catalog) == [1, 2]
+    # Without a publication, a dropped table leaves nothing.
+    store.alter_topic("orders", remove_config=["publish.formats"])
+    publish(store)
+    catalog.real.drop_table(NAME)
+    for _ in range(4):
+        world.clock.advance_ms(10 * DAY_MS)
+        tidy(world)
+    assert not any(world.memory.list(f"orders/catalog/{folder}data/") for folder in folders(world))
+
+
+def test_the_table_of_a_deleted_topic_stays_empty_and_goes_on_with_the_next_topic(
+    world: World, catalog: MemoryCatalog
+) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    store.delete_topic("orders")
+    deleted = store.runtime.list_topics([], deleted=True)[0]
+    for _ in range(4):
+        world.clock.advance_ms(10 * DAY_MS)
+        tidy(world)
+        publish_topic(session_of(world), deleted)
+        assert catalog.rows() == []
+    assert not _copies(world)
+    made(world)
+    send(store, 5)
+    publish(store)
+    assert ids(catalog) == [5]
+
+
+def test_a_dropped_table_of_a_deleted_topic_is_not_registered(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    store.delete_topic("orders")
+    catalog.real.drop_table(NAME)
+    publish_topic(session_of(world), store.runtime.list_topics([], deleted=True)[0])
+    assert not catalog.real.table_exists(NAME)
+
+
+def test_a_refused_registration_does_not_copy_the_topic_again_and_again(world: World, catalog: MemoryCatalog) -> None:
+    store, cache = made(world), PublicationCache()
+    send(store, 1)
+
+    def refuse(request: str) -> None:
+        if request == "before register_table":
+            raise ForbiddenError("no permission")
+
+    catalog.strike = refuse
+    for _ in range(3):
+        with pytest.raises(CatalogError, match="ForbiddenError: no permission"):
+            publish_topic(session_of(world), store.runtime.topic("orders", 0), cache)
+    assert len(folders(world)) == 1
+    # The prepared table may be gone after the grace.
+    world.clock.advance_ms(DAY_MS)
+    catalog.strike = lambda request: None
+    publish_topic(session_of(world), store.runtime.topic("orders", 0), cache)
+    assert ids(catalog) == [1]
+    assert len(folders(world)) == 2
+
+
+def test_a_catalog_that_is_away_holds_up_no_rewrite(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    store.alter_topic("orders", rename_columns={"name": "label"})
+    store.alter_topic("orders", config={"publish.formats": "delta,iceberg"})
+    catalog.strike = away
+    for _ in range(2):
+        ((_, outcome),) = publish_topics(session_of(world), [store.runtime.topic("orders", 0)])
+    assert isinstance(outcome, CatalogError)
+    newest = store.runtime.run(read_chain("orders")).newest
+    assert newest is not None
+    assert newest.newest.formats.keys() == {"delta", "iceberg"}
+
+
+def test_a_version_that_was_the_newest_until_now_keeps_its_files(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, publish_retention_ms=str(DAY_MS))
+    for number in range(3):
+        send(store, number)
+        publish(store)
+    held = catalog.path
+    catalog.strike = away
+    for number in range(3, 40):
+        send(store, number)
+        with suppress(CatalogError):
+            publish(store)
+        world.clock.advance_ms(DAY_MS // 2)
+        tidy(world)
+    catalog.strike = lambda request: None
+    publish(store)
+    tidy(world)
+    place = catalog.real.load_table(NAME).location()
+    reader = Tables(objects(world.memory), "orders", [place[: place.index("/orders/")]])
+    assert sorted(row["id"] for row in reader.iceberg_at(held)) == [0, 1, 2]
+
+
+def test_a_rollback_is_brought_forward(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    for number in range(3):
+        send(store, number)
+        publish(store)
+    table = catalog.real.load_table(NAME)
+    first = table.snapshots()[0].snapshot_id
+    ref = {"ref-name": "main", "type": "branch", "snapshot-id": first}
+    with catalog_table._writing(), table.transaction() as transaction:
+        transaction._apply((SetSnapshotRefUpdate.model_validate(ref),))
+    assert ids(catalog) == [0]
+    publish(store)
+    assert ids(catalog) == [0, 1, 2]
+    send(store, 3)
+    publish(store)
+    assert ids(catalog) == [0, 1, 2, 3]
+
+
+def test_a_deleted_topic_is_emptied_when_the_catalog_is_back(world: World, catalog: MemoryCatalog) -> None:
+    store, cache = made(world), PublicationCache()
+    send(store, 1)
+    publish(store)
+    catalog.strike = away
+    store.delete_topic("orders")
+    deleted = store.runtime.list_topics([], deleted=True)[0]
+    with pytest.raises(CatalogError):
+        publish_topic(session_of(world), deleted, cache)
+    assert ids(catalog) == [1]
+    assert deleted.topic_id not in cache.emptied
+    catalog.strike = lambda request: None
+    publish_topic(session_of(world), deleted, cache)
+    assert catalog.rows() == []
+    assert deleted.topic_id in cache.emptied
+
+
+@pytest.mark.parametrize("damage", [None, b"Obj"])
+def test_a_lost_or_damaged_list_is_written_again(world: World, catalog: MemoryCatalog, damage: bytes | None) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    (folder,) = folders(world)
+    for name in world.memory.list(f"orders/catalog/{folder}metadata/"):
+        if name.startswith("snap-"):
+            path = f"orders/catalog/{folder}metadata/{name}"
+            world.memory.delete(path)
+            if damage is not None:
+                overwrite(world.memory, path, damage)
+    send(store, 2)
+    publish(store)
+    assert ids(catalog) == [1, 2]
+
+
+def test_vacuum_with_another_catalog_of_the_name_deletes_nothing(
+    world: World, catalog: MemoryCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    other = MemoryCatalog(world.memory)
+    monkeypatch.setattr(catalog_table, "open_catalog", lambda name: other)
+    world.clock.advance_ms(30 * DAY_MS)
+    tidy(world)
+    assert ids(catalog) == [1]

@@ -43,7 +43,7 @@ from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.load import gather_fresh_views, relisting
 from txlog.protocol.publications import read_chain
 from txlog.protocol.read import read_partition
-from txlog.publication.iceberg_names import copied_from
+from txlog.publication.iceberg_names import is_copy
 from txlog.storage.object_store import ObjectStore
 from txlog.text import install_text
 
@@ -103,7 +103,8 @@ def find_remains(session: Session, topic: str, where: str, progress: Progress | 
         Remains(
             path=path,
             rows=count,
-            is_current=bool(count) and (copied_from(path) or path) in current,
+            # The catalog may still show a copy until vacuum has found that it does not.
+            is_current=bool(count) and (path in current or (is_copy(path) and path not in gone)),
             gone_at_ms=gone.get(path),
         )
         for path, count in sorted(rows.items())

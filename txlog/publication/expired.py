@@ -164,6 +164,9 @@ def _iceberg(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
 def _catalog(ctx: Context, kept: KeptVersions, catalog: CatalogView) -> Program[list[Dead]]:
     """Return what no version needs that the catalog has, or that a publisher may bring it to."""
     dead: list[Dead] = []
+    if catalog.folder is None and not kept.are_gone:
+        # The next publisher registers a table. Or this process asks another catalog than the publishers do.
+        return dead
     for folder in (yield List(f"{kept.topic}/{CATALOG_FOLDER}")):
         path, why = f"{kept.topic}/{CATALOG_FOLDER}{folder}", Why.NOT_PUBLISHED
         found: Sequence[str] = yield from _all_of(kept.topic, folder)

@@ -20,7 +20,7 @@ DATA_FOLDER = "data/"
 HINT = FOLDER + "version-hint.text"
 PUBLICATION, DIGEST, CUT_AT = "txlog.publication", "txlog.digest", "txlog.cut_at"
 """What a snapshot's summary says of its publication. Older programs did not write the digest."""
-_COPY = re.compile(rf"(?P<topic>[^/]+)/{CATALOG_FOLDER}[0-9a-f]{{32}}/{DATA_FOLDER}(?P<name>[^/]+)\Z", re.ASCII)
+_COPY = re.compile(rf"[^/]+/{CATALOG_FOLDER}[0-9a-f]{{32}}/{DATA_FOLDER}[^/]+\Z", re.ASCII)
 _MANIFEST = re.compile(r"m(\d{1,19})-(\d{1,19})-[0-9a-f]{16}(?:-deletes)?\.avro\Z", re.ASCII)
 _MANIFEST_LIST = re.compile(r"metadata/snap-\d{1,19}(?:-[0-9a-f]{16})?\.avro\Z", re.ASCII)
 
@@ -89,10 +89,9 @@ def copy_name(path: str) -> str:
     return DATA_FOLDER + path.replace("/", "~")
 
 
-def copied_from(path: str) -> str | None:
-    """Return the path of the file of which an object is a copy, both relative to the store; None for another object."""
-    match = _COPY.match(path)
-    return None if match is None else f"{match['topic']}/{match['name'].replace('~', '/')}"
+def is_copy(path: str) -> bool:
+    """Return whether an object, by its path in the store, is a copy of a topic's file."""
+    return _COPY.match(path) is not None
 
 
 def is_manifest_list(path: str) -> bool:
