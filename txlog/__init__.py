@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AbortableError",
     "Admin",
+    "CatalogError",
     "ClockSkewError",
     "CommitFailedError",
     "ConcurrentTransactionsError",

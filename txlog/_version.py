@@ -1,3 +1,3 @@
 """The version of the distribution; `txlog.core.features` has the version of the format."""
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"

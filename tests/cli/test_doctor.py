@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_txlog import spark_version
 from tests.cli.support import Cli, run
 from txlog import client
 from txlog.cli import doctor
@@ -94,9 +95,9 @@ def test_no_java(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_old_spark_and_a_new_pandas(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERSIONS, "pyspark", "4.1.3")
+    monkeypatch.setitem(VERSIONS, "pyspark", "3.5.7")
     spark = found(cli("doctor", "-o", "json", status=1))["spark"]
-    assert spark["found"] == "pyspark 4.1.3, and txlog needs 4.2 or newer"
+    assert spark["found"] == "pyspark 3.5.7, and txlog needs 4.0 or newer"
     monkeypatch.setitem(VERSIONS, "pyspark", "4.3.0")
     monkeypatch.setitem(VERSIONS, "pandas", "3.0.0")
     assert found(cli("doctor", "-o", "json"))["pandas"]["state"] == "note"
@@ -176,3 +177,7 @@ def test_a_store_that_may_only_be_read(cli: Cli, changed: Changed) -> None:
     }
     changed.error = StorageError("it does not answer")
     assert found(cli("doctor", "-o", "json", status=1))["write"]["state"] == "problem"
+
+
+def test_the_oldest_spark_is_that_of_the_package_for_spark() -> None:
+    assert doctor._OLDEST_SPARK == spark_version.MINIMUM_SPARK

@@ -17,10 +17,12 @@ from pyiceberg.utils.config import Config
 import txlog
 from tests.engines.environments import run
 from tests.engines.rest_catalog import rest_catalog
+from tests.engines.trino import trino
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
+from txlog.errors import TableConflictError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
@@ -29,6 +31,12 @@ from txlog.publication.publish import publish_topic
 pytestmark = pytest.mark.engines
 
 TABLE = "shop.sales"
+REFUSED_BY_TRINO = (
+    f"INSERT INTO {TABLE} (id, name) VALUES (1, 'x')",
+    f"UPDATE {TABLE} SET name = 'x' WHERE id = 1",
+    f"DELETE FROM {TABLE} WHERE name = 'alone'",
+    f"ALTER TABLE {TABLE} EXECUTE optimize",
+)
 CONFIG = {
     "publish.formats": "delta,iceberg",
     "publish.max.lag.ms": 0,
@@ -149,3 +157,35 @@ def _check(store: Store, catalog: Catalog, *, latest: bool = False) -> None:
     names = [name for name in found.column_names if not name.startswith("_")]
     expected = [{name: row.get(name) for name in names} for row in table.to_pylist()]
     assert sorted(found.to_pylist(), key=repr) == sorted(expected, key=repr)
+
+
+def test_trino_reads_and_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "trino"
+    folder.mkdir()
+    with rest_catalog(tmp_path / "warehouse") as uri, txlog.open(str(tmp_path / "store")) as store:
+        catalog = _configured(monkeypatch, "rest", uri)
+        with trino(uri, folder) as query:
+
+            def check() -> None:
+                assert sorted(each for (each,) in query(f"SELECT id FROM {TABLE}")) == _ids(store)  # type: ignore[type-var]
+
+            _tell(store, {}, check)
+            before = _ids(store)
+            for statement in REFUSED_BY_TRINO:
+                with pytest.raises(RuntimeError, match=r"txlog\.is\.the\.only\.writer"):
+                    query(statement)
+            query(f"DROP TABLE {TABLE}")
+            assert _ids(store) == before
+            assert not [*(tmp_path / "store" / "sales" / "catalog").rglob("*.parquet")]
+            _publish(store)
+            check()
+            # Some changes are not refused. The next publication says so, and mends nothing by itself.
+            query(f"DELETE FROM {TABLE}")
+            with store.producer() as producer:
+                producer.send("sales", [{"id": 5_000_000, "name": "late"}]).result()
+            with pytest.raises(TableConflictError, match="drop it from the catalog"):
+                _publish(store)
+            query(f"DROP TABLE {TABLE}")
+            _publish(store)
+            check()
+            _check(store, catalog)

@@ -408,6 +408,7 @@ def test_bad_settings_are_named(world: World, catalog: MemoryCatalog, config: di
     send(store, 1)
     with pytest.raises(InvalidRequestError, match=message):
         publish(store)
+    assert not world.memory.list("orders/publication/")
 
 
 def test_vacuum_keeps_what_the_catalog_shows_and_nothing_else(world: World, catalog: MemoryCatalog) -> None:
@@ -801,3 +802,25 @@ def test_vacuum_with_another_catalog_of_the_name_deletes_nothing(
     world.clock.advance_ms(30 * DAY_MS)
     tidy(world)
     assert ids(catalog) == [1]
+
+
+def test_vacuum_of_a_store_that_was_put_back_leaves_what_the_catalog_shows(
+    world: World, catalog: MemoryCatalog
+) -> None:
+    store = made(world, publish_retention_ms="0")
+    send(store, 1)
+    publish(store)
+    before = objects(world.memory)
+    send(store, 2)
+    publish(store)
+    for path in objects(world.memory).keys() - before.keys():
+        if "/catalog/" not in path:
+            world.memory.delete(path)
+    send(world.open(), 3)
+    with suppress(TxlogError):
+        publish(world.open())
+    world.clock.advance_ms(30 * DAY_MS)
+    tidy(world)
+    assert ids(catalog) == [1, 2]
+    with pytest.raises(TableConflictError, match="is not that of the store"):
+        publish(world.open())

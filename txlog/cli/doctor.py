@@ -25,7 +25,7 @@ from txlog.errors import StoreAccessError, TxlogError
 from txlog.text import count_text, duration_text, install_text
 
 _OLDEST_JAVA = 17
-_OLDEST_SPARK = (4, 2)
+_OLDEST_SPARK = (4, 0)
 _JAVA_SECONDS = 20
 _JAVA_ADVICE = f"install Java {_OLDEST_JAVA} or newer, and set JAVA_HOME to its folder"
 _OPTIONAL = {

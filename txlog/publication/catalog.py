@@ -138,6 +138,7 @@ def view_of_catalog(runtime: Runtime, topic: TopicMetadata, retention_ms: int) -
         folder=found.table.folder.removeprefix(CATALOG_FOLDER),
         table=found.table,
         number=found.number,
+        digest=found.digest,
         lists=found.lists_since(runtime.clock.now_ms() - retention_ms),
         is_empty=found.is_empty,
         metadata_files=found.metadata_files,

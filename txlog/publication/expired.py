@@ -45,6 +45,8 @@ class CatalogView:
     table: IcebergTable | None = None
     number: int = -1
     """The publication that it shows."""
+    digest: str = ""
+    """The digest of that publication."""
     lists: Mapping[int, str] = field(default_factory=dict)
     """The list of manifests of each version that has readers, by publication, relative to the table's folder."""
     is_empty: bool = False
@@ -210,6 +212,8 @@ def _unused(kept: KeptVersions, catalog: CatalogView, listed: Sequence[str]) -> 
     if manifests is None:
         return []
     known = {tables.number: tables for tables in kept.tables}
+    if catalog.number in known and known[catalog.number].digest != catalog.digest:
+        return []  # the store was put back to an earlier state, and a publisher refuses the table
     # Which files an older version names is not known any more.
     keeps_all = not kept.are_gone and not catalog.lists.keys() <= known.keys()
     needed = {FOLDER + name for name in catalog.metadata_files}

@@ -30,7 +30,7 @@ from txlog.core.publication import (
     is_compacted_ahead,
     unclear_files,
 )
-from txlog.core.records import DataFile, Publication, SchemaField, TopicMetadata
+from txlog.core.records import Publication, SchemaField, TopicMetadata
 from txlog.core.records.publications import FormatName, PublishedFile, PublishedPartition
 from txlog.core.row_runs import count_rows
 from txlog.errors import (
@@ -55,8 +55,7 @@ from txlog.protocol.publications import (
 from txlog.protocol.topics import earlier_version
 from txlog.protocol.vacuum_published import append_nothing, emptied
 from txlog.publication.cache import PublicationCache
-from txlog.publication.catalog import follow, place_of
-from txlog.publication.columns import named_columns, why_misread
+from txlog.publication.catalog import Place, follow, place_of
 from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import (
     check_begins,
@@ -66,7 +65,8 @@ from txlog.publication.formats import (
     table_conflict,
     write_version,
 )
-from txlog.publication.outcome import Published, Unreadable
+from txlog.publication.misread import misread_files
+from txlog.publication.outcome import Published
 from txlog.storage.backends import canonical_url
 from txlog.text import count_text
 
@@ -157,6 +157,7 @@ class _Attempt:
         """Publications that this call has created."""
         self._newest: Tables | None = None
         """The tables after the newest publication that this attempt knows."""
+        self._place: Place | None = None
         self._known: dict[int, Tables] = {}
         """The tables after each publication that this attempt has read or made."""
         self._done = Counter[str]()
@@ -182,6 +183,7 @@ class _Attempt:
             self._key = tuple(ids[name] for name in keys_of_latest(runtime.settings, topic))
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
         check_writable(self._formats, topic, canonical_url(runtime.where))
+        self._place = place_of(runtime, topic)
         is_complete = look is not None and before is not None and look.tables.digest == before.digest
         self.roll_forward(chain, is_complete=is_complete)
         known = () if before is None else before.newest.formats
@@ -215,7 +217,7 @@ class _Attempt:
         ):
             # The cut lacks a partition to which its transactions may have written, or files have other columns.
             return None
-        misread = self._misread(before, shown)
+        misread = misread_files(runtime, topic, before, shown, self._formats)
         if misread and not self._copies:
             sources = tuple({each.path: each for each in misread.values()}.values())
             return Published(topic=topic.topic, number=before.number, publications=self.made, must_rewrite=sources)
@@ -292,6 +294,7 @@ class _Attempt:
         Otherwise as `run`. A topic that was created again keeps the rows that it has published.
         """
         runtime, topic = self._runtime, self._topic
+        self._place = place_of(runtime, topic)
         chain = runtime.run(read_chain(topic.topic))
         before = self._newest = chain.newest
         self._known = {each.number: each for each in chain.tables}
@@ -329,9 +332,9 @@ class _Attempt:
 
     def follow(self) -> None:
         """Bring the topic's table in a catalog to the newest publication. Raises as `txlog.publication.catalog`."""
-        topic, place = self._topic, place_of(self._runtime, self._topic) if self._known else None
-        if place is not None:
-            follow(self._runtime, topic, place, self._known, self._cache.prepared, columns=self._columns)
+        topic = self._topic
+        if self._place is not None and self._known:
+            follow(self._runtime, topic, self._place, self._known, self._cache.prepared, columns=self._columns)
         if topic.deleted:
             self._cache.emptied.add(topic.topic_id)
 
@@ -394,25 +397,6 @@ class _Attempt:
         shown = self._session.call("taking a cut", program)
         self._cache.indexes.update(shown.indexes)
         return shown
-
-    def _misread(self, before: Tables, shown: Shown) -> dict[str, Unreadable]:
-        """Return the files that a format would misread. What a merge must rewrite for a copy is its source."""
-        topic = self._topic
-        files: list[tuple[int, DataFile, int, str]] = [
-            (each.partition, each.file, each.schema_id, each.file.path)
-            for partition in shown.partitions
-            for each in partition.files
-        ]
-        log = {path for *_, path in files}
-        held = before.files.values()
-        files += [(each.partition, each, each.schema_id, each.source) for each in held if each.source in log]
-        written = self._runtime.written_schemas(topic, {schema_id for _, _, schema_id, _ in files})
-        named = named_columns([*(written[number].fields for number in sorted(written)), topic.schema])
-        return {
-            file.path: Unreadable(topic_partition=TopicPartition(topic.topic, partition), path=source, why=why)
-            for partition, file, schema_id, source in files
-            if (why := why_misread(topic.schema, written[schema_id], file, self._formats, named)) is not None
-        }
 
     def _append(
         self, before: Tables | None, changes: Changes, operation: str, partitions: tuple[object, ...], cut_at: int
