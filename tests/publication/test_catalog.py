@@ -523,7 +523,7 @@ def _memory(store: Store) -> MemoryObjectStore:
     return found
 
 
-@pytest.mark.parametrize("prepare", [first, later])
+@pytest.mark.parametrize("prepare", [first, pytest.param(later, marks=pytest.mark.exhaustive)])
 def test_a_publisher_may_die_at_every_request_to_the_store(
     monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Store], None]
 ) -> None:
