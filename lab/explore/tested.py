@@ -17,10 +17,13 @@ from txlog.core.schema import max_field_id
 from txlog.errors import OutcomeUnknownError, TxlogError
 from txlog.protocol import topic_changes, topics
 from txlog.protocol.load import refresh
+from txlog.publication import catalog_table
+from txlog.publication.expired import CatalogView
 from txlog.storage.fsspec_store import FsspecObjectStore
 from txlog.storage.object_store import PutOutcome
 
-CLIENT, STORAGE = "txlog.client.", "txlog.storage."
+CLIENT, STORAGE, PUBLICATION = "txlog.client.", "txlog.storage.", "txlog.publication."
+CATALOG = "publication/test_catalog.py::test_"
 
 
 class _NeverError(Exception):
@@ -156,6 +159,13 @@ def _not_read_back(tp: Any, record: Any, payload: bytes = b"", headroom_bytes: i
     return StoredRecord(record=record, digest="", data=envelope.encode(record, payload))
 
 
+_PROPERTIES = catalog_table.properties
+
+
+def _as_if_copied(table: Any) -> dict[str, str]:
+    return _PROPERTIES(table) | {"txlog.files": "copy"}
+
+
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=name, rules=rules, test=test, patches=patches)
     for name, rules, test, patches in (
@@ -222,5 +232,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("retention passes the LSO", "C7", "core/test_retention.py::test_only_whole_segments_below_the_lso_go", {CORE + "retention.bounded_end": _over_the_lso}),
         ("an index that a run covers is made again", "C12", "maintenance/test_repair.py::test_what_a_run_covers_is_not_made_while_its_records_are_there", {HERE + "repair._There.is_current": lambda *_: True}),
         ("a checkpoint replaces versions at once", "C14", "publication/test_expired.py::test_a_young_checkpoint_and_one_that_no_reader_is_told_of_replace_nothing", {"txlog.publication.expired._aged": lambda ctx, kept, folder, some: program_of(list(some))()}),
+        # Catalogs
+        ("a publisher that slept for the grace commits", "W60", CATALOG + "a_publisher_that_slept_for_the_grace_commits_nothing", {PUBLICATION + "catalog._Follower._is_young": lambda *_: True}),
+        ("versions that name files of the log stay", "W60", CATALOG + "no_version_is_left_that_names_files_of_the_log", {PUBLICATION + "catalog_table.properties": _as_if_copied}),
+        ("a table names files without copies", "W60", CATALOG + "the_table_follows_each_publication", {PUBLICATION + "catalog._write_copies": program_of(None)}),
+        ("vacuum keeps the catalog's newest version alone", "C17", CATALOG + "a_version_that_was_the_newest_until_now_keeps_its_files", {PUBLICATION + "catalog_table.InCatalog.lists_since": lambda found, _: {found.number: found.lists[found.number]}}),
+        ("vacuum takes no answer for a table elsewhere", "C17", CATALOG + "vacuum_without_an_answer_deletes_nothing_of_the_table", {"txlog.maintenance.vacuum.view_of_catalog": lambda *_: CatalogView(folder="another/")}),
     )
 )  # fmt: skip
