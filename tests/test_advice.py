@@ -528,7 +528,8 @@ ELSEWHERE: Mapping[str, str] = {
         "publication/test_catalog.py::test_a_commit_of_another_program_is_refused_and_dropping_mends_it"
     ),
     "add 'iceberg' to publish.formats": "publication/test_catalog.py::test_bad_settings_are_named",
-    "write both with a dot": "publication/test_catalog.py::test_bad_settings_are_named",
+    "write both with a dot": "publication/test_catalog.py::test_a_name_without_a_namespace_is_refused_when_it_is_set",
+    "correct the name, or configure it": "publication/test_catalog.py::test_a_catalog_without_a_configuration_is_named",
     # Spark
     "after a lost checkpoint run `txlog": (
         "spark/test_stream_sink.py::test_after_a_lost_checkpoint_it_goes_on_where_the_last_commit_was"

@@ -81,6 +81,13 @@ class MemoryCatalog:
         """The path of the metadata file that the catalog names, below the topic's folder."""
         return _path(self.real.load_table(NAME).metadata_location).removeprefix("orders/")
 
+    @property
+    def metadata(self) -> bytes:
+        """What a reader who asks for the table gets."""
+        found = self.memory.get(f"orders/{self.path}")
+        assert found is not None
+        return found
+
     def rows(self, *, anywhere: bool = False) -> list[Row]:
         """Return the rows that a reader gets who asks the catalog for the table."""
         location = self.real.load_table(NAME).location()

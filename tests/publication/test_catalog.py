@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import CommitFailedException, ForbiddenError, ServiceUnavailableError
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, ServiceUnavailableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 
 from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
@@ -233,7 +234,7 @@ def test_a_name_that_another_table_has_is_refused(world: World, catalog: MemoryC
     store = made(world)
     catalog.real.create_table(NAME, Schema(), location="memory:/orders/elsewhere")
     send(store, 1)
-    with pytest.raises(TableConflictError, match=r"not the table of this topic.* hint: if it belongs"):
+    with pytest.raises(TableConflictError, match=r"not that of this topic.* hint: if it belongs"):
         publish(store)
     assert catalog.real.load_table(NAME).location() == "memory:/orders/elsewhere"
 
@@ -398,10 +399,7 @@ def test_a_deleted_topic_shows_no_row(world: World, catalog: MemoryCatalog) -> N
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [
-        ({"publish_table": "orders"}, "does not name a namespace and a table"),
-        ({"publish_formats": "delta"}, "is not published as iceberg"),
-    ],
+    [({"publish_formats": "delta"}, "is not published as iceberg")],
 )
 def test_bad_settings_are_named(world: World, catalog: MemoryCatalog, config: dict[str, str], message: str) -> None:
     store = made(world, **config)
@@ -723,7 +721,7 @@ def test_a_version_that_was_the_newest_until_now_keeps_its_files(world: World, c
     for number in range(3):
         send(store, number)
         publish(store)
-    held = catalog.path
+    held = catalog.metadata
     catalog.strike = away
     for number in range(3, 40):
         send(store, number)
@@ -734,9 +732,7 @@ def test_a_version_that_was_the_newest_until_now_keeps_its_files(world: World, c
     catalog.strike = lambda request: None
     publish(store)
     tidy(world)
-    place = catalog.real.load_table(NAME).location()
-    reader = Tables(objects(world.memory), "orders", [place[: place.index("/orders/")]])
-    assert sorted(row["id"] for row in reader.iceberg_at(held)) == [0, 1, 2]
+    assert rows_at(catalog, held) == [0, 1, 2]
 
 
 def test_a_rollback_is_brought_forward(world: World, catalog: MemoryCatalog) -> None:
@@ -744,11 +740,7 @@ def test_a_rollback_is_brought_forward(world: World, catalog: MemoryCatalog) -> 
     for number in range(3):
         send(store, number)
         publish(store)
-    table = catalog.real.load_table(NAME)
-    first = table.snapshots()[0].snapshot_id
-    ref = {"ref-name": "main", "type": "branch", "snapshot-id": first}
-    with catalog_table._writing(), table.transaction() as transaction:
-        transaction._apply((SetSnapshotRefUpdate.model_validate(ref),))
+    roll_back(catalog)
     assert ids(catalog) == [0]
     publish(store)
     assert ids(catalog) == [0, 1, 2]
@@ -824,3 +816,244 @@ def test_vacuum_of_a_store_that_was_put_back_leaves_what_the_catalog_shows(
     assert ids(catalog) == [1, 2]
     with pytest.raises(TableConflictError, match="is not that of the store"):
         publish(world.open())
+
+
+def test_the_cost_of_a_publication_does_not_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/publish.md has these numbers."""
+
+    def cost(*, followed: bool) -> list[int]:
+        own = World()
+        own.clock.advance_ms(20 * 365 * DAY_MS)
+        made_for = MemoryCatalog(own.memory)
+        monkeypatch.setattr(catalog_table, "open_catalog", lambda name: made_for)
+        store = made(own)
+        if not followed:
+            store.alter_topic("orders", remove_config=["publish.catalog"])
+        session, cache, totals = session_of(own), PublicationCache(), []
+        for number in range(31):
+            send(own.open(), number)
+            asked: list[str] = []
+            made_for.strike = asked.append
+            with own.counting.counting() as spent:
+                publish_topic(session, session.runtime.topic("orders", 0), cache)
+            totals.append(spent.total)
+        # A request is noted before and after it is made.
+        assert len(asked) == (2 * 3 if followed else 0)
+        own.close()
+        return totals
+
+    both = zip(cost(followed=True)[1:], cost(followed=False)[1:], strict=True)
+    assert [with_catalog - without for with_catalog, without in both] == [8] * 30
+
+
+@pytest.mark.parametrize("name", ["orders", "a..b", ".a", "a."])
+def test_a_name_without_a_namespace_is_refused_when_it_is_set(world: World, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="does not name a namespace and a table"):
+        made(world, publish_table=name)
+    store = made(world)
+    with pytest.raises(InvalidRequestError, match="does not name a namespace and a table"):
+        store.alter_topic("orders", config={"publish.table": name})
+
+
+def test_a_catalog_without_a_configuration_is_named(world: World) -> None:
+    store = made(world, publish_catalog="offce")
+    send(store, 1)
+    with pytest.raises(InvalidRequestError, match=r"no such catalog .* hint: correct the name, .*__OFFCE__URI"):
+        publish(store)
+    assert world.read() == [1]
+
+
+def roll_back(catalog: MemoryCatalog, at: int = 0) -> None:
+    """Let an engine make an older version the newest one."""
+    table = catalog.real.load_table(NAME)
+    ref = {"ref-name": "main", "type": "branch", "snapshot-id": table.snapshots()[at].snapshot_id}
+    with catalog_table._writing(), table.transaction() as transaction:
+        transaction._apply((SetSnapshotRefUpdate.model_validate(ref),))
+
+
+def test_a_rollback_and_a_switch_to_copies_leave_no_file_of_the_log(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, publish_files="log")
+    for number in range(3):
+        send(store, number)
+        publish(store)
+    roll_back(catalog)
+    store.alter_topic("orders", config={"publish.files": "copy"})
+    with pytest.raises(TableConflictError, match="put it back to an older version"):
+        publish(store)
+    send(store, 3)
+    publish(store)
+    assert ids(catalog) == [0, 1, 2, 3]
+    catalog.real.purge_table(NAME)
+    assert world.read() == [0, 1, 2, 3]
+
+
+def test_a_rollback_over_versions_that_are_not_there_any_more(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, publish_retention_ms=str(DAY_MS))
+    for number in range(6):
+        send(store, number)
+        publish(store)
+        world.clock.advance_ms(DAY_MS // 3)
+    roll_back(catalog)
+    table = catalog.real.load_table(NAME)
+    gone = [each.snapshot_id for each in table.snapshots()[1:]]
+    with catalog_table._writing(), table.transaction() as transaction:
+        transaction._apply((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}),))
+    with pytest.raises(TableConflictError, match="put it back to an older version"):
+        publish(store)
+    send(store, 6)
+    publish(store)
+    assert ids(catalog) == list(range(7))
+
+
+@pytest.mark.parametrize("changed", [{"publish.files": "copy"}, {"publish.table": "other.orders"}])
+def test_a_prepared_table_serves_only_the_settings_that_it_was_made_with(
+    world: World, catalog: MemoryCatalog, changed: dict[str, str]
+) -> None:
+    store, cache = made(world, publish_files="log"), PublicationCache()
+    send(store, 1)
+
+    def lost(request: str) -> None:
+        if request == "after register_table":
+            raise ServiceUnavailableError("no answer")
+
+    catalog.strike = lost
+    with pytest.raises(CatalogError):
+        publish_topic(session_of(world), store.runtime.topic("orders", 0), cache)
+    catalog.strike = lambda request: None
+    if "publish.files" in changed:
+        catalog.real.drop_table(NAME)
+    store.alter_topic("orders", config=changed)
+    publish_topic(session_of(world), store.runtime.topic("orders", 0), cache)
+    assert len(folders(world)) == 2
+    if "publish.files" in changed:
+        catalog.real.purge_table(NAME)
+        assert world.read() == [1]
+
+
+def test_a_namespace_that_is_there_needs_no_right_to_create_one(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    catalog.real.create_namespace(NAME[:-1])
+
+    def refuse(request: str) -> None:
+        if request == "before create_namespace":
+            raise ForbiddenError("no permission")
+
+    catalog.strike = refuse
+    publish(store)
+    assert ids(catalog) == [1]
+
+
+def test_a_deleted_topic_whose_settings_never_fitted_is_emptied(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    store.alter_topic("orders", config={"publish.formats": "delta"})
+    store.delete_topic("orders")
+    deleted = store.runtime.list_topics([], deleted=True)[0]
+    publish_topic(session_of(world), deleted)
+
+
+def test_what_a_catalog_refused_is_vacuumed_after_the_next_publication(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, publish_retention_ms="0")
+
+    def refuse(request: str) -> None:
+        if request == "before register_table":
+            raise ForbiddenError("no permission")
+
+    catalog.strike = refuse
+    for number in range(3):
+        send(store, number)
+        with pytest.raises(CatalogError):
+            publish(world.open())
+    world.clock.advance_ms(10 * DAY_MS)
+    tidy(world)
+    tidy(world)
+    assert len({copy.partition("/")[0] for copy in _copies(world)}) <= 1
+    catalog.strike = lambda request: None
+    publish(world.open())
+    assert ids(catalog) == [0, 1, 2]
+
+
+def test_a_publisher_whose_clock_is_ahead_does_not_keep_copies_for_ever(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world, publish_retention_ms=str(DAY_MS), segment_batches="2")
+    for number in range(24):
+        send(store, number)
+        if number % 5 == 4:
+            merge(store)
+        world.clock.advance_ms(2 * 60_000)
+        publish(store)
+        world.clock.advance_ms(DAY_MS // 4 - 2 * 60_000)
+        tidy(world)
+    assert ids(catalog) == list(range(24))
+    assert len(_copies(world)) < 20
+
+
+@pytest.mark.parametrize("behind", [12, 30])
+def test_a_version_that_was_the_newest_a_moment_ago_has_readers(
+    world: World, catalog: MemoryCatalog, behind: int
+) -> None:
+    store = made(world, publish_retention_ms=str(DAY_MS))
+    send(store, 0)
+    publish(store)
+    held = catalog.metadata
+    catalog.strike = away
+    for number in range(1, behind + 1):
+        send(store, number)
+        with suppress(CatalogError):
+            publish(store)
+        world.clock.advance_ms(DAY_MS // 2)
+        tidy(world)
+    catalog.strike = lambda request: None
+    publish(store)
+    tidy(world)
+    assert ids(catalog) == list(range(behind + 1))
+    assert rows_at(catalog, held) == [0]
+    for _ in range(3):
+        world.clock.advance_ms(DAY_MS)
+        tidy(world)
+    with pytest.raises(AssertionError, match="is missing"):
+        rows_at(catalog, held)
+
+
+def test_a_version_that_was_rolled_back_to_has_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pyiceberg notes the time of the machine for a rollback.
+    world = World()
+    world.clock.advance_ms(int(time.time() * 1000) - 21 * DAY_MS - world.clock.now_ms())
+    catalog = MemoryCatalog(world.memory)
+    monkeypatch.setattr(catalog_table, "open_catalog", lambda name: catalog)
+    store = made(world, publish_retention_ms=str(DAY_MS))
+    for number in range(3):
+        send(store, number)
+        publish(store)
+    world.clock.advance_ms(21 * DAY_MS)
+    roll_back(catalog)
+    held, shown = catalog.metadata, ids(catalog)
+    assert shown != [0, 1, 2]
+    publish(store)
+    tidy(world)
+    assert ids(catalog) == [0, 1, 2]
+    assert rows_at(catalog, held) == shown
+    world.close()
+
+
+def test_a_name_that_is_taken_by_something_else_copies_nothing_twice(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+
+    def refuse(request: str) -> None:
+        if request == "before register_table":
+            raise TableAlreadyExistsError("a view")
+
+    catalog.strike = refuse
+    with pytest.raises(TableConflictError, match="gives no Iceberg table for it"):
+        publish(store)
+    assert len(folders(world)) == 1
+
+
+def rows_at(catalog: MemoryCatalog, metadata: bytes) -> list[int]:
+    """Return the rows that a reader gets who has asked the catalog before, and was given `metadata`."""
+    place = catalog.real.load_table(NAME).location()
+    left = {**objects(catalog.memory), "orders/held.json": metadata}
+    reader = Tables(left, "orders", [place[: place.index("/orders/")]])
+    return sorted(row["id"] for row in reader.iceberg_at("held.json"))

@@ -297,6 +297,8 @@ class PublishDocument(msgspec.Struct, frozen=True, kw_only=True):
     rows_added: int
     rows_copied: int
     """Rows among those added that had to be copied to a new file."""
+    catalog_commits: int | None
+    """How many commits the table in a catalog got; None: the topic has none there."""
     must_rewrite: int
     """Files that other formats would misread and that could not be rewritten yet. The tables wait for them."""
     error: str | None = None

@@ -107,6 +107,7 @@ def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
     if len(documents) == 1 and documents[0].error is not None:
         return  # the error is shown after this
     some_failed = any(each.error is not None for each in documents)
+    some_in_catalog = any(each.catalog_commits is not None for each in documents)
     out.records(
         {
             "topic": each.topic,
@@ -116,6 +117,7 @@ def show_published(out: Output, documents: Sequence[PublishDocument]) -> None:
             "of them copied": each.rows_copied if each.error is None else None,
             "files added": each.files_added if each.error is None else None,
             "files removed": each.files_removed if each.error is None else None,
+            **({"commits in catalog": each.catalog_commits} if some_in_catalog else {}),
             **({"failed": each.error and shorten(split_hint(each.error)[0], 80)} if some_failed else {}),
         }
         for each in documents

@@ -151,6 +151,14 @@ class TopicConfig(_Config):
     inline_max_bytes: int
     compression_type: str
 
+    def _check(self) -> None:
+        name = self.publish_table
+        if name is not None and ("." not in name or not all(name.split("."))):
+            raise InvalidConfigurationError(
+                f"publish.table = {name!r} does not name a namespace and a table. "
+                "hint: write both with a dot between them, as in publish.table=sales.orders"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig(_Config):

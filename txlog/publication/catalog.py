@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from txlog.client.session.runtime import Runtime
 from txlog.config.parse import TopicConfig
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.effects import Get, List, Program
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
@@ -53,8 +54,8 @@ class Prepared:
     """A table that this process has written and the catalog has not taken yet."""
 
     table_id: str
-    publication: str
-    """The digest of the publication that it shows."""
+    shows: object
+    """The publication, and the settings by which it was written."""
     began_ms: int
     """When writing it began, by the monotonic clock."""
 
@@ -74,11 +75,13 @@ class Place:
 def place_of(runtime: Runtime, topic: TopicMetadata) -> Place | None:
     """Return where the catalog's table of a topic is, by its settings; None if it has none, or is not published.
 
-    Raises InvalidRequestError for a `publish.table` without a namespace, and without the format that it needs.
+    Raises InvalidRequestError without the format that it needs.
     """
     config = runtime.settings.topic_config(topic)
     place = _named_place(config, topic.topic) if config.publish_formats else None
     if place is not None and "iceberg" not in config.publish_formats:
+        if topic.deleted:
+            return None  # nobody can change its settings any more
         raise InvalidRequestError(
             f"topic {topic.topic!r}: publish.catalog = {place.catalog!r}, and the topic is not published as "
             "iceberg. hint: add 'iceberg' to publish.formats, or unset publish.catalog"
@@ -139,7 +142,8 @@ def view_of_catalog(runtime: Runtime, topic: TopicMetadata, retention_ms: int) -
         table=found.table,
         number=found.number,
         digest=found.digest,
-        lists=found.lists_since(runtime.clock.now_ms() - retention_ms),
+        # Clocks of publishers differ from that by which vacuum keeps publications.
+        lists=found.lists_since(runtime.clock.now_ms() - retention_ms + 2 * MAX_CLOCK_ERROR_MS),
         is_empty=found.is_empty,
         metadata_files=found.metadata_files,
     )
@@ -153,11 +157,6 @@ def _named_place(config: TopicConfig, topic: str) -> Place | None:
         return None
     name = config.publish_table
     identifier = ("txlog", topic) if name is None else tuple(name.split("."))
-    if len(identifier) < 2 or not all(identifier):
-        raise InvalidRequestError(
-            f"topic {topic!r}: publish.table = {name!r} does not name a namespace and a table. "
-            "hint: write both with a dot between them, as in publish.table=sales.orders"
-        )
     return Place(catalog=config.publish_catalog, identifier=identifier)
 
 
@@ -182,6 +181,8 @@ class _Follower:
         with _asking(topic.topic, place):
             self._catalog = self._library.open_catalog(place.catalog)
         self.commits = 0
+        self._is_taken = False
+        """Whether the catalog would not register a table, because something has its name."""
 
     def step(self) -> bool:
         """Take one step. Return whether the catalog's table shows the newest publication."""
@@ -203,6 +204,9 @@ class _Follower:
         before = self._at(found, newest)
         if found.number == newest.number:
             return True
+        if found.newest_sequence_number > found.table.sequence_number(found.number):
+            self._bring_forward(found, before, newest, began_ms)
+            return False
         ahead = [number for number in sorted(self._known) if number > found.number]
         is_near = before is not None and ahead == list(range(found.number + 1, newest.number + 1))[:_MAX_STEPS]
         after = self._known[ahead[0]] if is_near else newest
@@ -233,14 +237,30 @@ class _Follower:
             raise _conflict(self._topic.topic, self._place, f"its publication {number} is not that of the store")
         return tables
 
+    def _bring_forward(self, found: InCatalog, before: Tables | None, newest: Tables, began_ms: int) -> None:
+        """Bring a table to the newest publication that another program has put back to an older version."""
+        is_same = found.table.has_copies == (self._config.publish_files == "copy")
+        if newest.number in found.lists and is_same:
+            with _asking(self._topic.topic, self._place):
+                is_done = self._library.put_forward(self._catalog, found, newest.number)
+            self._tell(newest, is_done=is_done)
+        elif found.table.sequence_number(newest.number) > found.newest_sequence_number:
+            self._commit(found, before, newest, began_ms)
+        else:
+            why = "another program has put it back to an older version, and it does not have the newest one any more"
+            raise _conflict(self._topic.topic, self._place, why)
+
     def _register(self, after: Tables, began_ms: int) -> bool:
         runtime, name = self._runtime, self._topic.topic
+        if self._is_taken:
+            raise _conflict(name, self._place, "the catalog has the name, and gives no Iceberg table for it")
         with _asking(name, self._place):
             # Before anything is copied: the catalog may refuse this process.
             self._library.make_namespace(self._catalog, self._place.identifier[:-1])
         prepared = self._prepared.pop(name, None)
-        if prepared is None or prepared.publication != after.digest or not self._is_young(prepared.began_ms):
-            prepared = Prepared(table_id=runtime.ids.new_id(), publication=after.digest, began_ms=began_ms)
+        shows = (after.digest, self._config.publish_files, self._place)
+        if prepared is None or prepared.shows != shows or not self._is_young(prepared.began_ms):
+            prepared = Prepared(table_id=runtime.ids.new_id(), shows=shows, began_ms=began_ms)
         table = IcebergTable(
             topic=name,
             table_id=prepared.table_id,
@@ -256,7 +276,7 @@ class _Follower:
         self._prepared[name] = prepared
         with _asking(name, self._place):
             is_done = self._library.register(self._catalog, self._place.identifier, table, path)
-        self._prepared.pop(name, None)
+        self._is_taken = not is_done
         self._tell(after, is_done=is_done)
         return bool(is_done)
 
@@ -288,11 +308,10 @@ class _Follower:
         if found is not None and before is not None and found.table == table:
             lines = runtime.run(_kept_lines(files, found, schema))
         if found is not None and metadata is not None:
-            # A program may have gone back to an older version. And while the table names copies, no version that names
-            # files of the log may be left: a program may delete all that the table's versions name (W60).
+            # While the table names copies, no version that names files of the log may be left: a program may delete all
+            # that the table's versions name (W60).
             older = metadata["snapshots"] if found.table.has_copies == table.has_copies else []
-            own = table.snapshot_id(after.number)
-            metadata = {**metadata, "snapshots": [each for each in older if each["snapshot-id"] != own]}
+            metadata = {**metadata, "snapshots": older}
         parent = None if metadata is None else metadata["current-snapshot-id"]
         path, summary = runtime.run(write_lists(files, table, schema, before, after, lines, parent))
         made: bytes = files.metadata(
@@ -306,6 +325,8 @@ class _Follower:
             self._config.publish_retention_ms,
             schema,
             self._library.properties(table),
+            # Readers of the catalog see it from now on, so the age of the version before it counts from now (C17).
+            max(after.newest.created_at, runtime.clock.now_ms()),
         )
         return made
 
@@ -336,7 +357,10 @@ def _write_copies(table: IcebergTable, after: Tables) -> Program[None]:
         if copy_name(path) not in there:
             data = yield Get(f"{table.topic}/{path}")
             if data is None:
-                raise MissingObjectError(f"{table.topic}/{path}")
+                raise MissingObjectError(
+                    f"{table.topic}/{path}: publication {after.number} names this file, and it is missing, so the "
+                    "table in the catalog cannot have a copy. hint: check the store with `txlog fsck`"
+                )
             yield from put_pure(Context(), table.path(copy_name(path)), data)
 
 
@@ -357,7 +381,7 @@ def _kept_lines(files: Any, found: InCatalog, schema: Any) -> Program[Sequence[A
 
 def _own(runtime: Runtime, topic: str, place: Place, handle: Any) -> InCatalog:
     found: InCatalog | None = None
-    why = "it is not the table of this topic, or another program has committed to it"
+    why = f"its location is {handle.location()}: it is not that of this topic, or another program has committed to it"
     try:
         found = _catalog_library().in_catalog(handle, topic, canonical_url(runtime.where))
     except Exception as error:

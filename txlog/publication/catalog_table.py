@@ -39,6 +39,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Properties
 
+from txlog.errors import InvalidRequestError
 from txlog.publication.iceberg_files import NO_WRITERS
 from txlog.publication.iceberg_names import CATALOG_FOLDER, CUT_AT, DIGEST, FOLDER, PUBLICATION, IcebergTable
 
@@ -76,11 +77,16 @@ class InCatalog:
 
     def lists_since(self, horizon_ms: int) -> dict[int, str]:
         """Return the lists of the newest version, and of those that were replaced after that time."""
-        snapshots = [each for each in self.metadata["snapshots"] if PUBLICATION in each["summary"]]
-        replaced_ms = [each["timestamp-ms"] for each in snapshots[1:]]
-        young = [each for each, at_ms in zip(snapshots, replaced_ms, strict=False) if at_ms > horizon_ms]
-        numbers = {int(each["summary"][PUBLICATION]) for each in young} | {self.number}
-        return {number: path for number, path in self.lists.items() if number in numbers}
+        history = self.metadata["snapshot-log"]
+        replaced_ms = [each["timestamp-ms"] for each in history[1:]]
+        young = {each["snapshot-id"] for each, at_ms in zip(history, replaced_ms, strict=False) if at_ms > horizon_ms}
+        young.add(self.metadata["current-snapshot-id"])
+        return {number: path for number, path in self.lists.items() if self.table.snapshot_id(number) in young}
+
+    @property
+    def newest_sequence_number(self) -> int:
+        """The number of the newest version that the table has had. It is not that of now if a program has gone back."""
+        return int(self.metadata["last-sequence-number"])
 
     @property
     def is_empty(self) -> bool:
@@ -99,8 +105,18 @@ class InCatalog:
 
 
 def open_catalog(name: str) -> Catalog:
-    """Return a catalog by its name in pyiceberg's configuration. Raises what pyiceberg raises."""
-    return load_catalog(name)
+    """Return a catalog by its name in pyiceberg's configuration. Raises InvalidRequestError if it is not there.
+
+    Otherwise raises what pyiceberg raises.
+    """
+    try:
+        return load_catalog(name)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"publish.catalog = {name!r}: pyiceberg has no such catalog in its configuration: {error}. "
+            f"hint: correct the name, or configure it in .pyiceberg.yaml or as PYICEBERG_CATALOG__{name.upper()}__URI, "
+            "for each process that publishes or vacuums"
+        ) from error
 
 
 def load(catalog: Catalog, identifier: tuple[str, ...]) -> Table | None:
@@ -172,6 +188,10 @@ def make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
             catalog.create_namespace(namespace[:depth])
         except NamespaceAlreadyExistsError:
             continue
+        except Exception:
+            # A program may register tables in a namespace without the right to create one.
+            if not catalog.namespace_exists(namespace[:depth]):
+                raise
 
 
 def register(catalog: Catalog, identifier: tuple[str, ...], table: IcebergTable, path: str) -> bool:
@@ -188,7 +208,20 @@ def commit(catalog: Catalog, found: InCatalog, data: bytes) -> bool:
 
     False: another commit was faster, or the outcome is not known.
     """
-    after = TableMetadataV2.model_validate_json(data)
+    return _commit(catalog, found, *_updates(found.metadata, TableMetadataV2.model_validate_json(data)))
+
+
+def put_forward(catalog: Catalog, found: InCatalog, number: int) -> bool:
+    """Let the version of publication `number` be the newest again. Otherwise as `commit`."""
+    return _commit(catalog, found, _newest_is(found.table.snapshot_id(number)))
+
+
+def first_metadata(table: IcebergTable) -> str:
+    """Return the path of the metadata file with which a table is registered, as catalogs name theirs."""
+    return f"{FOLDER}00000-{UUID(table.table_id)}.metadata.json"
+
+
+def _commit(catalog: Catalog, found: InCatalog, *updates: TableUpdate) -> bool:
     parent = found.metadata["current-snapshot-id"]
     needed = (
         AssertTableUUID(uuid=UUID(found.metadata["table-uuid"])),
@@ -196,15 +229,14 @@ def commit(catalog: Catalog, found: InCatalog, data: bytes) -> bool:
     )
     with _writing():
         try:
-            catalog.commit_table(found.handle, needed, tuple(_updates(found.metadata, after)))
+            catalog.commit_table(found.handle, needed, updates)
         except (CommitFailedException, CommitStateUnknownException, NoSuchTableError):
             return False
     return True
 
 
-def first_metadata(table: IcebergTable) -> str:
-    """Return the path of the metadata file with which a table is registered, as catalogs name theirs."""
-    return f"{FOLDER}00000-{UUID(table.table_id)}.metadata.json"
+def _newest_is(snapshot_id: int) -> TableUpdate:
+    return SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id})
 
 
 def _updates(before: Mapping[str, Any], after: TableMetadataV2) -> Iterator[TableUpdate]:
@@ -216,10 +248,8 @@ def _updates(before: Mapping[str, Any], after: TableMetadataV2) -> Iterator[Tabl
         yield SetCurrentSchemaUpdate.model_validate({"schema-id": number if is_known else -1})
     snapshot = after.current_snapshot()
     assert snapshot is not None  # each version has one
-    if not any(each["snapshot-id"] == snapshot.snapshot_id for each in before["snapshots"]):
-        yield AddSnapshotUpdate(snapshot=snapshot)
-    ref = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot.snapshot_id}
-    yield SetSnapshotRefUpdate.model_validate(ref)
+    yield AddSnapshotUpdate(snapshot=snapshot)
+    yield _newest_is(snapshot.snapshot_id)
     kept = {each.snapshot_id for each in after.snapshots}
     for each in before["snapshots"]:
         if each["snapshot-id"] not in kept:

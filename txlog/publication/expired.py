@@ -166,12 +166,12 @@ def _iceberg(ctx: Context, kept: KeptVersions) -> Program[list[Dead]]:
 def _catalog(ctx: Context, kept: KeptVersions, catalog: CatalogView) -> Program[list[Dead]]:
     """Return what no version needs that the catalog has, or that a publisher may bring it to."""
     dead: list[Dead] = []
-    if catalog.folder is None and not kept.are_gone:
-        # The next publisher registers a table. Or this process asks another catalog than the publishers do.
-        return dead
     for folder in (yield List(f"{kept.topic}/{CATALOG_FOLDER}")):
         path, why = f"{kept.topic}/{CATALOG_FOLDER}{folder}", Why.NOT_PUBLISHED
         found: Sequence[str] = yield from _all_of(kept.topic, folder)
+        if catalog.folder is None and not kept.are_gone and not _was_never_registered(kept, folder, found):
+            # The table was dropped, or this process asks another catalog than the publishers do.
+            continue
         if folder == catalog.folder:
             # Otherwise the table was dropped, or its publisher was not the first to register one.
             found, why = (yield from _unused(kept, catalog, found)), Why.OLD_PUBLICATION
@@ -188,6 +188,19 @@ def _all_of(topic: str, folder: str) -> Program[list[str]]:
     copies = [DATA_FOLDER + name for name in (yield List(path + DATA_FOLDER)) if _is_copy(name)]
     metadata = yield List(path + FOLDER)
     return copies + [FOLDER + name for name in metadata if _METADATA.match(name) or _OF_CATALOG.match(name)]
+
+
+def _was_never_registered(kept: KeptVersions, folder: str, found: Sequence[str]) -> bool:
+    """Return whether a catalog that refused a table has left its objects: an older publication, and no commit."""
+    table_id = folder.rstrip("/")
+    numbers = (tables.number for tables in kept.tables)
+    first = (IcebergTable(topic=kept.topic, table_id=table_id, first=number, url="") for number in numbers)
+    young = {f"{FOLDER}snap-{each.snapshot_id(each.first)}-" for each in first}
+    return not any(
+        name.rpartition("-")[0] + "-" in young
+        or (_OF_CATALOG.match(name.removeprefix(FOLDER)) and not name.startswith(f"{FOLDER}00000-"))
+        for name in found
+    )
 
 
 def _is_copy(name: str) -> bool:
@@ -215,7 +228,7 @@ def _unused(kept: KeptVersions, catalog: CatalogView, listed: Sequence[str]) -> 
     if catalog.number in known and known[catalog.number].digest != catalog.digest:
         return []  # the store was put back to an earlier state, and a publisher refuses the table
     # Which files an older version names is not known any more.
-    keeps_all = not kept.are_gone and not catalog.lists.keys() <= known.keys()
+    keeps_all = len(catalog.lists) > 1 if kept.are_gone else not catalog.lists.keys() <= known.keys()
     needed = {FOLDER + name for name in catalog.metadata_files}
     needed |= {copy_name(path) for tables in kept.tables for path in tables.files}
     is_dead = _judge(table, {*known, *catalog.lists}, kept.tables, oldest, manifests)

@@ -93,7 +93,8 @@ def write_version(
     path, summary = yield from write_lists(library, table, schema, before, after, lines, parent)
     with foreign(lambda: _conflict(after if before is None else before)):
         own = library.path_properties(table)
-        data = library.metadata(table, previous, after, topic, written, path, summary, retention_ms, schema, own)
+        at_ms = after.newest.created_at
+        data = library.metadata(table, previous, after, topic, written, path, summary, retention_ms, schema, own, at_ms)
     yield from _check_end(after)
     found = yield from create_or_read(Context(), after.path_of("iceberg"), data, lambda there: there, what="it")
     # Another publisher may have spelled the URL of the store differently, or left out other snapshots.

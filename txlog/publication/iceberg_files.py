@@ -398,17 +398,18 @@ def metadata(
     retention_ms: int,
     schema: Schema,
     properties: Mapping[str, str],
+    at_ms: int,
 ) -> bytes:
     """Return the metadata file of a publication. `before` is that of the one before it, if the table has one.
 
-    `written` are the columns of its files, as they were when each was written.
+    `written` are the columns of its files, as they were when each was written. The version is of the time `at_ms`.
     """
     publication, number = tables.newest, tables.number
     older: Mapping[str, Any] = before or {"last-updated-ms": 0, "last-column-id": 0, "schemas": [], "snapshots": []}
     own = schema.model_dump(mode="json", by_alias=True)
     schemas = [each for each in older["schemas"] if each["schema-id"] != schema.schema_id] + [own]
     # Clocks of publishers differ, and times of a table do not decrease.
-    now = max(publication.created_at, older["last-updated-ms"])
+    now = max(at_ms, older["last-updated-ms"])
     snapshot = {
         "snapshot-id": table.snapshot_id(number),
         "parent-snapshot-id": older.get("current-snapshot-id"),

@@ -21,6 +21,8 @@ class Published:
     rows_added: int = 0
     rows_copied: int = 0
     """Rows among those added that are in new files, because their file had been published without them."""
+    catalog_commits: int | None = None
+    """How many commits the topic's table in a catalog got; None if it has none."""
     must_rewrite: tuple[Unreadable, ...] = ()
     """Files that other formats would misread. As long as there are any, the tables stay as they are."""
 

@@ -111,9 +111,7 @@ def publish_topic(
                 made = attempt.empty() if topic.deleted else attempt.run()
                 if made is not None:
                     # Files that must be rewritten first are more urgent than a catalog, which may be away.
-                    if not made.must_rewrite:
-                        attempt.follow()
-                    return made
+                    return made if made.must_rewrite else replace(made, catalog_commits=attempt.follow())
             except (TableConflictError, MissingObjectError):
                 # Another publisher may have begun a format meanwhile, or vacuum has deleted versions before newer ones.
                 if not attempt.is_overtaken():
@@ -330,13 +328,19 @@ class _Attempt:
             return None
         return Published(topic=self._topic.topic, number=tables.number, publications=self.made, **self._done)  # type: ignore[arg-type]
 
-    def follow(self) -> None:
-        """Bring the topic's table in a catalog to the newest publication. Raises as `txlog.publication.catalog`."""
-        topic = self._topic
+    def follow(self) -> int | None:
+        """Bring the topic's table in a catalog to the newest publication. Return the commits, if it has one.
+
+        Raises as `txlog.publication.catalog`.
+        """
+        topic, commits = self._topic, None
         if self._place is not None and self._known:
-            follow(self._runtime, topic, self._place, self._known, self._cache.prepared, columns=self._columns)
+            commits = follow(
+                self._runtime, topic, self._place, self._known, self._cache.prepared, columns=self._columns
+            )
         if topic.deleted:
             self._cache.emptied.add(topic.topic_id)
+        return commits
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""
