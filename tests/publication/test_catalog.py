@@ -1057,3 +1057,17 @@ def rows_at(catalog: MemoryCatalog, metadata: bytes) -> list[int]:
     left = {**objects(catalog.memory), "orders/held.json": metadata}
     reader = Tables(left, "orders", [place[: place.index("/orders/")]])
     return sorted(row["id"] for row in reader.iceberg_at("held.json"))
+
+
+def test_the_name_of_a_deleted_topic_may_belong_to_another_table(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    catalog.real.drop_table(NAME)
+    catalog.real.create_table(NAME, Schema(), location="memory:/orders/elsewhere")
+    store.delete_topic("orders")
+    publish_topic(session_of(world), store.runtime.list_topics([], deleted=True)[0])
+    for _ in range(4):
+        world.clock.advance_ms(10 * DAY_MS)
+        tidy(world)
+    assert not _copies(world)

@@ -130,7 +130,7 @@ def view_of_catalog(runtime: Runtime, topic: TopicMetadata, retention_ms: int) -
         library = _catalog_library()
         with _asking(topic.topic, place):
             handle = library.load(library.open_catalog(place.catalog), place.identifier)
-        if handle is None:
+        if handle is None or _is_of_another(topic, handle):
             return CatalogView(folder=None)
         found = _own(runtime, topic.topic, place, handle)
     except (CatalogError, InvalidRequestError, TableConflictError) as error:
@@ -191,7 +191,7 @@ class _Follower:
         newest = self._known[max(self._known)]
         with _asking(name, place):
             handle = self._library.load(self._catalog, place.identifier)
-        if handle is None:
+        if handle is None or _is_of_another(self._topic, handle):
             return self._topic.deleted or self._register(newest, began_ms)
         self._prepared.pop(name, None)
         found = _own(self._runtime, name, place, handle)
@@ -377,6 +377,11 @@ def _kept_lines(files: Any, found: InCatalog, schema: Any) -> Program[Sequence[A
     there = {*(yield List(found.table.path(FOLDER)))}
     # Vacuum may have deleted some, if the table is far behind.
     return lines if all(each.manifest_path.rpartition("/")[2] in there for each in lines) else ()
+
+
+def _is_of_another(topic: TopicMetadata, handle: Any) -> bool:
+    """Return whether the name of a deleted topic's table belongs to another table now, which nobody can settle."""
+    return topic.deleted and f"/{topic.topic}/{CATALOG_FOLDER}" not in handle.location()
 
 
 def _own(runtime: Runtime, topic: str, place: Place, handle: Any) -> InCatalog:
