@@ -33,7 +33,7 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.protocol.publications import read_chain
 from txlog.publication import catalog_table
 from txlog.publication.cache import PublicationCache
-from txlog.publication.catalog import follow, place_of
+from txlog.publication.catalog import Way, follow, place_of
 from txlog.publication.publish import publish_topic
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock
@@ -386,7 +386,9 @@ def catalog_step(store: Store) -> None:
     place = place_of(store.runtime, topic)
     assert place is not None
     known = {each.number: each for each in store.runtime.run(read_chain("orders")).tables}
-    follow(store.runtime, topic, place, known, {}, columns=lambda tables: (topic, [topic.schema]))
+    follow(
+        store.runtime, topic, place, known, {}, Way(columns=lambda tables: (topic, [topic.schema]), again=lambda: None)
+    )
 
 
 def test_a_deleted_topic_shows_no_row(world: World, catalog: MemoryCatalog) -> None:
@@ -885,6 +887,36 @@ def test_a_rollback_and_a_switch_to_copies_leave_no_file_of_the_log(world: World
     assert ids(catalog) == [0, 1, 2, 3]
     catalog.real.purge_table(NAME)
     assert world.read() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("before", "after"), [("log", "copy"), ("copy", "log")])
+def test_a_change_of_the_files_needs_no_new_rows(world: World, catalog: MemoryCatalog, before: str, after: str) -> None:
+    store = made(world, publish_files=before)
+    send(store, 1)
+    publish(store)
+    store.alter_topic("orders", config={"publish.files": after})
+    publish(store)
+    publish(store)
+    table = catalog.real.load_table(NAME)
+    assert table.properties["txlog.files"] == after
+    assert table.properties["gc.enabled"] == ("true" if after == "copy" else "false")
+    (snapshot,) = table.snapshots()
+    assert snapshot.summary is not None
+    # A reader who begins to follow the table gets all rows.
+    assert (snapshot.summary.operation.value, snapshot.summary["added-records"]) == ("append", "1")
+    assert ids(catalog, anywhere=True) == [1]
+    if after == "copy":
+        catalog.real.purge_table(NAME)
+        assert world.read() == [1]
+
+
+def test_a_deleted_topic_whose_catalog_is_not_configured_fails_no_round(world: World) -> None:
+    store = made(world, publish_catalog="nowhere")
+    send(store, 1)
+    with pytest.raises(InvalidRequestError):
+        publish(store)
+    store.delete_topic("orders")
+    publish_topic(session_of(world), store.runtime.list_topics([], deleted=True)[0])
 
 
 def test_a_rollback_over_versions_that_are_not_there_any_more(world: World, catalog: MemoryCatalog) -> None:

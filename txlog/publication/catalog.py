@@ -89,28 +89,47 @@ def place_of(runtime: Runtime, topic: TopicMetadata) -> Place | None:
     return place
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What a publisher does for the catalog."""
+
+    columns: Callable[[Tables], tuple[TopicMetadata, Sequence[Sequence[SchemaField]]]]
+    """Returns the topic as a publication names it, and the columns of its files as they were written."""
+    again: Callable[[], Tables | None]
+    """Creates a publication that changes nothing, for a version with other settings; None if another publisher was
+    faster."""
+
+
 def follow(
     runtime: Runtime,
     topic: TopicMetadata,
     place: Place,
     known: Mapping[int, Tables],
     prepared: dict[str, Prepared],
-    *,
-    columns: Callable[[Tables], tuple[TopicMetadata, Sequence[Sequence[SchemaField]]]],
+    way: Way,
 ) -> int:
     """Bring the catalog's table of a topic to its newest publication. Return how many commits that took.
 
     `known` are tables after publications by their numbers, the newest one among them. `prepared` has tables that this
-    process could not register yet, by topic, and is changed. `columns` returns the topic as a publication names it, and
-    the columns of its files as they were written. The call may be repeated, by several processes at once. A deleted
-    topic gets no new table. Raises CatalogError if the catalog does not answer or refuses, TableConflictError if the
-    name belongs to another table or another program has committed to it, MissingObjectError if vacuum was faster, and
-    InvalidRequestError without pyiceberg.
+    process could not register yet, by topic, and is changed. The call may be repeated, by several processes at once. A
+    deleted topic gets no new table.
+
+    Raises CatalogError if the catalog does not answer or refuses, TableConflictError if the name belongs to another
+    table or another program has committed to it, MissingObjectError if vacuum was faster, and InvalidRequestError
+    without pyiceberg or a configuration of the catalog, unless the topic is deleted.
     """
-    follower = _Follower(runtime, topic, place, dict(known), prepared, columns)
-    for _ in range(_MAX_ROUNDS):
-        if follower.step():
-            return follower.commits
+    try:
+        follower = _Follower(runtime, topic, place, dict(known), prepared, way)
+        for _ in range(_MAX_ROUNDS):
+            if follower.step():
+                return follower.commits
+    except InvalidRequestError as error:
+        if not topic.deleted:
+            raise
+        # Nobody can change its settings any more.
+        text = "topic %r is deleted, and its table in a catalog still shows its rows: %s"
+        log(_LOG, logging.WARNING, "tables_not_emptied", text, topic.topic, error, topic=topic.topic)
+        return 0
     raise CatalogError(
         f"topic {topic.topic!r}: other programs changed {place.text} each time in {_MAX_ROUNDS} rounds, so it does not "
         "show the newest publication. hint: publish again"
@@ -168,14 +187,14 @@ class _Follower:
         place: Place,
         known: dict[int, Tables],
         prepared: dict[str, Prepared],
-        columns: Callable[[Tables], tuple[TopicMetadata, Sequence[Sequence[SchemaField]]]],
+        way: Way,
     ) -> None:
         self._runtime = runtime
         self._topic = topic
         self._place = place
         self._known = known
         self._prepared = prepared
-        self._columns = columns
+        self._way = way
         self._config = runtime.settings.topic_config(topic)
         self._library = _catalog_library()
         with _asking(topic.topic, place):
@@ -203,7 +222,11 @@ class _Follower:
             return False
         before = self._at(found, newest)
         if found.number == newest.number:
-            return True
+            if self._has_copies(found) or self._topic.deleted:
+                return True
+            made = self._way.again()
+            self._known |= {} if made is None else {made.number: made}
+            return False
         if found.newest_sequence_number > found.table.sequence_number(found.number):
             self._bring_forward(found, before, newest, began_ms)
             return False
@@ -239,8 +262,7 @@ class _Follower:
 
     def _bring_forward(self, found: InCatalog, before: Tables | None, newest: Tables, began_ms: int) -> None:
         """Bring a table to the newest publication that another program has put back to an older version."""
-        is_same = found.table.has_copies == (self._config.publish_files == "copy")
-        if newest.number in found.lists and is_same:
+        if newest.number in found.lists and self._has_copies(found):
             with _asking(self._topic.topic, self._place):
                 is_done = self._library.put_forward(self._catalog, found, newest.number)
             self._tell(newest, is_done=is_done)
@@ -299,7 +321,7 @@ class _Follower:
     def _write(self, table: IcebergTable, found: InCatalog | None, before: Tables | None, after: Tables) -> bytes:
         """Write what a version of the table names. Return its metadata file."""
         runtime, files = self._runtime, iceberg_library()
-        columns, written = self._columns(after)
+        columns, written = self._way.columns(after)
         metadata = None if found is None else found.metadata
         schema = self._library.schema_in(metadata, files.columns(columns))
         if table.has_copies:
@@ -307,13 +329,13 @@ class _Follower:
         lines: Sequence[Any] = ()
         if found is not None and before is not None and found.table == table:
             lines = runtime.run(_kept_lines(files, found, schema))
-        if found is not None and metadata is not None:
+        begins = found is not None and found.table.has_copies != table.has_copies
+        if metadata is not None and begins:
             # While the table names copies, no version that names files of the log may be left: a program may delete all
-            # that the table's versions name (W60).
-            older = metadata["snapshots"] if found.table.has_copies == table.has_copies else []
-            metadata = {**metadata, "snapshots": older}
+            # that the table's versions name (W60). So this version begins a new history, which adds all files.
+            metadata, before = {**metadata, "snapshots": []}, None
         parent = None if metadata is None else metadata["current-snapshot-id"]
-        path, summary = runtime.run(write_lists(files, table, schema, before, after, lines, parent))
+        path, summary = runtime.run(write_lists(files, table, schema, before, after, lines, parent, begins=begins))
         made: bytes = files.metadata(
             table,
             metadata,
@@ -337,6 +359,10 @@ class _Follower:
                 f"topic {self._topic.topic!r}: writing a version of {self._place.text} took more than half of "
                 "delete.grace.ms, so its files may be gone. hint: publish again"
             )
+
+    def _has_copies(self, found: InCatalog) -> bool:
+        """Return whether the table names copies, or files of the log, as the setting asks for."""
+        return found.table.has_copies == (self._config.publish_files == "copy")
 
     def _is_young(self, began_ms: int) -> bool:
         return self._runtime.clock.monotonic_ms() - began_ms < self._runtime.constants.delete_grace_ms // 2

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 
+from txlog.client.session.runtime import Runtime
 from txlog.core.effects import Get, List, Program, Size
 from txlog.core.names import MAX_OFFSET, publication_path
 from txlog.core.publication import Tables
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.records.publications import FormatName
-from txlog.errors import TableConflictError
+from txlog.errors import TableConflictError, UnsupportedStoreError
 
 _MODULES: dict[FormatName, str] = {"delta": "txlog.publication.delta", "iceberg": "txlog.publication.iceberg"}
 _TABLES: dict[FormatName, tuple[str, str]] = {
@@ -21,6 +22,15 @@ _TABLES: dict[FormatName, tuple[str, str]] = {
 }
 
 _VERSION = re.compile(r"(?:(\d{20})\.(?:json|checkpoint\b.*\.parquet)|v\d+\.metadata\.json)\Z", re.ASCII)
+
+
+def check_feature(runtime: Runtime, feature: str, effect: str) -> None:
+    """Raise UnsupportedStoreError if the store was made without a feature. `effect` is what other programs would do."""
+    if feature not in runtime.require_store().features:
+        raise UnsupportedStoreError(
+            f"{runtime.where}: the store was made without the feature {feature!r}, and programs that do not know it "
+            f"would {effect}. hint: copy its topics to a new store"
+        )
 
 
 def check_writable(formats: Iterable[FormatName], topic: TopicMetadata, url: str) -> None:

@@ -111,14 +111,17 @@ def write_lists(
     after: Tables,
     lines: Sequence[Any],
     parent: int | None,
+    *,
+    begins: bool = False,
 ) -> Program[tuple[str, dict[str, str]]]:
     """Write the lists of files of a version of a table. Return the path of their list, and what its snapshot does.
 
     `before` is the state that the version before shows, `lines` its manifests as far as they may be named again, and
-    `parent` its snapshot. Without `before`, if there is one, readers must not follow the table over this version.
+    `parent` its snapshot. Without `before`, if there is one, readers must not follow the table over this version. If it
+    `begins` the table's history, it adds all files.
     Raises as `txlog.protocol.put.create`.
     """
-    writer = _Writer(library, table, schema, before, after)
+    writer = _Writer(library, table, schema, before, after, begins=begins)
     live = _by_group(after.files)
     old = {} if before is None else _by_group(before.files)
     made: list[Any] = []
@@ -312,7 +315,9 @@ def _conflict(tables: Tables) -> TableConflictError:
 class _Writer:
     """Creates the objects that a publication's metadata file names."""
 
-    def __init__(self, library: Any, table: IcebergTable, schema: Any, before: Tables | None, after: Tables) -> None:
+    def __init__(
+        self, library: Any, table: IcebergTable, schema: Any, before: Tables | None, after: Tables, *, begins: bool
+    ) -> None:
         self._library = library
         self._table = table
         self._schema = schema
@@ -321,7 +326,7 @@ class _Writer:
         self._held = {} if before is None else before.files
         self._held_since = {(file.path, file.since) for file in self._held.values()}
         self._is_new_history = before is None
-        self._is_first = after.number == table.first
+        self._is_first = begins or after.number == table.first
         self._operation = after.newest.operation
         if before is not None and before.number != after.number - 1:
             self._operation = "append"  # several versions in one may have new rows

@@ -38,7 +38,6 @@ from txlog.errors import (
     InvalidRequestError,
     MissingObjectError,
     TableConflictError,
-    UnsupportedStoreError,
 )
 from txlog.logs import log
 from txlog.protocol.context import Context, Views, with_views
@@ -55,10 +54,11 @@ from txlog.protocol.publications import (
 from txlog.protocol.topics import earlier_version
 from txlog.protocol.vacuum_published import append_nothing, emptied
 from txlog.publication.cache import PublicationCache
-from txlog.publication.catalog import Place, follow, place_of
+from txlog.publication.catalog import Place, Way, follow, place_of
 from txlog.publication.file_rows import offsets_of, write_copy
 from txlog.publication.formats import (
     check_begins,
+    check_feature,
     check_writable,
     complete_version,
     is_written,
@@ -102,7 +102,7 @@ def publish_topic(
     the number of publications that were created.
     """
     runtime = session.runtime
-    _check_feature(runtime, PUBLICATION, "delete files that a table names")
+    check_feature(runtime, PUBLICATION, "delete files that a table names")
     runtime.ensure_writable()
     attempt = _Attempt(session, topic, PublicationCache() if cache is None else cache, copies)
     try:
@@ -129,14 +129,6 @@ def publish_topic(
                 f"The next `txlog publish {'' if topic.deleted else f'{topic.topic} '}--once` writes what is missing."
             )
         raise
-
-
-def _check_feature(runtime: Runtime, feature: str, effect: str) -> None:
-    if feature not in runtime.require_store().features:
-        raise UnsupportedStoreError(
-            f"{runtime.where}: the store was made without the feature {feature!r}, and programs that do not know it "
-            f"would {effect}. hint: copy its topics to a new store"
-        )
 
 
 class _Attempt:
@@ -176,7 +168,7 @@ class _Attempt:
         self._config = runtime.settings.topic_config(topic)
         if self._formats and self._config.publish_rows == "latest":
             # The process's own settings may say so, too.
-            _check_feature(runtime, PUBLISHED_LATEST, "show older rows again beside the newest ones")
+            check_feature(runtime, PUBLISHED_LATEST, "show older rows again beside the newest ones")
             ids = {each.name: each.id for each in topic.schema}
             self._key = tuple(ids[name] for name in keys_of_latest(runtime.settings, topic))
         # Before anything is written: nobody could complete a publication here whose format cannot be written.
@@ -335,12 +327,18 @@ class _Attempt:
         """
         topic, commits = self._topic, None
         if self._place is not None and self._known:
-            commits = follow(
-                self._runtime, topic, self._place, self._known, self._cache.prepared, columns=self._columns
-            )
+            known, prepared = self._known, self._cache.prepared
+            way = Way(columns=self._columns, again=self._again)
+            commits = follow(self._runtime, topic, self._place, known, prepared, way)
         if topic.deleted:
             self._cache.emptied.add(topic.topic_id)
         return commits
+
+    def _again(self) -> Tables | None:
+        """Create a publication that changes nothing; None if another publisher was faster."""
+        newest = self._newest
+        assert newest is not None  # it has been published
+        return self._append(newest, Changes(), "replace", newest.newest.partitions, newest.newest.cut_at)
 
     def is_overtaken(self) -> bool:
         """Return whether another process has created a publication since the last look at the chain."""
