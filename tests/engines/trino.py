@@ -67,10 +67,16 @@ def trino(catalog_uri: str, folder: Path) -> Iterator[Callable[[str], list[list[
 
 def _run(uri: str, statement: str) -> list[list[object]]:
     rows: list[list[object]] = []
+    deadline = time.monotonic() + START_SECONDS
     request = urllib.request.Request(f"{uri}/v1/statement", data=statement.encode(), headers=HEADERS)
     while True:
         answer = _answer(request)
         rows.extend(answer.get("data", ()))
+        if answer.get("error", {}).get("errorName") == "NO_NODES_AVAILABLE" and time.monotonic() < deadline:
+            # The one node is announced some time after the server has started, and nothing has run until then.
+            time.sleep(0.5)
+            request = urllib.request.Request(f"{uri}/v1/statement", data=statement.encode(), headers=HEADERS)
+            continue
         if "error" in answer:
             raise RuntimeError(f"{answer['error']['errorName']}: {answer['error']['message']}")
         # A statement has ended when Trino names no next page.
