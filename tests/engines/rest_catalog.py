@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalog on loopback, for a test: its tables are files of a folder, and its database is SQLite.
+"""Iceberg's own REST catalog on loopback. Its tables are files of a folder, and its database is SQLite.
 
 Iceberg tests its REST clients with this server. Its class `RESTCatalogServer` would listen on all addresses of the
 machine, and let two servers share a port. So this module starts the same servlet itself, in a separate JVM behind py4j,

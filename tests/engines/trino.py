@@ -1,4 +1,4 @@
-"""A real Trino on loopback, for a test: one node, whose catalog `ice` is an Iceberg REST catalog.
+"""A real Trino on loopback. It has one node, whose catalog `ice` is an Iceberg REST catalog.
 
 Trino comes from Maven and needs a newer Java than Spark, which comes from PyPI. Both stay in the cache of `tests.jars`:
 the first start takes a minute and 1.3 GB of disk.

@@ -12,6 +12,7 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
 
+from tests.maintenance.damage import objects_of
 from tests.publication.table_readers import Row, Tables
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.failing_store import SimulatedCrash
@@ -92,7 +93,7 @@ class MemoryCatalog:
         """Return the rows that a reader gets who asks the catalog for the table."""
         location = self.real.load_table(NAME).location()
         place = location[: location.index("/orders/")]
-        return Tables(objects(self.memory), "orders", [place]).iceberg_at(self.path, anywhere=anywhere)
+        return Tables(objects_of(self.memory), "orders", [place]).iceberg_at(self.path, anywhere=anywhere)
 
 
 class Crashes:
@@ -145,16 +146,3 @@ class _Object:
 
 def _path(location: str) -> str:
     return _PLACE.sub("", location, count=1)
-
-
-def objects(memory: MemoryObjectStore, folder: str = "") -> dict[str, bytes]:
-    """Return all objects of a store."""
-    found: dict[str, bytes] = {}
-    for name in memory.list(folder):
-        if name.endswith("/"):
-            found |= objects(memory, folder + name)
-        else:
-            data = memory.get(folder + name)
-            assert data is not None
-            found[folder + name] = data
-    return found

@@ -1,4 +1,7 @@
-"""The table in a catalog follows the publications, whoever dies, races, drops it or is away (PROTOCOL.md, W60, C17)."""
+"""The table in a catalog follows the publications of its topic, also after a crash, a race, a drop and an outage.
+
+PROTOCOL.md, W60 and C17.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate, Set
 from lab.testing.damage import overwrite
 from tests.client.world import ORDERS, World, orders
 from tests.maintenance.crashes import Place, prepared, strike_everywhere
+from tests.maintenance.damage import objects_of
 from tests.maintenance.test_crashes import history, merge
 from tests.publication.lives import publish
-from tests.publication.memory_catalog import NAME, Crashes, MemoryCatalog, objects
+from tests.publication.memory_catalog import NAME, Crashes, MemoryCatalog
 from tests.publication.table_readers import Tables
 from txlog.client import reading
 from txlog.client.session.session import Session
@@ -289,21 +293,26 @@ def test_a_table_that_is_behind_publications_which_are_gone_takes_all_files(
     assert last.summary.operation.value == "overwrite"  # no reader that follows the table goes over it silently
 
 
-def test_two_publishers_at_once_and_the_slower_repeats(world: World, catalog: MemoryCatalog) -> None:
-    store = made(world)
-    send(store, 1)
-    publish(store)
-    send(store, 2)
+def publish_beside(world: World, catalog: MemoryCatalog, at: str) -> None:
+    """Publish, while another process publishes between two requests of this one."""
     raced: list[str] = []
 
     def race(request: str) -> None:
-        if request == "before commit_table" and not raced:
+        if request == at and not raced:
             raced.append(request)
             publish(world.open())
 
     catalog.strike = race
     publish(world.open())
     assert raced
+
+
+def test_two_publishers_at_once_and_the_slower_repeats(world: World, catalog: MemoryCatalog) -> None:
+    store = made(world)
+    send(store, 1)
+    publish(store)
+    send(store, 2)
+    publish_beside(world, catalog, "before commit_table")
     assert ids(catalog) == [1, 2]
     assert len(catalog.real.load_table(NAME).snapshots()) == 2
 
@@ -311,16 +320,7 @@ def test_two_publishers_at_once_and_the_slower_repeats(world: World, catalog: Me
 def test_two_publishers_register_at_once(world: World, catalog: MemoryCatalog) -> None:
     store = made(world)
     send(store, 1)
-    raced: list[str] = []
-
-    def race(request: str) -> None:
-        if request == "before register_table" and not raced:
-            raced.append(request)
-            publish(world.open())
-
-    catalog.strike = race
-    publish(world.open())
-    assert raced
+    publish_beside(world, catalog, "before register_table")
     assert ids(catalog) == [1]
     assert len(folders(world)) == 2  # vacuum deletes the other one
 
@@ -804,10 +804,10 @@ def test_vacuum_of_a_store_that_was_put_back_leaves_what_the_catalog_shows(
     store = made(world, publish_retention_ms="0")
     send(store, 1)
     publish(store)
-    before = objects(world.memory)
+    before = objects_of(world.memory)
     send(store, 2)
     publish(store)
-    for path in objects(world.memory).keys() - before.keys():
+    for path in objects_of(world.memory).keys() - before.keys():
         if "/catalog/" not in path:
             world.memory.delete(path)
     send(world.open(), 3)
@@ -1086,7 +1086,7 @@ def test_a_name_that_is_taken_by_something_else_copies_nothing_twice(world: Worl
 def rows_at(catalog: MemoryCatalog, metadata: bytes) -> list[int]:
     """Return the rows that a reader gets who has asked the catalog before, and was given `metadata`."""
     place = catalog.real.load_table(NAME).location()
-    left = {**objects(catalog.memory), "orders/held.json": metadata}
+    left = {**objects_of(catalog.memory), "orders/held.json": metadata}
     reader = Tables(left, "orders", [place[: place.index("/orders/")]])
     return sorted(row["id"] for row in reader.iceberg_at("held.json"))
 

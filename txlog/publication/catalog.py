@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from txlog.client.session.runtime import Runtime
@@ -196,6 +196,8 @@ class _Follower:
         self._prepared = prepared
         self._way = way
         self._config = runtime.settings.topic_config(topic)
+        self._has_copies = self._config.publish_files == "copy"
+        """Whether the table shall name copies, not files of the log."""
         self._library = _catalog_library()
         with _asking(topic.topic, place):
             self._catalog = self._library.open_catalog(place.catalog)
@@ -222,7 +224,7 @@ class _Follower:
             return False
         before = self._at(found, newest)
         if found.number == newest.number:
-            if self._has_copies(found) or self._topic.deleted:
+            if found.table.has_copies == self._has_copies or self._topic.deleted:
                 return True
             made = self._way.again()
             self._known |= {} if made is None else {made.number: made}
@@ -262,7 +264,7 @@ class _Follower:
 
     def _bring_forward(self, found: InCatalog, before: Tables | None, newest: Tables, began_ms: int) -> None:
         """Bring a table to the newest publication that another program has put back to an older version."""
-        if newest.number in found.lists and self._has_copies(found):
+        if newest.number in found.lists and found.table.has_copies == self._has_copies:
             with _asking(self._topic.topic, self._place):
                 is_done = self._library.put_forward(self._catalog, found, newest.number)
             self._tell(newest, is_done=is_done)
@@ -280,7 +282,7 @@ class _Follower:
             # Before anything is copied: the catalog may refuse this process.
             self._library.make_namespace(self._catalog, self._place.identifier[:-1])
         prepared = self._prepared.pop(name, None)
-        shows = (after.digest, self._config.publish_files, self._place)
+        shows = (after.digest, self._has_copies, self._place)
         if prepared is None or prepared.shows != shows or not self._is_young(prepared.began_ms):
             prepared = Prepared(table_id=runtime.ids.new_id(), shows=shows, began_ms=began_ms)
         table = IcebergTable(
@@ -289,7 +291,7 @@ class _Follower:
             first=after.number,
             url=canonical_url(runtime.where),
             folder=f"{CATALOG_FOLDER}{prepared.table_id}/",
-            has_copies=self._config.publish_files == "copy",
+            has_copies=self._has_copies,
         )
         data = self._write(table, None, None, after)
         path = self._library.first_metadata(table)
@@ -303,15 +305,7 @@ class _Follower:
         return bool(is_done)
 
     def _commit(self, found: InCatalog, before: Tables | None, after: Tables, began_ms: int) -> None:
-        old = found.table
-        table = IcebergTable(
-            topic=old.topic,
-            table_id=old.table_id,
-            first=old.first,
-            url=old.url,
-            folder=old.folder,
-            has_copies=self._config.publish_files == "copy",
-        )
+        table = replace(found.table, has_copies=self._has_copies)
         data = self._write(table, found, before, after)
         self._check_age(began_ms)
         with _asking(self._topic.topic, self._place):
@@ -360,10 +354,6 @@ class _Follower:
                 "delete.grace.ms, so its files may be gone. hint: publish again"
             )
 
-    def _has_copies(self, found: InCatalog) -> bool:
-        """Return whether the table names copies, or files of the log, as the setting asks for."""
-        return found.table.has_copies == (self._config.publish_files == "copy")
-
     def _is_young(self, began_ms: int) -> bool:
         return self._runtime.clock.monotonic_ms() - began_ms < self._runtime.constants.delete_grace_ms // 2
 
@@ -377,7 +367,7 @@ class _Follower:
 
 
 def _write_copies(table: IcebergTable, after: Tables) -> Program[None]:
-    """Copy the files of a publication that have no copy yet. One LIST tells which."""
+    """Copy the files of a publication that have no copy yet. One LIST shows which."""
     there = {DATA_FOLDER + name for name in (yield List(table.path(DATA_FOLDER)))}
     for path in sorted(after.files):
         if copy_name(path) not in there:
