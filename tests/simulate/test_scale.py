@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.scale.__main__ import main, table
+from lab.scale.designs import DESIGNS, compare
 from lab.scale.model import Load, achieve
 
 LATENCY_MS = 60
@@ -39,3 +40,14 @@ def test_one_seed_gives_one_result(capsys):
     assert table([achieve(load)]) == table([achieve(load)])
     assert main(["--writers", "3", "--partitions", "2", "--seconds", "2"]) == 0
     assert capsys.readouterr().out.count("\n") == 3
+
+
+def test_each_design_pays_as_its_requests_say_and_one_phase_is_the_fastest():
+    alone = {design: compare(design, 1, 1, seconds=5) for design in DESIGNS}
+    assert alone["turns"].requests_per_commit == pytest.approx(2, abs=0.1)
+    assert alone["one phase, by copy"].requests_per_commit == pytest.approx(1, abs=0.2)
+    many = {design: compare(design, 30, 1, seconds=5) for design in DESIGNS}
+    speeds = [many[design].commits_per_second for design in ("turns", "two phases", "one phase, by copy")]
+    assert speeds == sorted(speeds)
+    assert speeds[2] > 5 * speeds[0]
+    assert many["one phase, by copy"].requests_per_commit < 8 < many["turns"].requests_per_commit
