@@ -170,7 +170,8 @@ def test_every_rule_is_cited_where_it_is_kept_and_where_it_is_tested(where: str)
 
 
 def test_no_text_cites_a_document_that_is_not_here() -> None:
-    here = {path.name for path in (*PAGES, *ROOT.glob("*.md"), *(ROOT / "tests").rglob("*.md"), *map(Path, GENERATED))}
+    others = [path for folder in ("tests", "lab") for path in (ROOT / folder).rglob("*.md")]
+    here = {path.name for path in (*PAGES, *ROOT.glob("*.md"), *others, *map(Path, GENERATED))}
     for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
         if path != Path(__file__):
             found = OF_OTHER_DOCUMENTS.search(text)
