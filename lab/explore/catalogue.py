@@ -10,6 +10,7 @@ from lab.explore import (
     expiry,
     groups,
     merges,
+    one_phase,
     past,
     publications,
     publishing,
@@ -43,6 +44,7 @@ _SUBJECTS = (
     publications,
     columns,
     sharing,
+    one_phase,
 )
 
 SCENARIOS: dict[str, Scenario] = {

@@ -8,9 +8,10 @@ from functools import lru_cache
 from lab.explore.client import Note
 from lab.explore.oracle import Truth
 from lab.explore.world import GHOST, WRITTEN_AGAIN
+from lab.one_phase.rules import attached_to
 from txlog.core import envelope, names
 from txlog.core.names import NumberedName, SegmentObject, TopicPartition
-from txlog.core.records import Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
 
 NAMES = {
     1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
@@ -24,8 +25,8 @@ _LEGAL: dict[str, set[str | None]] = {
     "ONGOING": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
     "PREPARE_COMMIT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
     "PREPARE_ABORT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "PREPARE_COMMIT", "PREPARE_ABORT"},
-    "COMPLETE_COMMIT": {"PREPARE_COMMIT"},
-    "COMPLETE_ABORT": {"PREPARE_ABORT"},
+    "COMPLETE_COMMIT": {"PREPARE_COMMIT", "COMPLETE_COMMIT"},
+    "COMPLETE_ABORT": {"PREPARE_ABORT", "COMPLETE_ABORT"},
 }
 _Table = list[tuple[int, str, TransactionMetadata | None]]
 
@@ -39,16 +40,29 @@ def wrong_decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str |
         before = last.get(key)
         last[key] = txn
         if txn is None:
+            if attached_to(before):
+                return f"8 fencing: {key!r} at {offset}: it was removed, and an instance is attached to partitions"
             continue
         where = f"4 decision: {key!r} at {offset}"
         if txn.state not in _LEGAL or (before.state if before is not None else None) not in _LEGAL[txn.state]:
             return f"{where}: {txn.state} follows {before.state if before is not None else 'nothing'}"
         if before is not None and before.producer_id == txn.producer_id and txn.producer_epoch < before.producer_epoch:
             return f"{where}: the epoch went back from {before.producer_epoch} to {txn.producer_epoch}"
+        had, has = attached_to(before), attached_to(txn)
+        attaches = before is not None and before.producer_epoch == txn.producer_epoch and has > had
+        if before is not None and before.state == txn.state in ("COMPLETE_COMMIT", "COMPLETE_ABORT") and not attaches:
+            return f"{where}: {txn.state} follows itself, and attaches nothing"
+        if had - has - ({*txn.partitions} if txn.state == "PREPARE_ABORT" else set()):
+            return f"8 fencing: {key!r} at {offset}: an instance was attached to {had - has}, and is not fenced there"
         own_epoch = txn.last_epoch if txn.state in _EXCLUSIVE_OUTCOMES else txn.producer_epoch
         if before is not None and before.state in _EXCLUSIVE_OUTCOMES and own_epoch != before.producer_epoch:
             return f"{where}: {txn.state} of epoch {own_epoch} follows {before.state} of epoch {before.producer_epoch}"
-        if txn.state == "EMPTY" and before is not None and txn.producer_epoch <= before.producer_epoch:
+        if (
+            txn.state == "EMPTY"
+            and before is not None
+            and txn.producer_epoch <= before.producer_epoch
+            and not (attaches and before.state == "EMPTY")
+        ):
             return f"8 fencing: {key!r} at {offset}: an init took the epoch {txn.producer_epoch} of another instance"
         outcome = _EXCLUSIVE_OUTCOMES.get(txn.state)
         if outcome is not None:
@@ -57,7 +71,11 @@ def wrong_decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str |
             if txn.producer_epoch != txn.last_epoch + 1:
                 return f"{where}: PREPARE carries epoch {txn.producer_epoch}, the transaction's was {txn.last_epoch}"
         prepare = before if txn.state.startswith("COMPLETE") else None
-        if prepare is not None and (txn.producer_epoch, txn.state[9:]) != (prepare.producer_epoch, prepare.state[8:]):
+        if (
+            prepare is not None
+            and prepare.state in _EXCLUSIVE_OUTCOMES
+            and (txn.producer_epoch, txn.state[9:]) != (prepare.producer_epoch, prepare.state[8:])
+        ):
             return (
                 f"{where}: {txn.state} with epoch {txn.producer_epoch} after {prepare.state} with "
                 f"{prepare.producer_epoch}"
@@ -119,16 +137,27 @@ def missing_markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str |
 
 
 def unregistered_batch(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """9: every eager transactional batch is in a partition that its transaction registered."""
+    """9: every eager transactional batch is in a partition that its transaction registered, and every other batch of a
+    PID of the table is in one to which its instance was attached."""
     registered = {
         (txn.producer_id, txn.producer_epoch, tp)
         for _, _, txn in table
         if txn is not None and txn.state == "ONGOING"
         for tp in txn.partitions
     }
+    attached = {
+        (txn.producer_id, txn.producer_epoch, tp) for _, _, txn in table if txn is not None for tp in attached_to(txn)
+    }
     for tp, truth in truths.items():
         for each in truth.stored:
             record = each.record
+            writer = (record.producer_id, record.producer_epoch, tp)
+            plain = record.kind == "data" and not record.transactional and record.base_sequence >= 0
+            if plain and record.producer_id < FIRST_DRAWN_PRODUCER_ID and writer not in attached:
+                return (
+                    f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch "
+                    f"{record.producer_epoch}, is of an instance that is not attached"
+                )
             eager = record.kind == "data" and record.transactional
             if eager and (record.producer_id, record.producer_epoch, tp) not in registered:
                 return (
