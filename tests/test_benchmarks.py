@@ -25,7 +25,7 @@ from benchmarks import __main__ as program, report
 from benchmarks.harness import Contestant, Goal, Measured, NotAvailable, Place, Samples, Spec, measure
 from benchmarks.resources import Resources
 from benchmarks.rivals import kafka
-from benchmarks.specs import all_specs, memory
+from benchmarks.specs import all_specs, memory, writers
 from benchmarks.timing import peaks, repeated
 
 CHEAP = ("P1", "P3")
@@ -82,6 +82,22 @@ def test_a_commit_is_measured_beside_two_rounds_of_requests(tmp_path: Path) -> N
     assert measured.ratio(goal) is not None
     # Even a slow machine needs no less than the latency of two requests.
     assert min(measured.by_round("two rounds", "ms")) >= 120
+
+
+def test_writers_of_one_table_are_counted_at_the_server(tmp_path: Path) -> None:
+    sides = tuple(
+        Contestant(name=f"plain: {plain}", start=partial(writers.txlog_side, processes=2, plain=plain))
+        for plain in (False, True)
+    )
+    spec = Spec(row="writers", title="two", contestants=sides, once=True)
+    with Resources(tmp_path / "cache") as resources:
+        measured = measure(spec, resources, tmp_path / "two", rounds=1, seed=1, scale=0.05)
+    assert measured.missing == {}
+    for name, puts in ((sides[0].name, 2), (sides[1].name, 1)):
+        assert measured.by_round(name, "refused %") == [0]
+        assert measured.by_round(name, "requests")[0] >= puts
+        # No commit is faster than its requests.
+        assert measured.by_round(name, "ms")[0] >= puts * writers.LATENCY_MS
 
 
 def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:

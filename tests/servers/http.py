@@ -95,12 +95,16 @@ def response_bytes(response: Response, method: str) -> bytes:
     return _head(f"HTTP/1.1 {response.status} -", headers) + (b"" if method == "HEAD" else response.body)
 
 
-def answering(handle: Handler) -> Connect:
-    """Return what a server does with a connection."""
+def answering(handle: Handler, latency_ms: int = 0) -> Connect:
+    """Return what a server does with a connection. A request takes effect after half of the latency."""
+    way_s = latency_ms / 2000
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (request := await read_request(reader, writer)) is not None:
-            writer.write(response_bytes(handle(request), request.method))
+            await asyncio.sleep(way_s)
+            answer = response_bytes(handle(request), request.method)
+            await asyncio.sleep(way_s)
+            writer.write(answer)
             await writer.drain()
 
     return connect
@@ -182,9 +186,9 @@ def running(connect: Connect) -> Iterator[ServerThread]:
         server.stop()
 
 
-def main(handle: Handler) -> None:
+def main(handle: Handler, latency_ms: int = 0) -> None:
     """Serve in this process until standard input ends; print the URL first."""
-    with running(answering(handle)) as server:
+    with running(answering(handle, latency_ms)) as server:
         print(server.url, flush=True)
         sys.stdin.read()
 

@@ -4,10 +4,11 @@ Semantics are Amazon's (its API reference, PutObject, CompleteMultipartUpload, L
 `If-None-Match: *` on an object that exists is 412 PreconditionFailed with a Condition. URLs have path style only. The
 access key must be the right one; signatures are not verified.
 
-    python -m tests.servers.s3 [--page N] [--ignore-conditions]
+    python -m tests.servers.s3 [--page N] [--ignore-conditions] [--latency-ms N]
 
 A page of a listing has N names, by default as many as the request asks for. Some servers, such as s3rver and rclone,
-ignore the condition and overwrite. With `--ignore-conditions` this server does the same.
+ignore the condition and overwrite. With `--ignore-conditions` this server does the same. With `--latency-ms` each
+request takes so long. `GET /-/requests` answers how many requests there were.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tests.servers.objects import BUCKET, Bucket, Object, slice_of
 
 ACCESS_KEY = "AKIATESTTESTTESTTEST"
 SECRET_KEY = "secretsecretsecretsecretsecretsecretsecr"
+COUNTER = "-/requests"
+"""The path of the number of requests so far."""
 _XMLNS = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
@@ -36,9 +39,13 @@ class S3:
         self._conditions = conditions
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._upload_ids = map(str, itertools.count(1))
+        self._requests = 0
 
     def handle(self, request: Request) -> Response:
         """Answer one request."""
+        if request.path == COUNTER:
+            return Response(body=str(self._requests).encode())
+        self._requests += 1
         if f"Credential={ACCESS_KEY}/" not in request.headers.get("authorization", ""):
             return error(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
         bucket_name, _, key = request.path.partition("/")
@@ -170,9 +177,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--page", type=int, default=1000)
     parser.add_argument("--ignore-conditions", action="store_true")
+    parser.add_argument("--latency-ms", type=int, default=0)
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     given = _options()
-    main(S3(page=given.page, conditions=not given.ignore_conditions).handle)
+    main(S3(page=given.page, conditions=not given.ignore_conditions).handle, given.latency_ms)
