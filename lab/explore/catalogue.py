@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.explore import (
     appends,
     columns,
+    combining,
     compactions,
     erasures,
     expiry,
@@ -45,6 +46,7 @@ _SUBJECTS = (
     columns,
     sharing,
     one_phase,
+    combining,
 )
 
 SCENARIOS: dict[str, Scenario] = {

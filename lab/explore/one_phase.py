@@ -48,7 +48,7 @@ from txlog.errors import (
 from txlog.protocol import table
 
 PROGRAMS, RULES = "lab.one_phase.programs.", "lab.one_phase.rules."
-_FORGETS_PRODUCERS = StoreConstants(
+FORGETS_PRODUCERS = StoreConstants(
     transaction_state_partitions=1, consumer_offsets_partitions=1, producer_id_expiration_ms=HOUR_MS
 )
 """Ids stay for a week, and what a partition knows of an idle producer for an hour."""
@@ -220,7 +220,7 @@ def _repeats(size: Size) -> Scene:
 def _sleeps(size: Size) -> Scene:
     """An attached instance sleeps until its partition has forgotten it, and a newer one may have taken over."""
     scene = Scene(
-        ctx=context(constants=_FORGETS_PRODUCERS, max_settles=1),
+        ctx=context(constants=FORGETS_PRODUCERS, max_settles=1),
         transactional_ids=("x",),
         budget=Budget(lost=1 if size == "full" else 0, ticks=(FORGOTTEN_MS,)),
     )
@@ -234,7 +234,7 @@ def _sleeps(size: Size) -> Scene:
 def _doubts(size: Size) -> Scene:
     """An attached instance is unsure of its first try, and its partition may forget it before the next one."""
     scene = Scene(
-        ctx=context(constants=_FORGETS_PRODUCERS, max_settles=1),
+        ctx=context(constants=FORGETS_PRODUCERS, max_settles=1),
         transactional_ids=("x",),
         budget=Budget(lost=1, ticks=(FORGOTTEN_MS,)),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
+from lab.combining.together import taken_apart
 from txlog.core import record_checks
 from txlog.core.effects import Delete, Get, List, Modified, PutIfAbsent, PutOutcome, Size, WriteRows
 from txlog.core.records import DataFile
@@ -136,7 +137,7 @@ class World:
         """Return the store after a conditional write: with the object if the path was free, else unchanged."""
         if path in self.files(store):
             return store
-        added = {self.object_id(path, data)}
+        added = {self.object_id(*each) for each in taken_apart(path, data)}
         if self.vacuumed and (path.endswith(_TIMED) or any(each in path for each in _TIMED_FOLDERS)):
             added.add(self.object_id(WRITTEN_AT + path, str(now_ms).encode()))
         return self.store_id(self.stores[store] | added)

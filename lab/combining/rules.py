@@ -1,0 +1,76 @@
+"""Which waiting batches may a leader take, and what record do they become? Each function is pure.
+
+The names of the rules are those of `lab/scale/many-writers.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txlog.core.append_rules import BatchDraft, Proceed, check_batch, next_record
+from txlog.core.names import TopicPartition, batch_name
+from txlog.core.record_checks import StoredRecord
+from txlog.core.state import PartitionState, replay
+from txlog.protocol.context import PartitionView
+from txlog.protocol.slot import encode_checked
+
+FORGETS = ("expire", "log_start")
+"""Records after which a partition may not know any more what it has accepted."""
+
+
+def folder(tp: TopicPartition) -> str:
+    """Return the folder of the batches that wait."""
+    return tp.folder + "waiting/"
+
+
+def waiting_name(stored: StoredRecord) -> str:
+    """Return the name of a waiting batch: the slot that its writer wanted, and whose it is."""
+    return f"{batch_name(stored.record.base_offset).removesuffix('.batch')}-{stored.record.write_id}.batch"
+
+
+def draft_of(stored: StoredRecord) -> BatchDraft:
+    """Return the batch of a record that waits."""
+    record = stored.record
+    return BatchDraft(
+        records=record.records,
+        producer_id=record.producer_id,
+        producer_epoch=record.producer_epoch,
+        base_sequence=record.base_sequence,
+        transactional=record.transactional,
+        schema_id=record.schema_id,
+        files=record.files,
+        payload=stored.payload,
+        entries=record.entries,
+    )
+
+
+def may_be_taken(view: PartitionView, stored: StoredRecord) -> bool:
+    """Return whether a view shows all that came after the slot which the batch's writer wanted (*take*).
+
+    Then the view's fold recognises the batch if it is there already. It does not if the partition has forgotten a
+    producer since, or if the store was put back.
+    """
+    wanted = stored.record
+    if wanted.base_offset < view.sealed_end or wanted.files:
+        return False
+    later = [each.record for each in view.tail if each.record.base_offset >= wanted.base_offset]
+    return view.digest_at(wanted.base_offset) == wanted.previous and not any(each.kind in FORGETS for each in later)
+
+
+def combined(
+    view: PartitionView, waiting: Iterable[StoredRecord], now_ms: int
+) -> tuple[tuple[StoredRecord, ...], PartitionState]:
+    """Return the batches that come next, each with its offsets, and the fold after them (*judge again*).
+
+    Each is judged on the fold of all before it. A batch that is refused there, or is there already, is left out.
+    """
+    state, found = view.state, []
+    for stored in waiting:
+        draft = draft_of(stored)
+        if not may_be_taken(view, stored) or not isinstance(check_batch(state, draft), Proceed):
+            continue
+        record = next_record(state, draft, now_ms=now_ms, write_id=stored.record.write_id)
+        placed = encode_checked(view.topic_partition, record, stored.payload)
+        state = replay(state, (placed,))
+        found.append(placed)
+    return tuple(found), state
