@@ -4,33 +4,54 @@
 
 from __future__ import annotations
 
-from lab.combining.rules import combined, draft_of, folder, waiting_name
+from lab.combining.rules import combined, draft_of, folder, shows_all, waiting_name
 from lab.combining.together import together
+from lab.one_phase.rules import is_attached
 from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_record
 from txlog.core.effects import Delete, Gather, List, NewId, Now, Program, PutIfAbsent
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.record_checks import StoredRecord, stored_record
-from txlog.errors import InvalidProducerEpochError, OutcomeUnknownError, UnknownTopicOrPartitionError
+from txlog.core.records import TransactionMetadata
+from txlog.core.transactions import not_registered_error
+from txlog.errors import (
+    CorruptRecordError,
+    InvalidProducerEpochError,
+    OutcomeUnknownError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view, refresh
 from txlog.protocol.requests import get
 from txlog.protocol.slot import AppendResult, encode_checked, find_own
+from txlog.protocol.table import look_up
 
 _FINAL = (InvalidProducerEpochError, UnknownTopicOrPartitionError)
 """Refusals that each later fold repeats: no leader can append the batch any more (*answer*)."""
 
 
-def wait(ctx: Context, views: Views, tp: TopicPartition, draft: BatchDraft) -> Program[tuple[Views, StoredRecord]]:
+def wait(
+    ctx: Context, views: Views, tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None = None
+) -> Program[tuple[Views, StoredRecord]]:
     """Put a batch beside the log, as the record that its writer would have put into the next slot.
 
-    The outcome of the request does not matter: from here on the batch may be taken.
+    `txn` is the attached instance of a commit in one phase. The outcome of the request does not matter: from here on
+    the batch may be taken. Raises the refusal of the table if the partition does not know the producer (*consent*).
     """
     write_id = yield NewId()
     views, view = yield from get_view(ctx, views, tp)
+    if txn is not None and txn.producer_id not in view.state.producers:
+        yield from consent(ctx, views, tp, txn)
     record = next_record(view.state, draft, now_ms=(yield Now()), write_id=write_id)
     stored = encode_checked(tp, record, draft.payload)
     yield PutIfAbsent(folder(tp) + waiting_name(stored), stored.data)
     return views, stored
+
+
+def consent(ctx: Context, views: Views, tp: TopicPartition, txn: TransactionMetadata) -> Program[None]:
+    """Raise what refuses the instance unless the table, read now, shows it attached (*consent*)."""
+    _, current = yield from look_up(ctx, views, txn.transactional_id)
+    if not is_attached(current, txn, tp):
+        raise not_registered_error(current, txn, tp)
 
 
 def answered(
@@ -49,7 +70,8 @@ def answered(
     verdict = check_batch(view.state, draft)
     if isinstance(verdict, Duplicate):
         return views, AppendResult(verdict.base_offset, draft.records, verdict.timestamp, duplicate=True)
-    if isinstance(verdict, Refuse) and isinstance(verdict.error, _FINAL):
+    # A later state has forgotten the batches of an epoch that is over, so only the records show that it is not there.
+    if isinstance(verdict, Refuse) and isinstance(verdict.error, _FINAL) and shows_all(view, stored):
         raise verdict.error
     return views, None
 
@@ -58,7 +80,8 @@ def lead(ctx: Context, views: Views, tp: TopicPartition, *own: StoredRecord) -> 
     """Append what waits, with the leader's own batches, as one record. It may be lost to another writer."""
     names = yield List(folder(tp))
     found = (yield Gather(tuple(get(folder(tp) + name) for name in names))) if names else ()
-    others = [_waiting(data, tp, name) for name, data in zip(names, found, strict=True) if data is not None]
+    read = [_waiting(data, tp, name) for name, data in zip(names, found, strict=True)]
+    others = [each for each in read if each is not None]
     mine = {each.record.write_id for each in own}
     views, view = yield from get_fresh_view(ctx, views, tp)
     batches = [*own, *(each for each in others if each.record.write_id not in mine)]
@@ -81,5 +104,9 @@ def _put(ctx: Context, view: PartitionView, placed: tuple[StoredRecord, ...]) ->
     return (yield from refresh(ctx, view))
 
 
-def _waiting(data: bytes, tp: TopicPartition, name: str) -> StoredRecord:
-    return stored_record(data, tp, int(name.partition("-")[0]))
+def _waiting(data: bytes | None, tp: TopicPartition, name: str) -> StoredRecord | None:
+    """Return what waits; None if it is gone, damaged or has another name. Nothing refers to it, so it is left out."""
+    try:
+        return None if data is None else stored_record(data, tp, int(name.partition("-")[0]))
+    except (CorruptRecordError, ValueError):
+        return None

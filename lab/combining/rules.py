@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from txlog.core.append_rules import BatchDraft, Proceed, check_batch, next_record
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.record_checks import StoredRecord
+from txlog.core.records import CommitRecord
 from txlog.core.state import PartitionState, replay
 from txlog.protocol.context import PartitionView
 from txlog.protocol.slot import encode_checked
 
-FORGETS = ("expire", "log_start")
-"""Records after which a partition may not know any more what it has accepted."""
+MAX_FOLLOWING = 64
+"""Records after the slot that a batch wanted, from which on no leader takes it any more."""
 
 
 def folder(tp: TopicPartition) -> str:
@@ -47,14 +48,28 @@ def draft_of(stored: StoredRecord) -> BatchDraft:
 def may_be_taken(view: PartitionView, stored: StoredRecord) -> bool:
     """Return whether a view shows all that came after the slot which the batch's writer wanted (*take*).
 
-    Then the view's fold recognises the batch if it is there already. It does not if the partition has forgotten a
+    Then the view's fold recognises the batch if it is there already. It does not if the partition has forgotten its
     producer since, or if the store was put back.
     """
     wanted = stored.record
     if wanted.base_offset < view.sealed_end or wanted.files:
         return False
     later = [each.record for each in view.tail if each.record.base_offset >= wanted.base_offset]
-    return view.digest_at(wanted.base_offset) == wanted.previous and not any(each.kind in FORGETS for each in later)
+    return (
+        view.digest_at(wanted.base_offset) == wanted.previous
+        and len(later) < MAX_FOLLOWING
+        and not any(is_forgotten_by(each, wanted.producer_id) for each in later)
+    )
+
+
+def is_forgotten_by(record: CommitRecord, producer_id: int) -> bool:
+    """Return whether a record makes its partition forget a producer."""
+    return producer_id in record.expired
+
+
+def shows_all(view: PartitionView, stored: StoredRecord) -> bool:
+    """Return whether a view has each record from the slot on that the batch's writer wanted (*answer*)."""
+    return view.sealed_end <= stored.record.base_offset
 
 
 def combined(

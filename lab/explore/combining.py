@@ -12,7 +12,7 @@ from lab.explore import client as calls, keeper_calls, one_phase
 from lab.explore.cleaner import bound, deletes
 from lab.explore.client import Call, Client
 from lab.explore.explorer import Budget
-from lab.explore.mutant import Mutant
+from lab.explore.mutant import Mutant, program_of
 from lab.explore.scene import FORGOTTEN_MS, GRACE_MS, A, Scenario, Scene, Size, context
 from lab.one_phase.rules import PATCHES
 from txlog.core.append_rules import BatchDraft, Proceed
@@ -26,6 +26,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     StorageError,
+    TxlogError,
 )
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.slot import find_own
@@ -35,12 +36,19 @@ RULES, PROGRAMS = "lab.combining.rules.", "lab.combining.programs."
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def share(tp: TopicPartition, word: str, *, looks: int = 1, leads: bool = True) -> Call:
-    """Let a batch wait, and look for it; between two looks, lead. Give up after the last look."""
+def share(tp: TopicPartition, word: str, *, looks: int = 1, leads: bool = True, forgets: bool = False) -> Call:
+    """Let a batch wait, and look for it; between two looks, lead. Give up after the last look.
+
+    With `forgets` the writer opens the partition again before it looks.
+    """
 
     def call(client: Client) -> Program[Client]:
         draft = _draft(client, tp, word)
-        views, stored = yield from programs.wait(client.ctx, client.views, tp, draft)
+        try:
+            views, stored = yield from programs.wait(client.ctx, client.views, tp, draft, client.txn)
+        except TxlogError as error:
+            return client.noted("refused", words=((tp, word),), tp=tp, text=str(error), stop=True)
+        views = {} if forgets else views
         return (yield from _look(replace(client, views=views), tp, word, stored, looks=looks, leads=leads))
 
     return call
@@ -165,6 +173,37 @@ def _forgets(size: Size) -> Scene:
     return scene
 
 
+def _woken(size: Size) -> Scene:
+    """An attached instance that was fenced and forgotten lets a batch wait."""
+    scene = Scene(
+        ctx=context(constants=one_phase.FORGETS_PRODUCERS),
+        transactional_ids=("x",),
+        budget=Budget(ticks=(FORGOTTEN_MS,)),
+    )
+    old = scene.before("old", scene.client("x"), calls.init(), one_phase.attach(A))
+    scene.actor("old", old, calls.opened(A), share(A, "a", looks=0))
+    scene.actor("new", scene.client("x"), calls.init())
+    if size == "full":
+        scene.actor("expirer", scene.client(), keeper_calls.expire_producers(A))
+        scene.actor("leader", scene.client(), lead(A))
+    else:
+        scene.actor("leader", scene.client(), keeper_calls.expire_producers(A), lead(A))
+    return scene
+
+
+def _late(size: Size) -> Scene:
+    """A writer looks for its batch when it is sealed, and its epoch is over."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=1), transactional_ids=("x",), budget=Budget(lost=1 if full else 0))
+    old = scene.before("old", scene.client("x"), calls.init(), one_phase.attach(A), one_phase.at_once(A, "o"))
+    scene.actor("old", old, share(A, "a", looks=0, forgets=True))
+    scene.actor(
+        "new", scene.client("x"), calls.init(), *([one_phase.attach(A), one_phase.at_once(A, "n")] if full else [])
+    )
+    scene.actor("leader", scene.client(), lead(A), one_phase.seals(A))
+    return scene
+
+
 def _order(size: Size) -> Scene:
     """Two batches of one producer wait, and are found in any order."""
     scene = Scene(budget=Budget(lost=2 if size == "full" else 1))
@@ -202,6 +241,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="combine", what="two writers append both of their batches, beside a third writer", rules=(1, 2, 3), build=_combine),
         Scenario(name="combine gives up", what="leaders take the batch of a writer that gave up", rules=(1, 2, 3), build=_gives_up),
         Scenario(name="combine zombie", what="the batch of an instance that is being fenced waits", rules=(3, 8), build=_zombie, patches=PATCHES),
+        Scenario(name="combine woken", what="an instance that was fenced and forgotten lets a batch wait", rules=(8, 9), build=_woken, patches=PATCHES),
+        Scenario(name="combine late", what="a writer looks when its batch is sealed and its epoch is over", rules=(2, 5), build=_late, patches=PATCHES),
         Scenario(name="combine forgets", what="a batch that waits is in the log, and its producer is forgotten", rules=(3,), build=_forgets),
         Scenario(name="combine order", what="two batches of one producer wait", rules=(2, 3), build=_order),
         Scenario(name="combine wakes", what="the slot of a leader was deleted while it slept", rules=(2, 3, 14), build=_wakes),
@@ -216,8 +257,10 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for name, scenario, rules, patches in (
         ("a leader judges no batch again", "combine", "invariant 3, the rule *judge again*", {RULES + "check_batch": lambda *_: Proceed()}),
         ("a leader takes the batch of a fenced instance", "combine zombie", "invariant 8, the rule *judge again*", {RULES + "check_batch": lambda *_: Proceed()}),
-        ("a leader takes what the partition may have forgotten", "combine forgets", "invariant 3, the rule *take*", {RULES + "FORGETS": ()}),
+        ("a leader takes what the partition may have forgotten", "combine forgets", "invariant 3, the rule *take*", {RULES + "is_forgotten_by": lambda *_: False}),
         ("a writer that gives up says that it failed", "combine gives up", "invariant 2, the rule *answer*", {PROGRAMS + "give_up": lambda _: StorageError("given up")}),
+        ("a batch waits without the consent of the table", "combine woken", "invariant 8, the rule *consent*", {PROGRAMS + "consent": program_of(None)}),
+        ("a state refuses a batch that may be in sealed records", "combine late", "invariant 2, the rule *answer*", {PROGRAMS + "shows_all": lambda *_: True}),
         ("a gap is a final refusal", "combine order", "invariant 2, the rule *answer*", {PROGRAMS + "_FINAL": (InvalidProducerEpochError, OutOfOrderSequenceError)}),
     )
 )  # fmt: skip

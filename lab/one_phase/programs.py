@@ -186,11 +186,30 @@ def abort_one_phase(
             ended = result.txn
             break
         elif isinstance(result, Refused):
+            views, landed = yield from _of_fenced(ctx, views, txn, wanted)
+            if landed:
+                return views, EndResult(txn=txn, already_committed=True)
             raise result.error
         else:
             raise AssertionError(f"ending the epoch of {txn.transactional_id!r} gave {result!r}")
     views, view = yield from get_fresh_view(ctx, views, wanted.part.topic_partition)
     return views, EndResult(txn=ended, already_committed=_landed(txn, wanted, view) is not None)
+
+
+def _of_fenced(ctx: Context, views: Views, txn: TransactionMetadata, wanted: OnePhase) -> Program[tuple[Views, bool]]:
+    """Return whether the batch of an instance that was fenced is in the log. Raises OutcomeUnknownError if that cannot
+    be told yet: a record with a higher epoch must be in the partition first."""
+    tp = wanted.part.topic_partition
+    views, _ = yield from look_up(ctx, views, txn.transactional_id)
+    views = yield from roll_forward_current(ctx, views, txn.transactional_id)
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    entry = view.state.producers.get(txn.producer_id)
+    landed = _landed(txn, wanted, view) is not None
+    if not landed and (entry is None or entry.producer_epoch <= txn.producer_epoch):
+        raise OutcomeUnknownError(
+            f"{describe_owner(txn)}: it was fenced, and its commit to {tp} may still land. hint: repeat the call"
+        )
+    return views, landed
 
 
 def _landed(txn: TransactionMetadata, wanted: OnePhase, view: PartitionView) -> AppendResult | None:
