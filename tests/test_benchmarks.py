@@ -85,19 +85,15 @@ def test_a_commit_is_measured_beside_two_rounds_of_requests(tmp_path: Path) -> N
 
 
 def test_writers_of_one_table_are_counted_at_the_server(tmp_path: Path) -> None:
-    sides = tuple(
-        Contestant(name=f"plain: {plain}", start=partial(writers.txlog_side, processes=2, plain=plain))
-        for plain in (False, True)
-    )
-    spec = Spec(row="writers", title="two", contestants=sides, once=True)
+    side = Contestant(name="txlog", start=partial(writers.txlog_side, processes=2, plain=False))
+    spec = Spec(row="writers", title="two", contestants=(side,), once=True)
     with Resources(tmp_path / "cache") as resources:
-        measured = measure(spec, resources, tmp_path / "two", rounds=1, seed=1, scale=0.05)
+        measured = measure(spec, resources, tmp_path / "two", rounds=1, seed=1, scale=0.01)
     assert measured.missing == {}
-    for name, puts in ((sides[0].name, 2), (sides[1].name, 1)):
-        assert measured.by_round(name, "refused %") == [0]
-        assert measured.by_round(name, "requests")[0] >= puts
-        # No commit is faster than its requests.
-        assert measured.by_round(name, "ms")[0] >= puts * writers.LATENCY_MS
+    assert measured.by_round("txlog", "refused %") == [0]
+    assert measured.by_round("txlog", "requests")[0] >= 2
+    # No commit is faster than its requests.
+    assert measured.by_round("txlog", "ms")[0] >= 2 * writers.LATENCY_MS
 
 
 def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.explore import columns, past, publications, sharing, small
+from lab.explore import columns, combining, one_phase, past, publications, sharing, small
 from lab.explore.catalogue import EXPLORED, SCENARIOS
 from lab.explore.mutant import Mutant
 from lab.explore.runner import explore, hunt
@@ -70,6 +70,12 @@ ENDINGS = {
     "stranger": {"one: done", "two: done", "stranger: done"},
     "stranger, dead member": {"two: owns all", "two: lost"},
     "member sleeps, skewed": {"one: done", "one: failed", "one: gone", "two: done"},
+    "one phase attaches": {"old: committed", "old: failed", "new: ready"},
+    "one phase unsure": {"owner: committed", "owner: aborted", "owner: failed", "takeover: ready"},
+    "one phase doubts": {"owner: committed", "owner: unknown", "expirer: done"},
+    "combine": {"one: appended", "two: appended", "plain: appended"},
+    "combine zombie": {"old: appended", "old: refused", "old: unknown", "new: committed"},
+    "combine late": {"old: appended", "old: unknown", "new: ready"},
     "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
 
@@ -84,8 +90,13 @@ SAMPLE = (
     "looks back, merged",
     "publish deletes",
     "publish, skewed",
+    "one phase",
+    "one phase attaches",
+    "combine",
+    "combine zombie",
+    "combine late",
 )
-LATER = (small, past, publications, columns, sharing)
+LATER = (small, past, publications, columns, sharing, one_phase, combining)
 EXHAUSTIVE = {name for subject in LATER for name in subject.SCENARIOS if name not in SAMPLE}
 
 
