@@ -478,7 +478,7 @@ def test_erased_rows_leave_the_copies(world: World, catalog: MemoryCatalog) -> N
         each for _, each in erase(session_of(world), "orders", "id = 2", wait_ms=0) if isinstance(each, TxlogError)
     ]
     for _ in range(5):
-        # What docs/delete-rows.md says, for a store that no other process uses.
+        # These are the commands of docs/delete-rows.md if no other process uses the store.
         world.clock.advance_ms(1000)
         publish(world.open())
         tidy(world, now=True)

@@ -1,10 +1,11 @@
 """How does a table in a catalog follow the publications of a topic?
 
-A catalog holds which version of a table is the newest, and engines ask it. The table there has a folder of its own in
-the topic's folder: its lists of files, its metadata, and copies of the topic's files, unless `publish.files=log` lets
-it name these themselves. So a program that drops the table, or deletes its files, deletes nothing else (W60). The
-catalog alone knows the newest version. Each step from one publication to the next is a pure function of the two and of
-what the catalog has, and is committed only if the catalog still has it: a publisher that was slower repeats it.
+A catalog holds which version of a table is the newest, and engines ask it. The table there has a separate folder in
+the topic's folder. It has the table's lists of files, its metadata, and copies of the topic's files. With
+`publish.files=log` the table names the topic's files themselves. So a program that drops the table, or deletes its
+files, deletes nothing else (W60). The catalog alone knows the newest version. Each step from one publication to the
+next is a pure function of the two and of what the catalog has. It is committed only if the catalog still has that, so a
+publisher that was slower repeats it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def place_of(runtime: Runtime, topic: TopicMetadata) -> Place | None:
     place = _named_place(config, topic.topic) if config.publish_formats else None
     if place is not None and "iceberg" not in config.publish_formats:
         if topic.deleted:
-            return None  # nobody can change its settings any more
+            return None  # its settings cannot be changed any more
         raise InvalidRequestError(
             f"topic {topic.topic!r}: publish.catalog = {place.catalog!r}, and the topic is not published as "
             "iceberg. hint: add 'iceberg' to publish.formats, or unset publish.catalog"
@@ -114,9 +115,9 @@ def follow(
     process could not register yet, by topic, and is changed. The call may be repeated, by several processes at once. A
     deleted topic gets no new table.
 
-    Raises CatalogError if the catalog does not answer or refuses, TableConflictError if the name belongs to another
-    table or another program has committed to it, MissingObjectError if vacuum was faster, and InvalidRequestError
-    without pyiceberg or a configuration of the catalog, unless the topic is deleted.
+    Raises CatalogError if the catalog does not answer or refuses. Raises TableConflictError if the name belongs to
+    another table, or another program has committed to it. Raises MissingObjectError if vacuum was faster. Raises
+    InvalidRequestError without pyiceberg or a configuration of the catalog, unless the topic is deleted.
     """
     try:
         follower = _Follower(runtime, topic, place, dict(known), prepared, way)
@@ -126,7 +127,7 @@ def follow(
     except InvalidRequestError as error:
         if not topic.deleted:
             raise
-        # Nobody can change its settings any more.
+        # Its settings cannot be changed any more.
         text = "topic %r is deleted, and its table in a catalog still shows its rows: %s"
         log(_LOG, logging.WARNING, "tables_not_emptied", text, topic.topic, error, topic=topic.topic)
         return 0
@@ -431,8 +432,8 @@ def _asking(topic: str, place: Place) -> Iterator[None]:
         raise CatalogError(
             f"topic {topic!r}: {place.text} does not show the newest publication: "
             f"{type(error).__name__}: {shorten(' '.join(str(error).split()), 200)}. "
-            "hint: look at pyiceberg's configuration of the catalog and at the catalog; drop the table there if its "
-            "metadata file is gone; the log and the tables that are read by path have the rows, and the next call of "
+            "hint: look at pyiceberg's configuration of the catalog, and at the catalog. Drop the table there if its "
+            "metadata file is gone. The log and the tables that are read by path have the rows, and the next call of "
             "publish repeats this"
         ) from error
 
