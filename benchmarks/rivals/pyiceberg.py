@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,5 +61,5 @@ def _catalog(folder: Path, server: Server) -> Iterator[Any]:
             "s3.region": "us-east-1",
         },
     )
-    yield catalog
-    catalog.close()
+    with closing(catalog):
+        yield catalog

@@ -85,7 +85,7 @@ def lead(ctx: Context, views: Views, tp: TopicPartition, *own: StoredRecord) -> 
     mine = {each.record.write_id for each in own}
     views, view = yield from get_fresh_view(ctx, views, tp)
     batches = [*own, *(each for each in others if each.record.write_id not in mine)]
-    placed, _ = combined(view, batches, (yield Now()))
+    placed = combined(view, batches, (yield Now()))
     if placed:
         view = yield from _put(ctx, view, placed)
     return with_view(views, view)
@@ -100,7 +100,7 @@ def _put(ctx: Context, view: PartitionView, placed: tuple[StoredRecord, ...]) ->
     tp = view.topic_partition
     objects = [(tp.folder + batch_name(each.record.base_offset), each.data) for each in placed]
     yield PutIfAbsent(objects[0][0], together(objects))
-    # Whatever the outcome was, what lies in the slot decides (W12).
+    # The record in the slot decides, also after an outcome that is not known (W12).
     return (yield from refresh(ctx, view))
 
 

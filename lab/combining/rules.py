@@ -11,7 +11,7 @@ from txlog.core.append_rules import BatchDraft, Proceed, check_batch, next_recor
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.record_checks import StoredRecord
 from txlog.core.records import CommitRecord
-from txlog.core.state import PartitionState, replay
+from txlog.core.state import replay
 from txlog.protocol.context import PartitionView
 from txlog.protocol.slot import encode_checked
 
@@ -52,10 +52,11 @@ def may_be_taken(view: PartitionView, stored: StoredRecord) -> bool:
     producer since, or if the store was put back.
     """
     wanted = stored.record
-    if wanted.base_offset < view.sealed_end or wanted.files:
+    if wanted.files:
         return False
     later = [each.record for each in view.tail if each.record.base_offset >= wanted.base_offset]
     return (
+        # None behind the sealed end, where the view does not show what followed.
         view.digest_at(wanted.base_offset) == wanted.previous
         and len(later) < MAX_FOLLOWING
         and not any(is_forgotten_by(each, wanted.producer_id) for each in later)
@@ -72,14 +73,13 @@ def shows_all(view: PartitionView, stored: StoredRecord) -> bool:
     return view.sealed_end <= stored.record.base_offset
 
 
-def combined(
-    view: PartitionView, waiting: Iterable[StoredRecord], now_ms: int
-) -> tuple[tuple[StoredRecord, ...], PartitionState]:
-    """Return the batches that come next, each with its offsets, and the fold after them (*judge again*).
+def combined(view: PartitionView, waiting: Iterable[StoredRecord], now_ms: int) -> tuple[StoredRecord, ...]:
+    """Return the batches that come next, each with its offsets (*judge again*).
 
     Each is judged on the fold of all before it. A batch that is refused there, or is there already, is left out.
     """
-    state, found = view.state, []
+    state = view.state
+    found: list[StoredRecord] = []
     for stored in waiting:
         draft = draft_of(stored)
         if not may_be_taken(view, stored) or not isinstance(check_batch(state, draft), Proceed):
@@ -88,4 +88,4 @@ def combined(
         placed = encode_checked(view.topic_partition, record, stored.payload)
         state = replay(state, (placed,))
         found.append(placed)
-    return tuple(found), state
+    return tuple(found)

@@ -196,7 +196,7 @@ def _attaches(size: Size) -> Scene:
 
 
 def _unsure(size: Size) -> Scene:
-    """A commit of unknown outcome is followed by an abort, which says what became of it."""
+    """A commit of unknown outcome is followed by an abort, which finds out what won."""
     full = size == "full"
     scene = Scene(ctx=context(max_settles=1), transactional_ids=("x",), budget=Budget(lost=2 if full else 1))
     owner = scene.before("x", scene.client("x"), calls.init(), attach(A), at_once(A, "a"))

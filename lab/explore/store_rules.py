@@ -137,8 +137,10 @@ def missing_markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str |
 
 
 def unregistered_batch(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """9: every eager transactional batch is in a partition that its transaction registered, and every other batch of a
-    PID of the table is in one to which its instance was attached."""
+    """9: every eager transactional batch is in a partition that its transaction registered.
+
+    Every other batch of a PID of the table is in a partition to which its instance was attached.
+    """
     registered = {
         (txn.producer_id, txn.producer_epoch, tp)
         for _, _, txn in table

@@ -38,7 +38,7 @@ from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_one
 from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot
-from txlog.protocol.table import Written, look_up, state_partition, transit
+from txlog.protocol.table import Judge, Written, look_up, state_partition, transit
 from txlog.protocol.transactions import EndResult, roll_forward, roll_forward_current, with_fresh_knowledge
 
 
@@ -55,18 +55,10 @@ def attach(
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
         return judge_attach(current, known, tp, now_ms=now_ms, write_id=write_id)
 
-    while True:
-        views, result = yield from transit(ctx, views, txn.transactional_id, judge)
-        if isinstance(result, RollForward):
-            views = yield from roll_forward_current(ctx, views, txn.transactional_id)
-        elif isinstance(result, Written):
-            return views, result.row.value
-        elif isinstance(result, Done):
-            return views, result.txn
-        elif isinstance(result, Refused):
-            raise result.error
-        else:
-            raise AssertionError(f"attaching {txn.transactional_id!r} to {tp} gave {result!r}")
+    views, result = yield from _transit(ctx, views, txn.transactional_id, judge)
+    if isinstance(result, Refused):
+        raise result.error
+    return views, result.row.value if isinstance(result, Written) else result.txn
 
 
 _FINAL = (InvalidProducerEpochError, UnknownTopicOrPartitionError)
@@ -152,7 +144,7 @@ def commit_in_one_phase(
         if not (isinstance(verdict, Refuse) and isinstance(verdict.error, _FINAL)):
             raise OutcomeUnknownError(
                 f"{describe_owner(txn)}: an earlier try of its commit to {tp} may still land. "
-                "hint: call abort_transaction(), which says what became of it"
+                "hint: call abort_transaction(), which finds out what won"
             )
     if verdict is None:
         return views, None
@@ -173,32 +165,42 @@ def abort_one_phase(
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
         return judge_fence(current, known, now_ms=now_ms, write_id=write_id)
 
-    while True:
-        views, result = yield from transit(ctx, views, txn.transactional_id, judge)
-        if isinstance(result, Written):
-            views = yield from roll_forward(ctx, views, result.row)
-            made = result.row.value
-            ended = completed(made, now_ms=made.updated_at, write_id=made.write_id)
-            break
-        if isinstance(result, RollForward):
-            views = yield from roll_forward_current(ctx, views, txn.transactional_id)
-        elif isinstance(result, Done):
-            ended = result.txn
-            break
-        elif isinstance(result, Refused):
-            views, landed = yield from _of_fenced(ctx, views, txn, wanted)
-            if landed:
-                return views, EndResult(txn=txn, already_committed=True)
-            raise result.error
-        else:
-            raise AssertionError(f"ending the epoch of {txn.transactional_id!r} gave {result!r}")
+    views, result = yield from _transit(ctx, views, txn.transactional_id, judge)
+    if isinstance(result, Refused):
+        views, landed = yield from _of_fenced(ctx, views, txn, wanted)
+        if landed:
+            return views, EndResult(txn=txn, already_committed=True)
+        raise result.error
+    if isinstance(result, Written):
+        views = yield from roll_forward(ctx, views, result.row)
+        made = result.row.value
+        ended = completed(made, now_ms=made.updated_at, write_id=made.write_id)
+    else:
+        ended = result.txn
     views, view = yield from get_fresh_view(ctx, views, wanted.part.topic_partition)
     return views, EndResult(txn=ended, already_committed=_landed(txn, wanted, view) is not None)
 
 
+def _transit(
+    ctx: Context, views: Views, transactional_id: str, judge: Judge
+) -> Program[tuple[Views, Written | Done | Refused]]:
+    """Apply `judge` to the id's record until its transition is in, is not needed, or is refused.
+
+    A PREPARE_* is rolled forward first.
+    """
+    while True:
+        views, result = yield from transit(ctx, views, transactional_id, judge)
+        if not isinstance(result, RollForward):
+            assert isinstance(result, Written | Done | Refused)
+            return views, result
+        views = yield from roll_forward_current(ctx, views, transactional_id)
+
+
 def _of_fenced(ctx: Context, views: Views, txn: TransactionMetadata, wanted: OnePhase) -> Program[tuple[Views, bool]]:
-    """Return whether the batch of an instance that was fenced is in the log. Raises OutcomeUnknownError if that cannot
-    be told yet: a record with a higher epoch must be in the partition first."""
+    """Return whether the batch of an instance that was fenced is in the log.
+
+    Raises OutcomeUnknownError as long as it may still land: until a record with a higher epoch is in the partition.
+    """
     tp = wanted.part.topic_partition
     views, _ = yield from look_up(ctx, views, txn.transactional_id)
     views = yield from roll_forward_current(ctx, views, txn.transactional_id)

@@ -79,16 +79,25 @@ def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bo
     return not attached_to(txn) and _MAY_BE_FORGOTTEN(txn, now_ms, grace_ms)
 
 
+def _of_owner(
+    current: TransactionMetadata | None, txn: TransactionMetadata, now_ms: int
+) -> TransactionMetadata | RollForward | Refused:
+    """Return the id's record as its owner judges it, or what comes first."""
+    if (wrong := check_owner(current, txn)) is not None:
+        return Refused(wrong)
+    assert current is not None
+    known = as_its_owner_knows(current, txn, now_ms)
+    return RollForward(known) if known.state in PREPARED else known
+
+
 def judge_attach(
     current: TransactionMetadata | None, txn: TransactionMetadata, tp: TopicPartition, *, now_ms: int, write_id: str
 ) -> Judgement:
     """Judge that the owner of `txn` attaches itself to a partition (*attach*). The state of the id stays as it is."""
-    if (wrong := check_owner(current, txn)) is not None:
-        return Refused(wrong)
-    assert current is not None
-    current = as_its_owner_knows(current, txn, now_ms)
-    if current.state in PREPARED:
-        return RollForward(current)
+    found = _of_owner(current, txn, now_ms)
+    if not isinstance(found, TransactionMetadata):
+        return found
+    current = found
     if current.producer_epoch != txn.producer_epoch:
         return Refused(fenced_error(current, txn, f"it could attach itself to {tp}"))
     if current.state not in IDLE:
@@ -105,12 +114,10 @@ def judge_fence(
     current: TransactionMetadata | None, txn: TransactionMetadata, *, now_ms: int, write_id: str
 ) -> Judgement:
     """Judge that the owner of `txn` ends its epoch after a commit in one phase of unknown outcome (*abort*)."""
-    if (wrong := check_owner(current, txn)) is not None:
-        return Refused(wrong)
-    assert current is not None
-    current = as_its_owner_knows(current, txn, now_ms)
-    if current.state in PREPARED:
-        return RollForward(current)
+    found = _of_owner(current, txn, now_ms)
+    if not isinstance(found, TransactionMetadata):
+        return found
+    current = found
     if (current.producer_epoch, current.last_epoch) == (txn.producer_epoch + 1, txn.producer_epoch):
         return Done(current)
     if current.producer_epoch != txn.producer_epoch:

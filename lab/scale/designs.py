@@ -156,7 +156,7 @@ def take_turns(chain: Chain, seen: Seen, item: int) -> Steps:
 
 
 def combine(chain: Chain, seen: Seen, item: int, writer: int) -> Steps:
-    """Append by oneself as long as nobody else does; otherwise wait for a leader, or become one."""
+    """Append without others as long as there are none. Otherwise wait for a leader, or become one."""
     clock = chain.clock
     if seen.others_wait and writer not in chain.leads:
         chain.leads[writer] = []

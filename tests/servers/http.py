@@ -101,9 +101,11 @@ def answering(handle: Handler, latency_ms: int = 0) -> Connect:
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (request := await read_request(reader, writer)) is not None:
-            await asyncio.sleep(way_s)
+            if way_s:
+                await asyncio.sleep(way_s)
             answer = response_bytes(handle(request), request.method)
-            await asyncio.sleep(way_s)
+            if way_s:
+                await asyncio.sleep(way_s)
             writer.write(answer)
             await writer.drain()
 
