@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from txlog.core import envelope, names
 from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord, stored_records
 from txlog.core.records import Boundary, CommitRecord, TopicMetadata
 from txlog.core.snapshot_state import decode_snapshot
 from txlog.core.state import PartitionState
@@ -95,11 +95,11 @@ class Contents:
         try:
             paths = [tp.folder + names.batch_name(base) for base in live]
             for base, data in zip(live, pool.map(self.store.get, paths), strict=True):
-                stored = stored_record(data or b"", tp, base)
-                seen.records.append(stored)
-                seen.by_segment[stored.record.segment_base].append(stored)
-                if stored.record.kind in ("commit", "abort"):
-                    seen.markers[stored.record.producer_id, stored.record.producer_epoch].append(stored.record)
+                for stored in stored_records(data or b"", tp, base):
+                    seen.records.append(stored)
+                    seen.by_segment[stored.record.segment_base].append(stored)
+                    if stored.record.kind in ("commit", "abort"):
+                        seen.markers[stored.record.producer_id, stored.record.producer_epoch].append(stored.record)
             seen.base = PartitionState.empty(tp)
             if seen.boundary:
                 path = tp.folder + names.snapshot_name(seen.boundary)

@@ -23,7 +23,7 @@ HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "msgspec", "typer", 
 # Spark's writes of rows that the driver has and its Unix sockets 75. Erasures, their proof, sealing, tables of newest
 # rows and the end of tables of deleted topics take 2,030. Streams of Spark 4.0 and 4.1 take 105, and views that see the
 # newest rows 85. Tables in a catalog take 735.
-SHIPPED_LINES = 45_885
+SHIPPED_LINES = 47_085
 MODULE_LINES = 400
 
 

@@ -1,6 +1,4 @@
-"""A prototype of records that combine batches of several writers. The design is `lab/scale/many-writers.md`.
+"""A prototype of how writers combine their batches. The design is `lab/scale/many-writers.md`.
 
-The explorer runs it, and nothing of it is shipped. The form of a combined record is left out. It is modelled as the
-records of its batches, which one request creates together (`together`). A reader sees all of them or none, as it would
-see one object.
+The explorer runs it, and nothing of it is shipped but the form: an object with several commit records.
 """

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from lab.combining.rules import combined, draft_of, folder, shows_all, waiting_name
-from lab.combining.together import together
 from lab.one_phase.rules import is_attached
 from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_record
 from txlog.core.effects import Delete, Gather, List, NewId, Now, Program, PutIfAbsent
@@ -98,8 +97,7 @@ def give_up(tp: TopicPartition) -> OutcomeUnknownError:
 
 def _put(ctx: Context, view: PartitionView, placed: tuple[StoredRecord, ...]) -> Program[PartitionView]:
     tp = view.topic_partition
-    objects = [(tp.folder + batch_name(each.record.base_offset), each.data) for each in placed]
-    yield PutIfAbsent(objects[0][0], together(objects))
+    yield PutIfAbsent(tp.folder + batch_name(placed[0].slot), b"".join(each.data for each in placed))
     # The record in the slot decides, also after an outcome that is not known (W12).
     return (yield from refresh(ctx, view))
 

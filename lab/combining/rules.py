@@ -13,7 +13,7 @@ from txlog.core.record_checks import StoredRecord
 from txlog.core.records import CommitRecord
 from txlog.core.state import replay
 from txlog.protocol.context import PartitionView
-from txlog.protocol.slot import encode_checked
+from txlog.protocol.slot import encode_combined
 
 MAX_FOLLOWING = 64
 """Records after the slot that a batch wanted, from which on no leader takes it any more."""
@@ -79,13 +79,14 @@ def combined(view: PartitionView, waiting: Iterable[StoredRecord], now_ms: int) 
     Each is judged on the fold of all before it. A batch that is refused there, or is there already, is left out.
     """
     state = view.state
-    found: list[StoredRecord] = []
+    found: list[tuple[CommitRecord, bytes]] = []
     for stored in waiting:
         draft = draft_of(stored)
         if not may_be_taken(view, stored) or not isinstance(check_batch(state, draft), Proceed):
             continue
         record = next_record(state, draft, now_ms=now_ms, write_id=stored.record.write_id)
-        placed = encode_checked(view.topic_partition, record, stored.payload)
+        # The digests of the records are computed when all are known.
+        placed = StoredRecord(record=record, digest="", data=stored.payload, slot=view.state.next_offset)
         state = replay(state, (placed,))
-        found.append(placed)
-    return tuple(found)
+        found.append((record, stored.payload))
+    return encode_combined(view.topic_partition, found) if found else ()

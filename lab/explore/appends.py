@@ -113,32 +113,34 @@ def _keep_view(ctx: Any, view: Any, *_: Any) -> Any:
 
 def _unknown_means_failed(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
     tp = view.topic_partition
-    outcome = yield PutIfAbsent(tp.folder + batch_name(stored.record.base_offset), stored.data)
+    outcome = yield PutIfAbsent(tp.folder + batch_name(stored[0].slot), stored[0].data)
     if outcome is PutOutcome.UNKNOWN:
         raise StorageError("a time-out, so it failed")
-    return stored if outcome is PutOutcome.WRITTEN else (yield from load.read_slot(tp, stored.record.base_offset))
+    return stored if outcome is PutOutcome.WRITTEN else (yield from load.read_slot(tp, stored[0].slot))
 
 
 def _conflict_means_lost(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
     tp = view.topic_partition
-    outcome = yield PutIfAbsent(tp.folder + batch_name(stored.record.base_offset), stored.data)
+    outcome = yield PutIfAbsent(tp.folder + batch_name(stored[0].slot), stored[0].data)
     if outcome is PutOutcome.WRITTEN:
         return stored
-    held = yield from load.read_slot(tp, stored.record.base_offset)
-    if held is None:
+    held = yield from load.read_slot(tp, stored[0].slot)
+    if not held:
         return (yield from _ORIGINAL_CREATE(ctx, view, stored, write_id))
-    return replace(held, record=msgspec.structs.replace(held.record, write_id="somebody else's"))
+    return tuple(
+        replace(each, record=msgspec.structs.replace(each.record, write_id="somebody else's")) for each in held
+    )
 
 
 def _slot_alone_decides(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
     """After an unknown outcome, trusts the record in the slot, wherever the boundary is."""
-    tp, number = view.topic_partition, stored.record.base_offset
+    tp, number = view.topic_partition, stored[0].slot
     while True:
-        outcome = yield PutIfAbsent(tp.folder + batch_name(number), stored.data)
+        outcome = yield PutIfAbsent(tp.folder + batch_name(number), stored[0].data)
         if outcome is PutOutcome.WRITTEN:
             return stored if (yield from slot._not_overtaken(ctx, view, number)) else None
         holder = yield from load.read_slot(tp, number)
-        if holder is not None:
+        if holder:
             return holder
 
 
@@ -161,7 +163,7 @@ def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
     """Accepts a slot that is found by name, however long the request took."""
     if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         return (yield from load.load(ctx, view.topic_partition))
-    while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
+    while stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset)):
         view = view.extended(stored)
     return view
 

@@ -66,7 +66,7 @@ def read_chain(files: Mapping[str, bytes], tp: TopicPartition) -> Truth:
         data = files.get(GHOST + path, files.get(path))
         if data is None:
             break
-        stored.append(decoded_once(data, tp, at))
+        stored += decoded_once(data, tp, at)
         at = stored[-1].record.end_offset
     truth = Truth(stored=tuple(stored), log_end_offset=at)
     _follow(truth, files, tp)

@@ -15,7 +15,7 @@ from lab.explore.mutant import Mutant, patched
 from lab.explore.publisher import rows_are_words
 from lab.explore.rules import Rules
 from lab.explore.scene import Scenario, Size
-from lab.explore.world import decoded_once
+from lab.explore.world import decoded_once, encoded_once
 from txlog.errors import TxlogError
 
 MAX_MUTANT_SECONDS = 60.0
@@ -144,6 +144,6 @@ def _prepared() -> Iterator[None]:
     frames.forget()
     with ExitStack() as stack:
         stack.enter_context(rows_are_words())
-        for module in ("load", "slot"):
-            stack.enter_context(patch(f"txlog.protocol.{module}.stored_record", decoded_once))
+        for module, name, once in (("load", "stored_records", decoded_once), ("slot", "stored_record", encoded_once)):
+            stack.enter_context(patch(f"txlog.protocol.{module}.{name}", once))
         yield

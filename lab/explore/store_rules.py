@@ -11,6 +11,7 @@ from lab.explore.world import GHOST, WRITTEN_AGAIN
 from lab.one_phase.rules import attached_to
 from txlog.core import envelope, names
 from txlog.core.names import NumberedName, SegmentObject, TopicPartition
+from txlog.core.record_checks import decode_records
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
 
 NAMES = {
@@ -180,8 +181,7 @@ def wrong_references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
         parsed = names.parse_partition_object(path[len(tp.folder) :])
         match parsed:
             case NumberedName(kind="batch"):
-                record, _ = envelope.decode(data, CommitRecord, path)
-                named[path] = [file.path for file in record.files]
+                named[path] = [file.path for record, _ in decode_records(data, path) for file in record.files]
             case NumberedName(kind="boundary"):
                 boundary = max(boundary, envelope.decode(data, Boundary, path)[0].offset)
             case SegmentObject(segment=segment, kind="index"):

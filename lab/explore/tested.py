@@ -156,7 +156,7 @@ _BOUNDED = retention.bounded_end
 
 
 def _not_read_back(tp: Any, record: Any, payload: bytes = b"", headroom_bytes: int = 0) -> Any:
-    return StoredRecord(record=record, digest="", data=envelope.encode(record, payload))
+    return StoredRecord(record=record, digest="", data=envelope.encode(record, payload), slot=record.base_offset)
 
 
 _PROPERTIES = catalog_table.properties

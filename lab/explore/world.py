@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from lab.combining.together import taken_apart
 from txlog.core import record_checks
 from txlog.core.effects import Delete, Get, List, Modified, PutIfAbsent, PutOutcome, Size, WriteRows
 from txlog.core.records import DataFile
@@ -34,7 +33,8 @@ _TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
 _TIMED_FOLDERS = ("/publication/", "/_delta_log/", "/metadata/")
 """Objects whose time of writing a vacuum reads, or on which the age of a published version depends."""
 
-decoded_once = lru_cache(maxsize=100_000)(record_checks.stored_record)
+decoded_once = lru_cache(maxsize=100_000)(record_checks.stored_records)
+encoded_once = lru_cache(maxsize=100_000)(record_checks.stored_record)
 """A stored record is a pure function of its bytes and its slot. Decoding the same few records a million times takes
 time."""
 
@@ -137,7 +137,7 @@ class World:
         """Return the store after a conditional write: with the object if the path was free, else unchanged."""
         if path in self.files(store):
             return store
-        added = {self.object_id(*each) for each in taken_apart(path, data)}
+        added = {self.object_id(path, data)}
         if self.vacuumed and (path.endswith(_TIMED) or any(each in path for each in _TIMED_FOLDERS)):
             added.add(self.object_id(WRITTEN_AT + path, str(now_ms).encode()))
         return self.store_id(self.stores[store] | added)

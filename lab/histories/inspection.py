@@ -12,7 +12,7 @@ from lab.histories.events import (
 from txlog.core import chain, envelope, names
 from txlog.core.effects import Get, List, Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
-from txlog.core.record_checks import stored_record
+from txlog.core.record_checks import stored_records
 from txlog.core.records import SegmentIndex, TransactionEntry
 from txlog.errors import MissingObjectError
 from txlog.protocol.context import Context
@@ -78,7 +78,7 @@ def inspect_transactions(ctx: Context) -> Program[InspectTransactions]:
             data = yield Get(tp.folder + names.batch_name(base_offset))
             if data is None:
                 continue
-            record = stored_record(data, tp, base_offset).record
+            records = (stored.record for stored in stored_records(data, tp, base_offset))
             found.extend(
                 TransactionRecord(
                     offset=record.base_offset,
@@ -88,6 +88,7 @@ def inspect_transactions(ctx: Context) -> Program[InspectTransactions]:
                     last_epoch=entry.value.last_epoch,
                     state=entry.value.state,
                 )
+                for record in records
                 for entry in record.entries
                 if isinstance(entry, TransactionEntry) and entry.value is not None
             )

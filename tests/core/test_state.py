@@ -14,7 +14,7 @@ from tests.effort import examples
 from txlog.core import envelope
 from txlog.core.append_rules import RollPolicy, next_record
 from txlog.core.names import TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord, stored_record, stored_records
 from txlog.core.records import (
     AbortedTxn,
     GroupEntry,
@@ -367,10 +367,10 @@ def test_a_copied_record_is_named() -> None:
 
 def test_a_record_above_the_limit_of_commit_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     first = three().records[0]
-    assert stored_record(first.data, TP, 0).record == first.record
+    assert stored_records(first.data, TP, 0)[0].record == first.record
     monkeypatch.setattr(envelope, "MAX_COMMIT_BYTES", len(first.data) - 1)
     with pytest.raises(CorruptRecordError, match=f"orders/0/0+\\.batch: {len(first.data)} bytes, more than"):
-        stored_record(first.data, TP, 0)
+        stored_records(first.data, TP, 0)
 
 
 @pytest.mark.parametrize("change", [{"records": 3}, {"records": 0}, {"kind": "abort"}, {"files": ()}])

@@ -77,22 +77,22 @@ def test_any_json(fields: dict[str, Any], payload: bytes) -> None:
     data = sealed(json.dumps(fields).encode(), payload)
     for kind in STRUCTS:
         refused_or(envelope.decode, data, kind, "p")
-    refused_or(record_checks.stored_record, data, ORDERS_0, 0)
+    refused_or(record_checks.stored_records, data, ORDERS_0, 0)
 
 
 @given(objects(".batch"), st.sampled_from(["orders", "__transaction_state", "__consumer_offsets"]))
 def test_commit_records(data: bytes, topic: str) -> None:
     tp = TopicPartition(topic, 0)
     for base in range(4):
-        stored = refused_or(record_checks.stored_record, data, tp, base)
+        stored = refused_or(record_checks.stored_records, data, tp, base)
         if stored is not None:
             before = state.PartitionState(
                 topic_partition=tp,
                 next_offset=base,
-                segment_base=stored.record.segment_base,
-                last_digest=stored.record.previous,
+                segment_base=stored[0].record.segment_base,
+                last_digest=stored[0].record.previous,
             )
-            after = refused_or(state.replay, before, [stored])
+            after = refused_or(state.replay, before, stored)
             if after is not None:
                 made = envelope.encode(snapshot_state.to_snapshot(after))
                 again = refused_or(snapshot_state.decode_snapshot, made, tp, after.next_offset)
@@ -102,7 +102,7 @@ def test_commit_records(data: bytes, topic: str) -> None:
                     plan_fetch,
                     tp=tp,
                     indexes=[],
-                    tail=[(stored.record, stored.payload)],
+                    tail=[(each.record, each.payload) for each in stored],
                     aborted=[],
                     start=base,
                     end=end,

@@ -37,7 +37,12 @@ from txlog.maintenance.publish import publish_topics
 from txlog.maintenance.vacuum import vacuum
 from txlog.storage.memory import MemoryObjectStore
 
-EXCEPTIONS = {"field AbortedTxn.version": "its only value is also the one that a reader assumes"}
+EXCEPTIONS = {
+    "field CommitRecord.more": "no writer writes it yet; test_combined.py makes such stores of the golden ones",
+    "field AbortedTxn.version": "its only value is also the one that a reader assumes",
+    "value CommitRecord.more = true": "as the field",
+    "trait feature combined-records": "as the field",
+}
 """What PROTOCOL.md defines and no golden store can hold, with the reason."""
 MAX_STORE_BYTES = 1_500_000
 NAMES = [path.name for path in STORES]

@@ -252,10 +252,15 @@ def test_compare() -> None:
             records.CommitRecord(
                 **common, base_offset=epoch, segment_base=0, write_id="w", previous="", kind=kind, producer_epoch=epoch,
                 coordinator_epoch=decided,
-            )
+            ),
+            epoch,
         )  # fmt: skip
-    seen.add(records.IndexEntry(**common, base_offset=0, kind="commit", producer_epoch=0, base_sequence=-1, file=None))
-    seen.add(records.IndexEntry(**common, base_offset=9, kind="commit", producer_epoch=9, base_sequence=-1, file=None))
+    seen.add(
+        records.IndexEntry(**common, base_offset=0, kind="commit", producer_epoch=0, base_sequence=-1, file=None), 0
+    )
+    seen.add(
+        records.IndexEntry(**common, base_offset=9, kind="commit", producer_epoch=9, base_sequence=-1, file=None), 0
+    )
     found = compare(expected, seen)
     assert found.missing == (2,)
     assert found.other == ((1, 1), (3, 2))

@@ -238,7 +238,7 @@ def decode(path: str, data: bytes) -> object:
         struct: Any = STRUCTS[kind]
         return envelope.decode(data, struct, path)
     topic, partition, name = path.split("/")
-    return record_checks.stored_record(data, TopicPartition(topic, int(partition)), int(Path(name).stem))
+    return record_checks.stored_records(data, TopicPartition(topic, int(partition)), int(Path(name).stem))
 
 
 def test_every_length_of_every_small_object() -> None:

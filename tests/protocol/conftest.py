@@ -7,14 +7,16 @@ from functools import lru_cache
 import pytest
 
 from tests.protocol import harness
-from txlog.core.record_checks import stored_record
+from txlog.core.record_checks import stored_record, stored_records
 from txlog.protocol import load, slot
 
-_decoded_once = lru_cache(maxsize=20_000)(stored_record)
+_decoded_once = lru_cache(maxsize=20_000)(stored_records)
+_encoded_once = lru_cache(maxsize=20_000)(stored_record)
 
 
 @pytest.fixture(autouse=True)
 def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return the same decoded value for the same bytes, partition and slot. The codec has its own tests."""
-    for module in (load, slot, harness):
-        monkeypatch.setattr(module, "stored_record", _decoded_once)
+    for module in (load, harness):
+        monkeypatch.setattr(module, "stored_records", _decoded_once)
+    monkeypatch.setattr(slot, "stored_record", _encoded_once)

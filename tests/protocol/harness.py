@@ -40,7 +40,7 @@ from txlog.core.effects import (
 from txlog.core.fetch_plan import InlinePiece, RowRange
 from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.names import TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord, stored_records
 from txlog.core.records import (
     Boundary,
     CommitRecord,
@@ -208,11 +208,11 @@ class Cluster(Bucket):
 
     def batches(self, tp: TopicPartition) -> list[StoredRecord]:
         """Return the commit records in the store by offset, whether they count or not."""
-        found = []
+        found: list[StoredRecord] = []
         for name in list_names(self.objects, tp.folder):
             parsed = names.parse_partition_object(name)
             if isinstance(parsed, names.NumberedName) and parsed.kind == "batch":
-                found.append(stored_record(self.objects[tp.folder + name], tp, parsed.number))
+                found += stored_records(self.objects[tp.folder + name], tp, parsed.number)
         return found
 
     def records(self, tp: TopicPartition) -> list[CommitRecord]:

@@ -11,7 +11,6 @@ import pytest
 
 from lab.combining import programs
 from lab.combining.rules import MAX_FOLLOWING, combined, folder, may_be_taken, waiting_name
-from lab.combining.together import taken_apart, together
 from lab.explore.alone import run_alone
 from lab.explore.client import idempotent, send
 from lab.explore.scene import A, Scene, context
@@ -63,7 +62,7 @@ def test_only_an_expiry_of_its_producer_stops_a_batch(expired: tuple[int, ...], 
     view = opened(cluster)
     batch = waiting(view)
     expire = next_control(view.state, now_ms=START_MS, write_id="e" * 32, expired=expired)
-    assert may_be_taken(view.extended(encode_checked(A, expire)), batch) is taken
+    assert may_be_taken(view.extended((encode_checked(A, expire),)), batch) is taken
 
 
 def test_a_batch_of_another_history_is_not_taken() -> None:
@@ -103,12 +102,6 @@ def test_each_batch_is_judged_behind_those_before_it() -> None:
     assert [(each.record.base_offset, each.record.base_sequence) for each in found] == [(0, 0), (1, 1)]
     assert found[1].record.previous == found[0].digest
     assert [json.loads(each.payload) for each in found] == [["a"], ["b"]]
-
-
-def test_objects_are_created_together() -> None:
-    objects = (("orders/0/a", b"1"), ("orders/0/b", b"together\n"))
-    assert taken_apart("orders/0/a", together(objects)) == objects
-    assert taken_apart("x", b"alone") == (("x", b"alone"),)
 
 
 BROKEN: dict[str, Callable[[StoredRecord], tuple[str, bytes]]] = {

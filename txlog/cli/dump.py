@@ -107,10 +107,11 @@ def _show_object(out: Output, found: DumpedObject) -> None:
     out.line()
     for sentence in found.explanation:
         out.line(sentence)  # a terminal wraps it
-    cells, tables = tabulate(found.value)
-    out.heading("Fields")
-    out.fields((name, _readable_cell(name, cell)) for name, cell in cells.items())
-    _show_tables(out, tables)
+    for value in (found.value, *found.following):
+        cells, tables = tabulate(value)
+        out.heading("Fields")
+        out.fields((name, _readable_cell(name, cell)) for name, cell in cells.items())
+        _show_tables(out, tables)
     if found.rows is not None:
         _show_rows(out, f"rows ({len(found.rows)})", found.rows)
 

@@ -61,7 +61,7 @@ def _look_below(view: PartitionView, start: int, isolation: IsolationLevel) -> P
         record = held.get(end)
         # A record without rows takes one offset. Below the boundary its slot may hold a stale record.
         if record is None and end > view.boundary and (stored := (yield from read_slot(view.topic_partition, end - 1))):
-            record = stored.record
+            record = stored[-1].record
         if record is None or record.end_offset != end:
             break
         if end == log_start:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import google_crc32c
 import msgspec
@@ -25,6 +25,14 @@ MAX_COMMIT_BYTES = 4 * 2**20
 MAX_DEPTH = 24
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Head(msgspec.Struct):
+    """What shows where a commit record ends in its object."""
+
+    payload_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMMIT_BYTES)] = 0
+    more: bool = False
+
 
 _TAIL = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\Z')
 _TAIL_BYTES = len(b',"crc32c":"00000000"}')
@@ -86,6 +94,32 @@ def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
     if announced != len(payload):
         raise CorruptRecordError(f"{path}: {announced} payload bytes announced, {len(payload)} found")
     return value, payload
+
+
+def split(data: bytes, path: str) -> tuple[bytes, ...]:
+    """Return the commit records of an object, each with its inline rows (PROTOCOL.md, "Combined records").
+
+    Raises CorruptRecordError, beginning with `path`, if a record says that one more follows and none does.
+    """
+    parts: list[bytes] = []
+    while True:
+        end = data.find(b"\n")
+        line = data[:end]
+        # As a rule no record follows, and the line is parsed only once.
+        if end < 0 or b'"more"' not in line:
+            return (*parts, data)
+        check_depth(line, path)
+        try:
+            head = msgspec.json.decode(line, type=_Head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return (*parts, data)  # decoding it says what is wrong
+        if not head.more:
+            return (*parts, data)
+        end += 1 + head.payload_bytes
+        if end >= len(data):
+            raise CorruptRecordError(f"{path}: one more record should follow in the object; it is cut off")
+        parts.append(data[:end])
+        data = data[end:]
 
 
 def digest(data: bytes) -> str:

@@ -49,6 +49,10 @@ DELETION_RECORDS = "deletion-records"
 """The deletion of a topic writes a record into each partition of `__transaction_state` that is in use, so a commit need
 not look whether its topics still exist. In a store made without this feature every staged commit looks (W46)."""
 
+COMBINED_RECORDS = "combined-records"
+"""An object of a partition may hold several commit records, which one request makes visible together. A store made
+without this feature has one record in each."""
+
 STORE_FEATURES = (
     DELETION_RECORDS,
     GROUP_MEMBERS,
@@ -62,7 +66,7 @@ STORE_FEATURES = (
     TXN_V2,
 )
 """The features of a new store, sorted."""
-KNOWN_FEATURES = frozenset(STORE_FEATURES)
+KNOWN_FEATURES = frozenset((COMBINED_RECORDS, *STORE_FEATURES))
 
 
 def check_features(features: Iterable[str], where: str) -> None:

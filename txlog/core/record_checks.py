@@ -29,6 +29,8 @@ _ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
     names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry, HeartbeatEntry),
 }
 """The allowed kinds of entries in each internal topic."""
+_COMBINED = ("data", "commit", "abort")
+"""The kinds of records of which one object may hold several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class StoredRecord:
     record: CommitRecord
     digest: str
     data: bytes = field(repr=False)
+    slot: int
+    """The offset that names its object: its own, or that of an earlier record in the same object."""
 
     @property
     def payload(self) -> bytes:
@@ -45,16 +49,52 @@ class StoredRecord:
         return self.data[len(self.data) - self.record.payload_bytes :]
 
 
-def stored_record(data: bytes, tp: TopicPartition, base_offset: int, *, hashed: bool = True) -> StoredRecord:
-    """Decode `<base_offset>.batch`; raise CorruptRecordError naming it if it is damaged.
-
-    If not `hashed`, the digest is empty, because no record will follow this one.
-    """
-    path = tp.folder + names.batch_name(base_offset)
+def stored_records(data: bytes, tp: TopicPartition, slot: int) -> tuple[StoredRecord, ...]:
+    """Decode `<slot>.batch`, which holds one record or several; raise CorruptRecordError naming it if it is damaged."""
+    path = tp.folder + names.batch_name(slot)
     if len(data) > envelope.MAX_COMMIT_BYTES:
         raise CorruptRecordError(
             f"{path}: {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that a commit record may have"
         )
+    base_offset, found = slot, []
+    for part in envelope.split(data, path):
+        found.append(stored_record(part, tp, base_offset, slot=slot))
+        base_offset = found[-1].record.end_offset
+    first = found[0].record
+    strange = next((each.record for each in found if each.record.kind not in _COMBINED), None)
+    if len(found) > 1 and strange is not None:
+        raise CorruptRecordError(f"{path}: a {strange.kind} record cannot share its object with other records")
+    if any(each.record.segment_base != first.segment_base for each in found):
+        raise CorruptRecordError(f"{path}: its records are of several segments")
+    return tuple(found)
+
+
+def decode_records(data: bytes, path: str) -> tuple[tuple[CommitRecord, bytes], ...]:
+    """Return the records of a `.batch`, each with its inline rows, without a check of their place.
+
+    Raises CorruptRecordError naming `path` if it is damaged.
+    """
+    return tuple(envelope.decode(part, CommitRecord, path) for part in envelope.split(data, path))
+
+
+def end_digest(data: bytes) -> str:
+    """Return the digest of the last record of an object; empty if the object is damaged."""
+    try:
+        return envelope.digest(envelope.split(data, "")[-1])
+    except CorruptRecordError:
+        return ""
+
+
+def stored_record(
+    data: bytes, tp: TopicPartition, base_offset: int, *, slot: int | None = None, hashed: bool = True
+) -> StoredRecord:
+    """Decode one record, which is all of `<base_offset>.batch`, or a part of `<slot>.batch`.
+
+    Raises CorruptRecordError naming the object if it is damaged. If not `hashed`, the digest is empty, because no
+    record will follow this one.
+    """
+    slot = base_offset if slot is None else slot
+    path = tp.folder + names.batch_name(slot)
     record, _ = envelope.decode(data, CommitRecord, path)
     if record.base_offset != base_offset:
         raise CorruptRecordError(f"{path}: it says base_offset {record.base_offset}; an object was swapped or copied")
@@ -70,7 +110,7 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int, *, hashed: 
             check_transaction(entry.key, entry.value, path)
         if isinstance(entry, GroupEntry) and entry.value is not None:
             check_group(entry.group, entry.value, path)
-    return StoredRecord(record=record, digest=envelope.digest(data) if hashed else "", data=data)
+    return StoredRecord(record=record, digest=envelope.digest(data) if hashed else "", data=data, slot=slot)
 
 
 def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:

@@ -113,6 +113,7 @@ def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
 
 def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[AbortedTxn]) -> Iterable[ChainBatch]:
     objects = {name.base_offset: name.index for name in indexes}
+    slots = {stored.record.base_offset: names.batch_name(stored.slot) for stored in view.tail}
     for batch in walk_batches(
         tp=view.topic_partition,
         indexes=[read.index for read in indexes.values()],
@@ -135,7 +136,7 @@ def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[Aborte
             producer_epoch=entry.producer_epoch,
             base_sequence=entry.base_sequence,
             timestamp=entry.timestamp,
-            object=names.batch_name(entry.base_offset) if segment is None else objects[segment.base_offset],
+            object=slots[entry.base_offset] if segment is None else objects[segment.base_offset],
             rows_in=rows_in or (("inline",) if entry.records and segment is None else ()),
         )
 

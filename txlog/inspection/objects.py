@@ -31,8 +31,11 @@ class DumpedObject(msgspec.Struct, frozen=True, kw_only=True):
     explanation: tuple[str, ...]
     """Sentences. The first one says what kind of object it is."""
     value: msgspec.Struct
+    """What it holds; of several commit records in one object the first."""
+    following: tuple[msgspec.Struct, ...] = ()
+    """The other commit records of the object."""
     rows: list[dict[str, Any]] | None = None
-    """The rows of a batch, if they were asked for."""
+    """The rows of its batches, if they were asked for."""
 
 
 def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObject:
@@ -65,10 +68,17 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
     if data is None:
         raise _nothing_there(store, path)
     struct, explain = EXPLAIN[name.kind]
-    value, payload = envelope.decode(data, struct, path)
-    shown = _rows_of(runtime, name, value, payload) if rows else None
+    parts = envelope.split(data, path) if name.kind == "batch" else (data,)
+    values = [envelope.decode(part, struct, path) for part in parts]
+    shown = [row for value, payload in values for row in _rows_of(runtime, name, value, payload)] if rows else None
     return DumpedObject(
-        path=path, kind=name.kind, bytes=len(data), explanation=explain(name, value), value=value, rows=shown
+        path=path,
+        kind=name.kind,
+        bytes=len(data),
+        explanation=tuple(text for value, _ in values for text in explain(name, value)),
+        value=values[0][0],
+        following=tuple(value for value, _ in values[1:]),
+        rows=shown,
     )
 
 

@@ -22,8 +22,8 @@ from txlog.client.tables.predicate import Predicate, Statistics
 from txlog.core import envelope, names
 from txlog.core.effects import Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
+from txlog.core.record_checks import decode_records
 from txlog.core.records import (
-    CommitRecord,
     Publication,
     SchemaField,
     Snapshot,
@@ -149,7 +149,7 @@ class _Look:
                 raise MissingObjectError(path)
             payloads = [part.payload for part in self._parts(path, data)]
             if path.endswith(".batch") and path.startswith(f"{self._topic}/"):
-                payloads.append(envelope.decode(data, CommitRecord, path)[1])
+                payloads += [payload for _, payload in decode_records(data, path)]
             if count := sum(self._inline(payload, path) for payload in payloads if payload):
                 return count
             text, named = data, self._named_in(path, data)
@@ -173,7 +173,8 @@ class _Look:
             for file in envelope.decode(data, Publication, path)[0].added:
                 yield file.path, file.statistics, file.rows
         elif name.endswith((".batch", ".staged", ".snapshot")):
-            own = envelope.decode(data, CommitRecord, path)[0].files if name.endswith(".batch") else ()
+            records = decode_records(data, path) if name.endswith(".batch") else ()
+            own = (file for record, _ in records for file in record.files)
             for each in (*own, *(file for part in self._parts(path, data) for file in part.files)):
                 yield each.path, each.statistics, each.rows
         elif folder == "_delta_log" and name.endswith(".json"):
@@ -229,7 +230,7 @@ class _Look:
         """Yield what an object holds that a transaction has staged for the topic."""
         values: Iterable[TransactionMetadata | StagedList | None] = ()
         if path.endswith(".batch"):
-            entries = envelope.decode(data, CommitRecord, path)[0].entries
+            entries = [entry for record, _ in decode_records(data, path) for entry in record.entries]
             values = (entry.value for entry in entries if isinstance(entry, TransactionEntry))
         elif path.endswith(".staged"):
             values = (envelope.decode(data, StagedList, path)[0],)
@@ -268,7 +269,7 @@ def _current_objects(session: Session, tps: list[TopicPartition]) -> set[str]:
             views = with_view(views, view)
             paths.update(file.path for name in view.walk if name in indexes for file in indexes[name].index.files)
             paths.update(file.path for stored in view.tail for file in stored.record.files)
-            paths.update(f"{tp.partition}/{names.batch_name(stored.record.base_offset)}" for stored in view.tail)
+            paths.update(f"{tp.partition}/{names.batch_name(stored.slot)}" for stored in view.tail)
         tables = (yield from read_chain(topic)).newest
         paths.update(() if tables is None or not tables.newest.formats else tables.files)
         return views, {f"{topic}/{path}" for path in paths}

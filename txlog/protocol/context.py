@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -113,10 +113,16 @@ class Context:
 
 
 class Mark(NamedTuple):
-    """A record that a process has seen in the chain."""
+    """The last record of an object that a process has seen in the chain."""
 
-    base_offset: int
+    slot: int
+    """The offset that names the object."""
     digest: str
+
+    @classmethod
+    def of(cls, tail: Sequence[StoredRecord]) -> Mark | None:
+        """Return the mark of a tail's end; None if the tail is empty."""
+        return cls(tail[-1].slot, tail[-1].digest) if tail else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +170,7 @@ class PartitionView:
     @property
     def last(self) -> Mark | None:
         """Return the last record of the tail; None if the tail is empty."""
-        return Mark(self.tail[-1].record.base_offset, self.tail[-1].digest) if self.tail else None
+        return Mark.of(self.tail)
 
     def digest_at(self, end_offset: int) -> str | None:
         """Return the digest of the record that ends at `end_offset`.
@@ -177,14 +183,14 @@ class PartitionView:
             return None
         return next((each.digest for each in self.tail if each.record.end_offset == end_offset), "")
 
-    def extended(self, stored: StoredRecord, *, listed_at: ClockReading | None = None) -> PartitionView:
-        """Return this view with the next record of the chain, and with `listed_at` if this process has appended it."""
+    def extended(self, stored: Sequence[StoredRecord], *, listed_at: ClockReading | None = None) -> PartitionView:
+        """Return this view with the next slot of the chain, and with `listed_at` if this process has appended it."""
         return replace(
             self,
-            tail=(*self.tail, stored),
-            state=replay(self.state, (stored,)),
+            tail=(*self.tail, *stored),
+            state=replay(self.state, stored),
             listed_at=listed_at or self.listed_at,
-            must_list=self.must_list or (listed_at is None and stored.record.asks_for_a_list),
+            must_list=self.must_list or (listed_at is None and any(each.record.asks_for_a_list for each in stored)),
         )
 
 

@@ -100,7 +100,7 @@ class GroupChange:
             return False
         if find_own(view, self.write_id) is not None:
             return True
-        self.slots.difference_update(stored.record.base_offset for stored in view.tail)
+        self.slots.difference_update(stored.slot for stored in view.tail)
         if any(slot < view.state.next_offset for slot in self.slots):
             raise InvalidRequestError(
                 f"{view.topic_partition}: its record would be sealed by now, and a second one could undo newer changes"

@@ -14,7 +14,7 @@ from txlog.core import chain, envelope, names
 from txlog.core.ages import ClockReading
 from txlog.core.effects import Gather, Get, List, Program, ReadClocks
 from txlog.core.names import TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord, end_digest, stored_records
 from txlog.core.records import Clean
 from txlog.core.snapshot_state import decode_snapshot
 from txlog.core.state import PartitionState, replay
@@ -113,7 +113,7 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
         now = yield ReadClocks()
         if view.age_ms(now) >= ctx.max_view_age_ms:
             break
-        if stored is None:
+        if not stored:
             return view
         view = ctx.learn(view.extended(stored))
         slots += 1
@@ -142,10 +142,11 @@ def _catch_up(ctx: Context, view: PartitionView) -> Program[PartitionView | None
     if is_sealed:
         state = decode_snapshot(found.pop(), tp, end)
         view = replace(view, walk=(*view.walk, *sealed), base=state, tail=(), state=state)
-    stored = tuple(stored_record(data, tp, base) for base, data in zip(bases, found, strict=True))
-    ends = [view.state.next_offset, *(each.record.end_offset for each in stored)]
+    slots = [stored_records(data, tp, base) for base, data in zip(bases, found, strict=True)]
+    ends = [view.state.next_offset, *(each[-1].record.end_offset for each in slots)]
     if ends[:-1] != bases:
         return None
+    stored = tuple(each for records in slots for each in records)
     asks = view.must_list or is_sealed or any(each.record.asks_for_a_list for each in stored)
     return replace(view, tail=(*view.tail, *stored), state=replay(view.state, stored), must_list=asks)
 
@@ -159,14 +160,14 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     loaded = yield from load(ctx, view.topic_partition)
     end, last = view.state.next_offset, view.last
     shown = loaded.digest_at(end)
-    if shown is None and last is not None and last.base_offset >= loaded.boundary:
+    if shown is None and last is not None and last.slot >= loaded.boundary:
         # Others have sealed what lies at the end.
-        data = yield Get(view.topic_partition.folder + names.batch_name(last.base_offset))
-        if data is None or envelope.digest(data) != last.digest:
+        data = yield Get(view.topic_partition.folder + names.batch_name(last.slot))
+        if data is None or end_digest(data) != last.digest:
             # Below a boundary that is newer than the LIST, vacuum may have deleted the slot, and a writer that slept
             # may have created it again.
             loaded = yield from load(ctx, view.topic_partition)
-            shown = "" if last.base_offset >= loaded.boundary else None
+            shown = "" if last.slot >= loaded.boundary else None
     if loaded.state.next_offset < end or shown not in (view.state.last_digest, None):
         raise (yield from _changed(ctx, view, loaded))
     return ctx.learn(loaded)
@@ -209,15 +210,15 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     if last is None:
         return (yield from reload(ctx, view))
     marks = [last] if view.mark in (last, None) else [view.mark, last]
-    found = yield Gather(tuple(get(tp.folder + names.batch_name(mark.base_offset)) for mark in marks))
+    found = yield Gather(tuple(get(tp.folder + names.batch_name(mark.slot)) for mark in marks))
     for mark, data in zip(marks, found, strict=True):
-        if data is None or envelope.digest(data) != mark.digest:
+        if data is None or end_digest(data) != mark.digest:
             # Below a boundary a slot may be deleted, or created again by a writer that slept.
             # Learned only if it shows no other store: the next call must meet the error, too.
             loaded = yield from reload(replace(ctx, learned=None), view)
-            if mark.base_offset >= loaded.boundary:
+            if mark.slot >= loaded.boundary:
                 if data is not None:
-                    stored_record(data, tp, mark.base_offset)  # raises the error of a damaged record
+                    stored_records(data, tp, mark.slot)  # raises the error of a damaged record
                 raise (yield from _changed(ctx, view, loaded))
             return ctx.learn(loaded)
     return replace(view, proven_at=now, mark=last)
@@ -269,13 +270,13 @@ def gather_fresh_views(ctx: Context, views: Views, tps: list[TopicPartition]) ->
     return with_view(views, *(yield Gather(tuple(one(tp) for tp in tps))))
 
 
-def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | None]:
-    """Return the commit record at `base_offset`; None if the slot is free.
+def read_slot(tp: TopicPartition, base_offset: int) -> Program[tuple[StoredRecord, ...]]:
+    """Return the commit records in the slot at `base_offset`; none if it is free.
 
     A deleted slot is free, too: the caller knows the boundary.
     """
     data = yield Get(tp.folder + names.batch_name(base_offset))
-    return None if data is None else stored_record(data, tp, base_offset)
+    return () if data is None else stored_records(data, tp, base_offset)
 
 
 def read_clean(tp: TopicPartition, number: int) -> Program[Clean]:
@@ -355,11 +356,10 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: ClockR
         # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it by name
         # (R5).
         data = by_base[at] if at in by_base else (yield Get(path))
-        stored = stored_record(present(data, path), tp, at)
-        records.append(stored)
-        at = stored.record.end_offset
+        records += stored_records(present(data, path), tp, at)
+        at = records[-1].record.end_offset
     # A slot is created only at the log's end, so the record before it ends where each listed slot begins (R6).
-    led_to = {stored.record.base_offset for stored in records}
+    led_to = {stored.slot for stored in records}
     for slot in tail_names:
         if slot not in led_to:
             raise CorruptRecordError(
@@ -381,7 +381,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: ClockR
         topic_partition=tp,
         listed_at=listed_at,
         proven_at=listed_at,
-        mark=Mark(tail[-1].record.base_offset, tail[-1].digest) if tail else None,
+        mark=Mark.of(tail),
         boundary=listing.boundary,
         walk=chain.walk(listing, clean, start),
         base=base,

@@ -141,7 +141,7 @@ def _find_silent(view: PartitionView, row: GroupRow) -> Program[Quiet]:
     for stored in view.tail:
         for entry in stored.record.entries:
             if isinstance(entry, HeartbeatEntry) and entry.group == group and entry.member_id in paths:
-                paths[entry.member_id] = tp.folder + batch_name(stored.record.base_offset)
+                paths[entry.member_id] = tp.folder + batch_name(stored.slot)
                 exact.add(entry.member_id)
     try:
         times_ms = yield from many([modified(path) for path in paths.values()])

@@ -19,7 +19,7 @@ import msgspec
 from txlog.core import chain, envelope, names
 from txlog.core.effects import Delete, Gather, Get, List, Program
 from txlog.core.names import NumberedName, SegmentName, TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord, stored_records
 from txlog.core.records import Clean, DataFile, SegmentIndex, Snapshot, TxnIndex
 from txlog.core.segments import aborted_txn_of, build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
@@ -188,17 +188,17 @@ def _follow_from(tp: TopicPartition, there: _There, state: PartitionState, bases
             try:
                 if base != found.state.next_offset:
                     raise CorruptLogError(f"{tp.folder}{names.batch_name(found.state.next_offset)} is not there")
-                stored = stored_record(present(data, path), tp, base)
-                after = replay(found.state, (stored,))
+                stored = stored_records(present(data, path), tp, base)
+                after = replay(found.state, stored)
             except CorruptLogError as error:
                 found.broken = error.problem
                 return found
-            if segment and stored.record.segment_base == base:
+            if segment and stored[0].record.segment_base == base:
                 # The record that begins the next segment names the digest of this one's last record, so this segment is
                 # proven.
                 found.wrong += yield from _judge(tp, there, segment, found.state)
                 segment = []
-            segment.append(stored)
+            segment += stored
             found.state = after
     if found.state.next_offset < there.sealed_end:
         found.broken = f"{tp.folder}{names.batch_name(found.state.next_offset)} is not there"

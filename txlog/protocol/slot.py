@@ -10,9 +10,11 @@ See PROTOCOL.md, "Appending", W10 to W15. Every append of txlog uses `append_slo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from txlog.core import chain, envelope, names
 from txlog.core.effects import List, Now, Program, PutOutcome, ReadClocks, Sleep
@@ -94,8 +96,8 @@ def append_slot(
             # A write after a record that no longer exists would leave a hole (W47).
             view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
-            if in_doubt is not None and (own := find_own(view, write_id)) is not None:
-                return view, own
+            if in_doubt is not None and (found := find_own(view, write_id)) is not None:
+                return view, found
             now_ms = yield Now()
             decision = decide(view.state, now_ms)
             if (
@@ -116,13 +118,14 @@ def append_slot(
                 raise _unknown(view, in_doubt)
             stored = encode_checked(view.topic_partition, decision, payload if decision.payload_bytes else b"")
             started_at = yield ReadClocks()
-            holder = yield from _create_slot(ctx, view, stored, write_id)
+            holder = yield from _create_slot(ctx, view, (stored,), write_id)
+            own = next((each.record for each in holder or () if each.record.write_id == write_id), None)
             if holder is None:
                 # The slot was deleted meanwhile: only the folded state can show what happened.
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
-            elif holder.record.write_id == write_id:
-                return ctx.learn(view.extended(holder, listed_at=started_at)), _appended(holder.record)
+            elif own is not None:
+                return ctx.learn(view.extended(holder, listed_at=started_at)), _appended(own)
             else:
                 # Another record has the slot (invariant 15). Usually the next one is free.
                 view, fresh = ctx.learn(view.extended(holder)), False
@@ -141,13 +144,29 @@ def append_slot(
         raise _unknown(view, in_doubt) from error
 
 
+def encode_combined(tp: TopicPartition, records: Sequence[tuple[CommitRecord, bytes]]) -> tuple[StoredRecord, ...]:
+    """Return the stored form of records that are one object, each with its inline rows, in order.
+
+    Their digests are computed here, so only the first must name the record before it. Raises as `encode_checked`.
+    """
+    slot, previous = records[0][0].base_offset, records[0][0].previous
+    found: list[StoredRecord] = []
+    for number, (record, payload) in enumerate(records, start=1):
+        more = msgspec.UNSET if number == len(records) else True
+        linked = msgspec.structs.replace(record, previous=previous, more=more)
+        found.append(encode_checked(tp, linked, payload, slot=slot))
+        previous = found[-1].digest
+    return tuple(found)
+
+
 def encode_checked(
-    tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0
+    tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0, slot: int | None = None
 ) -> StoredRecord:
     """Return the record's stored form, after reading it back as readers do (W5).
 
     If readers refused a stored record, no record could follow it. Raises InvalidRequestError; RecordTooLargeError
     unless `headroom_bytes` are left below the limit. A record with headroom is only tried, so it gets no digest.
+    `slot` is that of an earlier record in the same object.
     """
     try:
         data = envelope.encode(record, payload)
@@ -156,7 +175,7 @@ def encode_checked(
                 f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may "
                 "have; send fewer rows at once"
             )
-        stored = stored_record(data, tp, record.base_offset, hashed=not headroom_bytes)
+        stored = stored_record(data, tp, record.base_offset, slot=slot, hashed=not headroom_bytes)
     except RecordTooLargeError:
         raise
     except (CorruptRecordError, ValueError) as error:
@@ -185,24 +204,24 @@ def _continues(view: PartitionView, end_offset: int | None) -> bool:
 
 
 def _create_slot(
-    ctx: Context, view: PartitionView, stored: StoredRecord, write_id: str
-) -> Program[StoredRecord | None]:
-    """Put a record into its slot until the slot is taken.
+    ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...], write_id: str
+) -> Program[tuple[StoredRecord, ...] | None]:
+    """Put records into their slot, as one object, until the slot is taken.
 
-    Return the record that has it; None if the slot is below a boundary.
+    Return the records that have it; None if the slot is below a boundary.
     """
-    tp, slot = view.topic_partition, stored.record.base_offset
+    tp, slot = view.topic_partition, stored[0].slot
 
-    def look(outcome: PutOutcome) -> Program[tuple[StoredRecord | None] | None]:
+    def look(outcome: PutOutcome) -> Program[tuple[tuple[StoredRecord, ...] | None] | None]:
         # CONFLICT may be the process's own write, repeated inside the adapter. UNKNOWN may still land. The stored
         # record decides.
         holder = stored if outcome is PutOutcome.WRITTEN else (yield from read_slot(tp, slot))
         if not (yield from _not_overtaken(ctx, view, slot)):
             return (None,)
-        return None if holder is None else (holder,)
+        return (holder,) if holder else None
 
-    path = tp.folder + names.batch_name(slot)
-    (found,) = yield from create(ctx, path, stored.data, look, what=f"the record (write_id {write_id})")
+    path, data = tp.folder + names.batch_name(slot), b"".join(each.data for each in stored)
+    (found,) = yield from create(ctx, path, data, look, what=f"the record (write_id {write_id})")
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from txlog.core import chain, names, vacuum
 from txlog.core.effects import List, Modified, Program
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
+from txlog.core.record_checks import StoredRecord
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Clean, CommitRecord, TransactionEntry, TransactionMetadata
 from txlog.core.state import PartitionState
 from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Folder, Kind, Why
@@ -74,7 +75,7 @@ def _content(view: PartitionView) -> Program[ChainContent]:
     if not internal:
         for paths in (yield from many([_files_of_index(tp, name) for name in sorted(folder.indexes)])):
             named.update(paths)
-        for record in (yield from many([read_record(tp, base) for base in _unsealed(view, folder)])):
+        for record in (yield from read_records(tp, _unsealed(view, folder))):
             named.update(file.path for file in record.files)
     return ChainContent(view=view, folder=folder, cleans=tuple(cleans), named=frozenset(named))
 
@@ -101,12 +102,17 @@ def _files_of_index(tp: TopicPartition, name: SegmentName) -> Program[tuple[str,
     return tuple(file.path for file in index.files)
 
 
-def read_record(tp: TopicPartition, base_offset: int) -> Program[CommitRecord]:
-    """Return the record of a slot that was listed. Raises MissingObjectError if it is gone."""
-    stored = yield from read_slot(tp, base_offset)
-    if stored is None:
-        raise MissingObjectError(f"{tp.folder}{names.batch_name(base_offset)}: it was listed, and it is gone")
-    return stored.record
+def read_records(tp: TopicPartition, slots: Iterable[int]) -> Program[list[CommitRecord]]:
+    """Return the records of slots that were listed. Raises MissingObjectError if one is gone."""
+    found = yield from many([_read_listed(tp, slot) for slot in slots])
+    return [stored.record for records in found for stored in records]
+
+
+def _read_listed(tp: TopicPartition, slot: int) -> Program[tuple[StoredRecord, ...]]:
+    stored = yield from read_slot(tp, slot)
+    if not stored:
+        raise MissingObjectError(f"{tp.folder}{names.batch_name(slot)}: it was listed, and it is gone")
+    return stored
 
 
 def judge_drawn(files: Sequence[str], known: ChainContent, now_ms: int, grace_ms: int) -> Program[dict[str, Why]]:
@@ -119,8 +125,8 @@ def judge_drawn(files: Sequence[str], known: ChainContent, now_ms: int, grace_ms
     if not wanted:
         return {}
     tp = known.topic_partition
-    last = known.view.tail[-1].record.base_offset if known.view.tail else None
-    last_slot_ms = None if last is None else (yield Modified(tp.folder + names.batch_name(last)))
+    last = known.view.last
+    last_slot_ms = None if last is None else (yield Modified(tp.folder + names.batch_name(last.slot)))
     times = yield from many([modified(f"{tp.topic}/{path}") for path in wanted])
     found = {}
     for path, modified_ms in zip(wanted, times, strict=True):
@@ -158,7 +164,7 @@ def dead_staged_lists(
     tp = known.topic_partition
     records = [stored.record for stored in known.view.tail]
     held = {record.base_offset for record in records}
-    records += yield from many([read_record(tp, base) for base in known.folder.slots if base not in held])
+    records += yield from read_records(tp, [base for base in known.folder.slots if base not in held])
     named = {
         entry.value.staged_object.name
         for record in records

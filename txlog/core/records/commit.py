@@ -288,6 +288,8 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
     """In the log_start of a deletion: the `deleted` version of the topic's metadata."""
     expired: tuple[Offset, ...] = ()
     """In an expire: producer ids whose state ends here."""
+    more: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """The object holds the next record, too. Only in stores with the feature `combined-records`."""
 
     @property
     def span(self) -> int:

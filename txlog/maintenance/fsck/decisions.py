@@ -51,7 +51,8 @@ class SeenMarker(NamedTuple):
     is_commit: int
     coordinator_epoch: int
     """-1 if only the index of its segment is left, because the index does not have it."""
-    offset: int
+    slot: int
+    """The offset that names the object of its record."""
 
 
 M = TypeVar("M", ExpectedMarker, SeenMarker)
@@ -103,12 +104,12 @@ class SeenMarkers(_Markers[SeenMarker]):
 
     _kind = SeenMarker
 
-    def add(self, batch: CommitRecord | IndexEntry) -> None:
+    def add(self, batch: CommitRecord | IndexEntry, slot: int) -> None:
         """Add the batch if it is a marker."""
         if batch.kind in ("commit", "abort"):
             decided = batch.coordinator_epoch if isinstance(batch, CommitRecord) else -1
             is_commit = int(batch.kind == "commit")
-            self._numbers.extend((batch.producer_id, batch.producer_epoch, is_commit, decided, batch.base_offset))
+            self._numbers.extend((batch.producer_id, batch.producer_epoch, is_commit, decided, slot))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

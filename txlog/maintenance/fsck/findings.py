@@ -16,7 +16,10 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from txlog.clock import Clock
-from txlog.core import envelope
+from txlog.core import chain, envelope, names
+from txlog.core.names import TopicPartition
+from txlog.core.record_checks import decode_records
+from txlog.core.records import CommitRecord
 from txlog.errors import CorruptLogError, StorageError, StoreAccessError, TxlogError, UnsupportedStoreError
 from txlog.storage.object_store import ObjectStore
 
@@ -192,6 +195,28 @@ class Reader:
         """Return the object's value, or None if it does not exist or is damaged. The latter is a finding."""
         data = self.get(path)
         return None if data is None else self.decode(path, data, kind, noun)
+
+    def records(self, path: str, data: bytes) -> tuple[CommitRecord, ...]:
+        """Return the records of a `.batch`; none, and a finding, if the object is damaged."""
+        try:
+            return tuple(record for record, _ in decode_records(data, path))
+        except (CorruptLogError, UnsupportedStoreError) as error:
+            self.findings.damaged(path, "a valid commit record", reason(error, path))
+            return ()
+
+    def record_at(self, tp: TopicPartition, offset: int) -> CommitRecord | None:
+        """Return the commit record that begins at an offset; None if it does not exist or is damaged.
+
+        The latter is a finding. Its object may have the name of an earlier record.
+        """
+        path = tp.folder + names.batch_name(offset)
+        data = self.get(path)
+        if data is None:
+            before = [base for base in chain.parse_listing(self.list(tp.folder)).batches if base < offset]
+            path = tp.folder + names.batch_name(before[-1]) if before else path
+            data = self.get(path) if before else None
+        records = () if data is None else self.records(path, data)
+        return next((record for record in records if record.base_offset == offset), None)
 
     def count(self, size_bytes: int) -> None:
         """Count one more checked object of that size."""

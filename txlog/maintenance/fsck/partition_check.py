@@ -142,7 +142,7 @@ class PartitionCheck:
             # Below the boundary only the index of a marker is left. The other markers are in their records.
             if not name.generation and name.base_offset < objects.listing.boundary:
                 for entry in objects.indexes[name].entries:
-                    self.markers.add(entry)
+                    self.markers.add(entry, entry.base_offset)
         state, is_whole = self._check_records()
         objects.compare_indexes_with_snapshots()
         if objects.clean_is_known:
@@ -200,8 +200,7 @@ class PartitionCheck:
         """Check the slots below the boundary. No reader uses them, but a vacuum does, because they name files."""
         dead = [number for number in self.objects.numbers("batch") if number < boundary]
         for path, data in self.reader.get_many([self.folder + names.batch_name(number) for number in dead]):
-            record = None if data is None else self.reader.decode(path, data, CommitRecord, "commit record")
-            if record is not None:
+            for record in () if data is None else self.reader.records(path, data):
                 self.named.update(file.path for file in record.files)
 
     def _check_end(self, state: PartitionState | None, chained: RecordChain) -> None:
@@ -260,10 +259,10 @@ class PartitionCheck:
         if record.files or record.payload_bytes or not all(isinstance(entry, kinds) for entry in record.entries):
             self.findings.damaged(path, f"entries of {self.tp.topic}", "rows or entries that do not belong here")
 
-    def take(self, record: CommitRecord, path: str) -> None:
+    def take(self, stored: StoredRecord, path: str) -> None:
         """Take a record that is at its place in the chain."""
-        self.markers.add(record)
-        self.take_lost(record, path)
+        self.markers.add(stored.record, stored.slot)
+        self.take_lost(stored.record, path)
 
     def take_lost(self, record: CommitRecord, path: str) -> None:
         """Take a record whose place cannot be checked. The files of a sealed record are in its index too."""

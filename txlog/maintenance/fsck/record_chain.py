@@ -9,7 +9,7 @@ import msgspec
 
 from txlog.core import names
 from txlog.core.names import SegmentName
-from txlog.core.record_checks import StoredRecord, stored_record
+from txlog.core.record_checks import StoredRecord, stored_records
 from txlog.core.records import CommitRecord, DataFile, TxnIndex
 from txlog.core.segments import build_index
 from txlog.core.snapshot_state import from_snapshot, to_snapshot
@@ -55,19 +55,20 @@ class RecordChain:
             self._lose()
             return
         stored = self._decode(path, data, base)
-        if stored is not None:
-            self._append(stored, path)
-        else:
+        if not stored:
             self._lose()
+        for each in stored:
+            self._append(each, path)
 
     def end(self) -> PartitionState | None:
         """Return the state after the last record."""
         while (at := self._next_offset()) is not None and self._objects.evidence_beyond(at) is not None:
             # The LIST may have missed it.
             path, stored = self._get(at)
-            if stored is None:
+            if not stored:
                 break
-            self._append(stored, path)
+            for each in stored:
+                self._append(each, path)
         self._fold()
         return self._state
 
@@ -80,13 +81,13 @@ class RecordChain:
         """Ask by name for the slots before `base` that the LIST did not show, because a LIST is not atomic."""
         while (at := self._next_offset()) is not None and at < base:
             path, stored = self._get(at)
-            if stored is None:
+            if not stored:
                 self._findings.missing(
                     path, f"a commit record, because the log continues at offset {base}", lost_record(path)
                 )
                 self._lose()
-            else:
-                self._append(stored, path)
+            for each in stored:
+                self._append(each, path)
         if (at := self._next_offset()) is not None and at > base:
             self._findings.damaged(
                 self._folder + names.batch_name(base),
@@ -99,19 +100,20 @@ class RecordChain:
             self._segment, self._segment_is_whole = [], True
             self._check.begin_again(self._objects.snapshots[base])
 
-    def _get(self, at: int) -> tuple[str, StoredRecord | None]:
-        """Return the path of the slot at this offset, and its record if there is a valid one."""
+    def _get(self, at: int) -> tuple[str, tuple[StoredRecord, ...]]:
+        """Return the path of the slot at this offset, and its records if it is valid."""
         path = self._folder + names.batch_name(at)
         data = self._objects.reader.get(path)
-        return path, None if data is None else self._decode(path, data, at)
+        return path, () if data is None else self._decode(path, data, at)
 
-    def _decode(self, path: str, data: bytes, base: int) -> StoredRecord | None:
+    def _decode(self, path: str, data: bytes, base: int) -> tuple[StoredRecord, ...]:
         try:
-            stored = stored_record(data, self._objects.tp, base)
+            stored = stored_records(data, self._objects.tp, base)
         except (CorruptLogError, UnsupportedStoreError) as error:
             self._findings.damaged(path, "a valid commit record", reason(error, path))
-            return None
-        self._check.check_record(stored, path)
+            return ()
+        for each in stored:
+            self._check.check_record(each, path)
         return stored
 
     def _append(self, stored: StoredRecord, path: str) -> None:
@@ -157,7 +159,7 @@ class RecordChain:
             try:
                 state = replay(state, (stored,))
             except TxlogError as error:
-                path = self._folder + names.batch_name(stored.record.base_offset)
+                path = self._folder + names.batch_name(stored.slot)
                 self._findings.damaged(
                     path, "a record that follows from the previous one", reason(error, path), taken_slot(path)
                 )
@@ -172,7 +174,7 @@ class RecordChain:
             self._segment_is_whole = False
         self._segment.append(record)
         self._last_digest = stored.digest
-        self._check.take(record, self._folder + names.batch_name(record.base_offset))
+        self._check.take(stored, self._folder + names.batch_name(stored.slot))
 
     def _lose(self) -> None:
         self._fold()

@@ -16,7 +16,6 @@ from txlog.core.internal_partitions import internal_partition
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
-    CommitRecord,
     ProducerStateEntry,
     StagedList,
     StagedPart,
@@ -205,7 +204,7 @@ class TransactionCheck:
             else:
                 what = f"a marker of the decision at offset {marker.coordinator_epoch}"
             # An index with a wrong value also differs from its records, if these are left.
-            path = tp.folder + (names.batch_name(marker.offset) if marker.coordinator_epoch >= 0 else "")
+            path = tp.folder + (names.batch_name(marker.slot) if marker.coordinator_epoch >= 0 else "")
             self.findings.damaged(path, self._marker_text(expected[wanted]), what, taken_slot(path))
         for seen in found.uncalled:
             self._need_decision(tp, checked.markers[seen])
@@ -237,7 +236,8 @@ class TransactionCheck:
 
     def _marker_text(self, marker: ExpectedMarker) -> str:
         path = _decision_path(marker.table_partition, marker.prepared_at)
-        record = self.reader.read(path, CommitRecord, "commit record")
+        table = TopicPartition(TRANSACTION_STATE_TOPIC, marker.table_partition)
+        record = self.reader.record_at(table, marker.prepared_at)
         entries = () if record is None else record.entries
         ids = [entry.key for entry in entries if isinstance(entry, TransactionEntry)]
         whose = f" (transactional.id {ids[0]!r})" if ids else ""
@@ -255,12 +255,13 @@ class TransactionCheck:
         if start is None or end is None or not start <= marker.coordinator_epoch < end:
             return  # `_need_table_slot` checks the slots after the log end
         path = _decision_path(partition, marker.coordinator_epoch)
-        record = self.reader.read(path, CommitRecord, "commit record")
+        table = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
+        record = self.reader.record_at(table, marker.coordinator_epoch)
         if record is None or not is_decision(record, marker):
             self.findings.missing(
                 path,
                 f"the PREPARE_{kind_of(marker).upper()} of producer {marker.producer_id}, epoch {marker.epoch}, which "
-                f"{tp.folder}{names.batch_name(marker.offset)} carries out",
+                f"{tp.folder}{names.batch_name(marker.slot)} carries out",
                 lost_record(path) if record is None else taken_slot(path),
                 "it does not exist" if record is None else "another record is stored there",
             )
@@ -271,8 +272,8 @@ class TransactionCheck:
             return
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
         # The table was read earlier, so it may have grown since.
-        path = tp.folder + names.batch_name(slot)
-        if self.reader.get(path) is None:
+        if self.reader.record_at(tp, slot) is None:
+            path = tp.folder + names.batch_name(slot)
             self.findings.missing(path, what, lost_record(path))
 
     def check_unknown_topics(self) -> None:
