@@ -40,7 +40,7 @@ from txlog.core.records import (
 from txlog.core.segments import build_index
 from txlog.core.snapshot_state import to_snapshot
 from txlog.core.state import PartitionState, replay
-from txlog.core.transactions import PREPARED
+from txlog.core.transactions import IDLE, PREPARED
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context
 from txlog.protocol.load import load
@@ -281,7 +281,9 @@ class _Judge(Contents):
                     f"epoch {value.producer_epoch}",
                 )
             return
-        if before.state not in VALID_PREVIOUS_STATES[value.state]:
+        attaches = value.state in IDLE and value.attached != before.attached
+        goes_on = attaches and (value.state, value.producer_epoch) == (before.state, before.producer_epoch)
+        if before.state not in VALID_PREVIOUS_STATES[value.state] and not goes_on:
             self.say("4", where, f"{value.state} after {before.state}")
         if value.producer_id != before.producer_id:
             self.say("4", where, f"producer {value.producer_id} after {before.producer_id}")

@@ -13,6 +13,7 @@ import pytest
 from tests.effort import load_profile
 from tests.jvm import begin_quickly
 from txlog.client.producer import at_exit
+from txlog.client.transactions.coordinator import Coordinator
 
 load_profile()
 
@@ -35,6 +36,12 @@ FIRST = (
 )  # fmt: skip
 """Groups of tests that take a minute or more. They start first, because the last one would otherwise run alone at the
 end."""
+
+
+@pytest.fixture
+def two_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small transactions of one partition have a decision, too, so that a test of decisions can be small."""
+    monkeypatch.setattr(Coordinator, "_in_one_phase", lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -458,6 +458,12 @@ ELSEWHERE: Mapping[str, str] = {
     "call commit_transaction() again, or abort_transaction(), which tells what won": (
         "client/test_deferred.py::test_rows_of_a_commit_in_doubt_wait_for_its_outcome"
     ),
+    "call abort_transaction(), which finds out what won": (
+        "protocol/test_one_phase.py::test_an_abort_says_what_became_of_the_commit"
+    ),
+    "repeat the call": (
+        "protocol/test_one_phase.py::test_a_fence_of_which_the_partition_knows_nothing_yet_shows_nothing"
+    ),
     "call abort_transaction() again": "client/test_transactions.py::test_abort_that_ran_out_of_time_may_be_repeated",
     "abort; if that raises ProducerFencedError, close": (
         "client/test_transactions.py::test_fencing_on_send_to_a_registered_partition"

@@ -17,7 +17,7 @@ from txlog.core.append_rules import Duplicate, Proceed
 from txlog.core.effects import PutIfAbsent, PutOutcome, ReadClocks
 from txlog.core.names import batch_name
 from txlog.errors import StorageError
-from txlog.protocol import load, slot
+from txlog.protocol import load, slot_record
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
 
@@ -138,13 +138,13 @@ def _slot_alone_decides(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
     while True:
         outcome = yield PutIfAbsent(tp.folder + batch_name(number), stored[0].data)
         if outcome is PutOutcome.WRITTEN:
-            return stored if (yield from slot._not_overtaken(ctx, view, number)) else None
+            return stored if (yield from slot_record._not_overtaken(ctx, view, number)) else None
         holder = yield from load.read_slot(tp, number)
         if holder:
             return holder
 
 
-_ORIGINAL_CREATE = slot._create_slot
+_ORIGINAL_CREATE = slot_record.create_slot
 
 
 def _check_without_duplicates(folded: Any, draft: Any) -> Any:
@@ -173,13 +173,13 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for name, scenario, rules, patches in (
         ("sequences are not checked", "slot", "W17", {HERE + "append.check_batch": lambda *_: Proceed()}),
         ("a duplicate is not recognised", "slot", "W16, W17", {HERE + "append.check_batch": _check_without_duplicates}),
-        ("an unknown write is taken for a failed one", "slot", "W12, W13", {HERE + "slot._create_slot": _unknown_means_failed}),
-        ("a conflict with oneself is taken for a lost race", "slot", "W12", {HERE + "slot._create_slot": _conflict_means_lost}),
+        ("an unknown write is taken for a failed one", "slot", "W12, W13", {HERE + "slot.create_slot": _unknown_means_failed}),
+        ("a conflict with oneself is taken for a lost race", "slot", "W12", {HERE + "slot.create_slot": _conflict_means_lost}),
         ("a refusal counts on a stale tail", "slot", "W15", {HERE + "slot.refresh": _keep_view}),
-        ("acknowledged without the boundary check", "stale", "W14", {HERE + "slot._not_overtaken": program_of(True)}),
+        ("acknowledged without the boundary check", "stale", "W14", {HERE + "slot_record._not_overtaken": program_of(True)}),
         ("a view never grows old", "stale", "W14, R7", {HERE + "context.Context.max_view_age_ms": property(lambda _: 10**15)}),
         ("boundaries are ignored", "stale", "R5", {CORE + "chain.parse_listing": _without_boundaries}),
         ("what is found by name counts, however old the view", "deleted tail", "R7", {HERE + "slot.refresh": _refresh_by_name}),
-        ("the slot is read instead of the state", "stale", "W12", {HERE + "slot._create_slot": _slot_alone_decides}),
+        ("the slot is read instead of the state", "stale", "W12", {HERE + "slot.create_slot": _slot_alone_decides}),
     )
 )  # fmt: skip

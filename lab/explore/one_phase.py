@@ -1,5 +1,4 @@
-"""Scenarios of commits in one phase, a prototype: instances that are fenced, forgotten or unsure; mutants of their
-rules."""
+"""Scenarios of commits in one phase: instances that are fenced, forgotten or unsure; mutants of their rules."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from lab.explore import client as calls, keeper_calls
 from lab.explore.cleaner import bound, deletes
 from lab.explore.client import Call, Client, failed, patiently
 from lab.explore.explorer import Budget
-from lab.explore.mutant import HERE, Mutant, no_guard
+from lab.explore.mutant import CORE, HERE, Mutant, no_guard
 from lab.explore.scene import (
     FORGETFUL,
     FORGOTTEN_MS,
@@ -27,10 +26,7 @@ from lab.explore.scene import (
     Size,
     context,
 )
-from lab.one_phase import programs, rules
-from lab.one_phase.programs import OnePhase
-from lab.one_phase.rules import PATCHES, attached_to, with_attached
-from txlog.core import transactions
+from txlog.core import one_phase as core, transactions
 from txlog.core.ages import ClockReading
 from txlog.core.append_rules import Refuse
 from txlog.core.effects import Program, ReadClocks
@@ -45,9 +41,10 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import table
+from txlog.protocol import one_phase as programs, table
+from txlog.protocol.one_phase import OnePhase
 
-PROGRAMS, RULES = "lab.one_phase.programs.", "lab.one_phase.rules."
+PROGRAMS = HERE + "one_phase."
 FORGETS_PRODUCERS = StoreConstants(
     transaction_state_partitions=1, consumer_offsets_partitions=1, producer_id_expiration_ms=HOUR_MS
 )
@@ -133,19 +130,6 @@ def _abort(client: Client, wanted: OnePhase, given: dict[str, Any]) -> Program[C
         return client.noted("failed", text=str(error), stop=True, **given)
     after = replace(client, views=views).after_end(ended.txn)
     return after.noted("committed" if ended.already_committed else "aborted", **given)
-
-
-def sweep() -> Call:
-    """Run a sweep that ends idle instances which are attached, and then those of today."""
-
-    def call(client: Client) -> Program[Client]:
-        try:
-            views, _ = yield from programs.detach(client.ctx, client.views, "x")
-        except (RetriableError, OutcomeUnknownError) as error:
-            return client.noted("unknown", text=str(error))
-        return (yield from keeper_calls.sweep()(replace(client, views=views)))
-
-    return call
 
 
 def seals(tp: TopicPartition) -> Call:
@@ -263,7 +247,7 @@ def _forgotten(size: Size) -> Scene:
     )
     owner = scene.before("x", scene.client("x"), calls.init(), attach(A), at_once(A, "a"))
     scene.actor("owner", owner, at_once(A, "b"))
-    scene.actor("sweep", scene.client(), sweep(), *([sweep()] if full else []))
+    scene.actor("sweep", scene.client(), keeper_calls.sweep(), *([keeper_calls.sweep()] if full else []))
     if not full:
         scene.actor("new", scene.client("x"), calls.init())
     return scene
@@ -286,36 +270,42 @@ def _wakes(size: Size) -> Scene:
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
-        Scenario(name="one phase", what="a newer instance takes over while the older one commits in one phase", rules=(2, 3, 8), build=_one_phase, patches=PATCHES),
-        Scenario(name="one phase goes on", what="commits in one phase and in two of one instance, beside sweeps", rules=(4, 5, 10), build=_goes_on, patches=PATCHES),
-        Scenario(name="one phase attaches", what="an instance is attached to one more partition while a newer one takes over", rules=(8, 9), build=_attaches, patches=PATCHES),
-        Scenario(name="one phase unsure", what="a commit in one phase of unknown outcome is followed by an abort", rules=(2, 3, 5), build=_unsure, patches=PATCHES),
-        Scenario(name="one phase repeats", what="a commit in one phase of unknown outcome is repeated, and records are sealed", rules=(2, 3, 8), build=_repeats, patches=PATCHES),
-        Scenario(name="one phase refused", what="an unsure instance is refused by the table, and not yet by the partition", rules=(2, 5), build=_refused, patches=PATCHES),
-        Scenario(name="one phase sleeps", what="an attached instance sleeps until it may be forgotten", rules=(3, 8, 9, 11), build=_sleeps, patches=PATCHES),
-        Scenario(name="one phase doubts", what="an instance is unsure of its first try, and may be forgotten before the next", rules=(2, 3), build=_doubts, patches=PATCHES),
-        Scenario(name="one phase forgotten", what="the id of an attached instance is removed as idle", rules=(3, 8, 11), build=_forgotten, patches=PATCHES),
-        Scenario(name="one phase wakes", what="the slot of an attached instance was deleted while it slept", rules=(2, 8, 14), build=_wakes, patches=PATCHES),
+        Scenario(name="one phase", what="a newer instance takes over while the older one commits in one phase", rules=(2, 3, 8), build=_one_phase),
+        Scenario(name="one phase goes on", what="commits in one phase and in two of one instance, beside sweeps", rules=(4, 5, 10), build=_goes_on),
+        Scenario(name="one phase attaches", what="an instance is attached to one more partition while a newer one takes over", rules=(8, 9), build=_attaches),
+        Scenario(name="one phase unsure", what="a commit in one phase of unknown outcome is followed by an abort", rules=(2, 3, 5), build=_unsure),
+        Scenario(name="one phase repeats", what="a commit in one phase of unknown outcome is repeated, and records are sealed", rules=(2, 3, 8), build=_repeats),
+        Scenario(name="one phase refused", what="an unsure instance is refused by the table, and not yet by the partition", rules=(2, 5), build=_refused),
+        Scenario(name="one phase sleeps", what="an attached instance sleeps until it may be forgotten", rules=(3, 8, 9, 11), build=_sleeps),
+        Scenario(name="one phase doubts", what="an instance is unsure of its first try, and may be forgotten before the next", rules=(2, 3), build=_doubts),
+        Scenario(name="one phase forgotten", what="the id of an attached instance is removed as idle", rules=(3, 8, 11), build=_forgotten),
+        Scenario(name="one phase wakes", what="the slot of an attached instance was deleted while it slept", rules=(2, 8, 14), build=_wakes),
     )
 }  # fmt: skip
 
 # -- mutants ----------------------------------------------------------------------------------------------------------
 
 
+def _init_over_what_is_attached(current: Any, **given: Any) -> Any:
+    bare = current and msgspec.structs.replace(current, attached=msgspec.UNSET)
+    return transactions.judge_init(bare, **given)
+
+
 def _fence_the_first(current: Any, **given: Any) -> Any:
-    return _FENCE(with_attached(current, frozenset(sorted(attached_to(current))[:1])), **given)
+    return _FENCE(
+        msgspec.structs.replace(current, attached=tuple(current.attached or ())[:1] or msgspec.UNSET), **given
+    )
 
 
-_FENCE = rules.fence
+_FENCE = transactions.fence
 
 
 def _attach_by_any_instance(current: Any, txn: Any, tp: Any, *, now_ms: int, write_id: str) -> Any:
-    made = with_attached(txn, frozenset((tp,)))
-    return Transit(msgspec.structs.replace(made, updated_at=now_ms, write_id=write_id))
+    return Transit(msgspec.structs.replace(txn, attached=(tp,), updated_at=now_ms, write_id=write_id))
 
 
 def _end_without_a_fence(current: Any, txn: Any, **given: Any) -> Any:
-    verdict = rules.judge_fence(current, txn, **given)
+    verdict = core.judge_fence(current, txn, **given)
     if isinstance(verdict, Transit):
         return Transit(msgspec.structs.replace(verdict.to, partitions=()))
     return verdict
@@ -326,7 +316,7 @@ def _looks_for_nothing(ctx: Any, views: Any, txn: Any, wanted: Any) -> Any:
     yield
 
 
-def _detach_by_removing(ctx: Any, views: Any, transactional_id: str) -> Any:
+def _detach_by_removing(ctx: Any, views: Any, transactional_id: str, *, force: bool = False) -> Any:
     return (yield from table.put_tombstone(ctx, views, transactional_id, _may_expire_attached(ctx)))
 
 
@@ -345,14 +335,14 @@ _NOT_YET = ClockReading(wall_ms=2**60, monotonic_ms=2**60)
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=name, scenario=scenario, rules=broken, patches=patches)
     for name, scenario, broken, patches in (
-        ("an init does not fence an attached instance", "one phase", "invariant 8, the rule *fence*", {HERE + "transactions.judge_init": transactions.judge_init}),
-        ("an init fences in one attached partition", "one phase attaches", "invariant 8, the rule *fence*", {RULES + "fence": _fence_the_first}),
-        ("an instance that was fenced attaches itself", "one phase attaches", "invariant 9, the rule *attach*", {PROGRAMS + "judge_attach": _attach_by_any_instance}),
-        ("no re-read before the first batch in one phase", "one phase sleeps", "invariant 9, the rule *attach*", {PROGRAMS + "_attached_guard": no_guard}),
-        ("the first try of a commit in one phase may be old", "one phase doubts", "invariant 3, the rule *old sequences*", {PROGRAMS + "_attached_guard": _guard_of_any_age}),
-        ("an abort of a fenced instance looks for no row", "one phase unsure", "invariant 5, the rule *abort*", {PROGRAMS + "_of_fenced": _looks_for_nothing}),
-        ("a refusal of the table settles a commit in one phase", "one phase refused", "invariant 5, the rule *abort*", {PROGRAMS + "_NotAttached": Refuse, PROGRAMS + "_FINAL": (TxlogError,)}),
-        ("a sweep removes an id whose instance is attached", "one phase forgotten", "invariant 8, the rule *remove*", {PROGRAMS + "detach": _detach_by_removing}),
-        ("an abort of a commit in one phase ends no epoch in its partition", "one phase unsure", "invariant 5, the rule *abort*", {PROGRAMS + "judge_fence": _end_without_a_fence}),
+        ("an init does not fence an attached instance", "one phase", "W62", {HERE + "transactions.judge_init": _init_over_what_is_attached}),
+        ("an init fences in one attached partition", "one phase attaches", "W62", {CORE + "transactions.fence": _fence_the_first}),
+        ("an instance that was fenced attaches itself", "one phase attaches", "W61", {PROGRAMS + "judge_attach": _attach_by_any_instance}),
+        ("no re-read before the first batch in one phase", "one phase sleeps", "W61", {PROGRAMS + "_attached_guard": no_guard}),
+        ("the first try of a commit in one phase may be old", "one phase doubts", "W63", {PROGRAMS + "_attached_guard": _guard_of_any_age}),
+        ("an abort of a fenced instance looks for no row", "one phase unsure", "W64", {PROGRAMS + "_of_fenced": _looks_for_nothing}),
+        ("a refusal of the table settles a commit in one phase", "one phase refused", "W64", {PROGRAMS + "_NotAttached": Refuse, PROGRAMS + "_FINAL": (TxlogError,)}),
+        ("a sweep removes an id whose instance is attached", "one phase forgotten", "W62", {HERE + "expiry.detach": _detach_by_removing}),
+        ("an abort of a commit in one phase ends no epoch in its partition", "one phase unsure", "W64", {PROGRAMS + "judge_fence": _end_without_a_fence}),
     )
 )  # fmt: skip

@@ -144,6 +144,9 @@ def _prepared() -> Iterator[None]:
     frames.forget()
     with ExitStack() as stack:
         stack.enter_context(rows_are_words())
-        for module, name, once in (("load", "stored_records", decoded_once), ("slot", "stored_record", encoded_once)):
+        for module, name, once in (
+            ("load", "stored_records", decoded_once),
+            ("slot_record", "stored_record", encoded_once),
+        ):
             stack.enter_context(patch(f"txlog.protocol.{module}.{name}", once))
         yield

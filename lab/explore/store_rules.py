@@ -8,7 +8,6 @@ from functools import lru_cache
 from lab.explore.client import Note
 from lab.explore.oracle import Truth
 from lab.explore.world import GHOST, WRITTEN_AGAIN
-from lab.one_phase.rules import attached_to
 from txlog.core import envelope, names
 from txlog.core.names import NumberedName, SegmentObject, TopicPartition
 from txlog.core.record_checks import decode_records
@@ -30,6 +29,11 @@ _LEGAL: dict[str, set[str | None]] = {
     "COMPLETE_ABORT": {"PREPARE_ABORT", "COMPLETE_ABORT"},
 }
 _Table = list[tuple[int, str, TransactionMetadata | None]]
+
+
+def attached_to(txn: TransactionMetadata | None) -> frozenset[TopicPartition]:
+    """Return the partitions where an instance may commit in one phase."""
+    return frozenset() if txn is None else frozenset(txn.attached or ())
 
 
 def wrong_decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from lab.explore.mutant import CORE, HERE, Mutant, nothing, program_of
 from txlog.core import envelope, groups, members, names, retention
-from txlog.core.append_rules import check_batch
+from txlog.core.append_rules import Proceed, check_batch
 from txlog.core.effects import List, PutIfAbsent
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.schema import max_field_id
@@ -181,6 +181,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         # Rows
         ("a file is named before it is durable", "W6", "storage/test_local.py::test_data_before_the_name_and_the_name_before_the_answer", {STORAGE + "local.LocalObjectStore._sync": nothing}),
         ("a record names a file of any producer", "W7", "protocol/test_slot.py::test_a_file_of_another_producer_or_epoch_is_refused", {HERE + "slot.encode_checked": _whosever_files}),
+        ("a leader judges no batch again", "W67", "protocol/test_waiting.py::test_each_batch_is_judged_behind_those_before_it", {CORE + "combining.check_batch": lambda *_: Proceed()}),
+        ("a busy writer never looks whether others wait", "W69", "protocol/test_waiting.py::test_a_busy_writer_that_finds_others_takes_them_with_it", {HERE + "waiting._others_wait": program_of(False)}),
         ("pages have no checksums", "W9", "storage/test_parquet_files.py::test_a_flipped_bit_in_a_page_of_a_large_file", {STORAGE + "parquet_writer.pq.ParquetWriter": _unchecked_writer}),
         ("records are not read back before the PUT", "W5", "protocol/test_slot.py::test_a_record_that_readers_would_refuse_is_never_written", {HERE + "slot.encode_checked": _not_read_back}),
         # Appending

@@ -15,7 +15,7 @@ from txlog.core import append_rules, state, transactions
 from txlog.core.append_rules import Proceed, Refuse
 from txlog.core.records import NO_OFFSET, TransactionEntry
 from txlog.core.transactions import Done, Skipped, Transit, TxnVersion, judge_end, judge_init
-from txlog.protocol import load, slot, table, transactions as coordinator
+from txlog.protocol import load, slot as slot_programs, slot_record, table, transactions as coordinator
 from txlog.protocol.context import with_view
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
@@ -351,13 +351,15 @@ def _transit_without_ids(ctx: Any, views: Any, transactional_id: str, judge: Any
         row = folded.transactions.get(transactional_id)
         judgement = same_id(folded, row.value if row is not None else None, now_ms, "")
         if not isinstance(judgement, Transit):
-            return slot.Stop(judgement)
+            return slot_record.Stop(judgement)
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         return table._table_record(ctx, folded, entry, now_ms, "0" * 32)
 
-    view, outcome = yield from slot.append_slot(ctx, view, decide, write_id="0" * 32)
+    view, outcome = yield from slot_programs.append_slot(ctx, view, decide, write_id="0" * 32)
     result = (
-        outcome.value if isinstance(outcome, slot.Stop) else table.Written(view.state.transactions[transactional_id])
+        outcome.value
+        if isinstance(outcome, slot_record.Stop)
+        else table.Written(view.state.transactions[transactional_id])
     )
     return with_view(views, view), result
 

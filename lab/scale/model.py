@@ -12,22 +12,28 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lab.histories.events import Row
 from lab.simulate.cluster import Cluster, Machine, Request, encode_rows
 from lab.simulate.task import Fiber, Task
-from txlog.core.effects import Program, PutIfAbsent, Sleep
+from txlog.core.effects import Program, PutIfAbsent, ReadClocks, Sleep
+from txlog.core.features import COMBINED_RECORDS, STORE_FEATURES
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows, StoreConstants
 from txlog.errors import OutcomeUnknownError, RetriableError
 from txlog.protocol import transactions
-from txlog.protocol.context import Context, Views
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.one_phase import OnePhase, attach, commit_in_one_phase
+from txlog.protocol.waiting import Desk, lead_on, look_on
 
 TOPIC = "orders"
 SPREAD = 0.35
 """Sigma of a request's lognormal time: the slowest of a hundred takes about 2.3 times the median."""
 PAYLOAD_ROWS = 100
+LOOKERS = 8
+CONTEXT = Context(features=(COMBINED_RECORDS, *STORE_FEATURES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,8 @@ class Load:
     """How long the writers are watched, in virtual time, after each has made its first transaction."""
     table_partitions: int = 50
     """Partitions of `__transaction_state` (transaction.state.log.num.partitions)."""
+    two_phases: bool = False
+    """Whether each transaction has a decision in the table, as those of several partitions do."""
     seed: int = 0
 
 
@@ -113,9 +121,9 @@ class _Watch:
 
 
 def achieve(load: Load) -> Achieved:
-    """Let the writers commit one staged transaction after the other, and return what they achieved.
+    """Let the writers commit one transaction after the other, and return what they achieved.
 
-    Every transaction writes inline rows to one partition. Raises what a writer raises, but retriable errors.
+    Every transaction has inline rows of one partition. Raises what a writer raises, but retriable errors.
     """
     cluster = Cluster()
     watch = _Watch(load, cluster)
@@ -131,9 +139,18 @@ def achieve(load: Load) -> Achieved:
             at_ms = cluster.passed_ms + wait_ms if fiber.wakes_at_ms is None else fiber.wakes_at_ms
             heapq.heappush(due, (at_ms, next(numbers), task, fiber))
 
+    def lead(machine: Machine, desks: dict[TopicPartition, Desk], view: PartitionView, pace_ms: int) -> None:
+        """Go on to lead beside the writer's own work, as a producer's threads do."""
+        if (desk := desks.get(view.topic_partition)) is not None and desk.is_open:
+            return
+        desk = desks[view.topic_partition] = Desk(view, pace_ms=pace_ms)
+        for program in (lead_on(CONTEXT, desk), *(look_on(desk) for _ in range(LOOKERS))):
+            queue(Task(cluster, machine, program))
+
     for number in range(load.writers):
         machine = Machine(f"writer-{number}")
-        queue(Task(cluster, machine, _writer(cluster, watch, number)))
+        ctx = replace(CONTEXT, leads=partial(lead, machine, {}))
+        queue(Task(cluster, machine, _writer(cluster, watch, number, ctx)))
     while due and not watch.over():
         at_ms, _, task, fiber = heapq.heappop(due)
         cluster.passed_ms = max(cluster.passed_ms, math.ceil(at_ms))
@@ -147,26 +164,33 @@ def achieve(load: Load) -> Achieved:
     return watch.achieved
 
 
-def _writer(cluster: Cluster, watch: _Watch, number: int) -> Program[None]:
+def _writer(cluster: Cluster, watch: _Watch, number: int, ctx: Context) -> Program[None]:
     load = watch.load
-    ctx = Context(constants=StoreConstants(transaction_state_partitions=load.table_partitions))
+    ctx = replace(ctx, constants=StoreConstants(transaction_state_partitions=load.table_partitions))
     views: Views = {}
     tp = TopicPartition(TOPIC, number % load.partitions)
     rows = [Row(offset=-1, value=value, content="x" * 90) for value in range(PAYLOAD_ROWS)]
     inline = StagedRows(rows=PAYLOAD_ROWS, payload=encode_rows(rows))
     part = StagedPart(topic=tp.topic, partition=tp.partition, inline=inline)
     views, txn = yield from transactions.init_producer(ctx, views, f"id-{number}", 60_000)
-    warm = False
+    warm, sequence = False, 0
     while True:
         asked_at_ms, retries = cluster.passed_ms, 0
+        one = OnePhase(part=part, base_sequence=sequence, begun=(yield ReadClocks()), since=0)
         while True:
             try:
-                views, ended = yield from transactions.end_transaction(ctx, views, txn, True, (part,))
+                if load.two_phases:
+                    views, ended = yield from transactions.end_transaction(ctx, views, txn, True, (part,))
+                    txn = ended.txn
+                else:
+                    if not txn.attached:
+                        views, txn = yield from attach(ctx, views, txn, tp)
+                    views, _ = yield from commit_in_one_phase(ctx, views, txn, one)
+                    sequence += PAYLOAD_ROWS
                 break
             except (RetriableError, OutcomeUnknownError):
                 yield Sleep(ctx.backoff_ms(retries))
-                retries += 1
-        txn = ended.txn
+                retries, one = retries + 1, replace(one, in_doubt=True)
         watch.committed(asked_at_ms, retries)
         if not warm:
             warm = True

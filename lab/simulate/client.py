@@ -39,7 +39,7 @@ from txlog.protocol import groups, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, with_view
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import AppendResult
+from txlog.protocol.slot_record import AppendResult
 from txlog.protocol.topics import TopicLooks
 
 

@@ -50,6 +50,7 @@ def test_eager_transaction(world, store, partitions):
                 assert cost.total == cost.put_if_absent
 
 
+@pytest.mark.usefixtures("two_phases")
 @pytest.mark.parametrize("partitions", [1, 4])
 @pytest.mark.parametrize("files", [0, 1])
 def test_staged_transaction(world, store, partitions, files):
@@ -64,6 +65,7 @@ def test_staged_transaction(world, store, partitions, files):
                 assert (cost.get, cost.total) == (0, partitions * (1 + files) + 1)
 
 
+@pytest.mark.usefixtures("two_phases")
 def test_a_commit_looks_at_its_topics_once_after_each_deletion_of_any(world, store):
     """W46: with records of deletions one GET after each of them, and in an older store one GET a commit."""
     with waits_for_all(store, staged=True) as producer:
@@ -104,6 +106,7 @@ def test_a_commit_that_had_looked_and_failed_looks_again_in_a_store_of_an_earlie
         producer.abort_transaction()
 
 
+@pytest.mark.usefixtures("two_phases")
 def test_each_commit_in_a_store_of_an_earlier_release_looks_at_its_topics(world, of_earlier_release):
     store = of_earlier_release
     with store.producer("loader") as producer:

@@ -18,6 +18,8 @@ from txlog.client.staged import StagedTransaction
 from txlog.errors import TransactionalIdNotFoundError, TxlogTimeoutError
 from txlog.protocol.context import LOOK_AGE_MS, PROOF_AGE_MS
 
+pytestmark = pytest.mark.usefixtures("two_phases")
+
 
 def state(world, transactional_id="loader"):
     return world.open().admin().describe_transaction(transactional_id).state

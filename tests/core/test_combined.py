@@ -14,7 +14,7 @@ from txlog.core.record_checks import StoredRecord, end_digest, stored_record, st
 from txlog.core.records import CommitRecord
 from txlog.core.state import replay
 from txlog.errors import CorruptRecordError, UnsupportedStoreError
-from txlog.protocol.slot import encode_combined
+from txlog.protocol.slot_record import encode_combined
 
 
 def alone(*producers: int) -> Log:

@@ -10,7 +10,7 @@ from lab.testing.damage import overwrite
 from txlog.core import chain, names
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import StoredRecord, stored_records
-from txlog.protocol.slot import encode_combined
+from txlog.protocol.slot_record import encode_combined
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 

@@ -61,7 +61,7 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadPlan, plan_read
 from txlog.protocol.seal import seal, seal_quietly
-from txlog.protocol.slot import AppendResult
+from txlog.protocol.slot_record import AppendResult
 from txlog.protocol.table import state_partition
 
 T = TypeVar("T")

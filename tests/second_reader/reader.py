@@ -1,10 +1,11 @@
 """Read a txlog store in a local folder, from PROTOCOL.md alone. It never writes. One public class: Store."""
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 
 Obj = dict[str, Any]
 Key = tuple[str, str, int]  # group, topic, partition
-FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution", "publication", "published-latest", "deletion-records"}
+FEATURES = {"txn-v2", "staged-commit", "staged-inline", "sorted-runs", "inline-zstd", "group-members", "schema-evolution",
+            "publication", "published-latest", "deletion-records", "combined-records"}
 STATES, OFFSETS, STAMP, MAX = "__transaction_state", "__consumer_offsets", pa.timestamp("us", tz="UTC"), 2**63 - 1
 class Damaged(Exception):
     """The store holds an object that breaks the protocol (R2, R21)."""
@@ -41,7 +43,7 @@ def crc32c(data: bytes) -> int:
         crc = CRC[(crc ^ byte) & 255] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
 INTS = {"m1": (-1, MAX), "nat": (0, MAX), "count": (0, 2**48), "count1": (1, 2**48), "fid": (1, 2**31 - 1),
-        "parts": (1, 10**5), "const": (1, 10**4), "time": (-1, 253402300799999)}
+        "parts": (1, 10**5), "const": (1, 10**4), "time": (-1, 253402300799999), "bool": (False, True), "true": (True, True)}
 PARTS = {"pair": ["text", "nat"], "stats": ["any", "any", "count"]}
 TEXTS = {"text": "(?s:.*)", "name": "(?s:.{0,32768})", "id": "[0-9a-f]{32}", "digest": "[0-9a-f]{64}", "java": "java_string",
          "digest0": "([0-9a-f]{64})?", "kind": "data|commit|abort|log_start|expire", "outcome": "commit|abort",
@@ -49,9 +51,9 @@ TEXTS = {"text": "(?s:.*)", "name": "(?s:.{0,32768})", "id": "[0-9a-f]{32}", "di
 # The fields of "Objects" that are used here: "names type default"; "!": damage if left out. "+Table" includes a table.
 FIELDS = """Store: format txlog !; store_id id !; constants @Constants ! / Constants: hash java !;
 transaction_state_partitions,consumer_offsets_partitions const ! / Topic: number,schema_id nat !; topic name !;
-topic_id,write_id id !; partitions parts !; schema [@Field] !; created_at time !; deleted bool false; last_field_id fid null; deleting bool false
-/ Field: id fid !; name name !; type text !; nullable bool true; fields [@Field] []; default any null / Head: base_offset nat !;
-records count !; kind kind !; transactional bool !; timestamp time ! / Commit: +Head;
+topic_id,write_id id !; partitions parts !; schema [@Field] !; created_at time !; deleted bool false; last_field_id fid null;
+deleting bool false / Field: id fid !; name name !; type text !; nullable bool true; fields [@Field] []; default any null
+/ Head: base_offset nat !; records count !; kind kind !; transactional bool !; timestamp time ! / Commit: +Head; more true false;
 producer_id,producer_epoch,base_sequence,coordinator_epoch,first_offset,last_stable_offset,log_start_offset m1 -1;
 segment_base nat !; schema_id,deleted_version nat 0; files [@File] []; payload_bytes count 0; entries [entry] []; write_id id !;
 previous digest !; expired [nat] [] / Row: position nat !; entry @offset ! / GroupRow: position nat !; entry @group !
@@ -79,7 +81,7 @@ def check(kind: str, value: Any, where: str) -> Any:
     """Return the value, with defaults for fields that were left out, if it has the type and range of its table (R21, R4)."""
     if kind == "any" or (kind[-1] == "?" and value is None):
         return value
-    kind, ok = kind.rstrip("?"), False
+    kind = kind.rstrip("?")
     if kind == "entry" and isinstance(value, dict) and value.get("type") in ("transaction", "offset", "group", "heartbeat"):
         return {"type": value["type"]} | check("@" + value["type"], value, where)
     if kind[0] == "[" and isinstance(value, list):
@@ -93,21 +95,18 @@ def check(kind: str, value: Any, where: str) -> Any:
                 for name, sort, default in TABLES[kind[1:]]}
     if kind in PARTS and isinstance(value, list) and len(value) == len(PARTS[kind]):
         return [check(sort, item, where) for sort, item in zip(PARTS[kind], value, strict=True)]
-    if kind in INTS or kind == "bool":
-        ok = type(value) is bool if kind == "bool" else type(value) is int and INTS[kind][0] <= value <= INTS[kind][1]
-    elif kind in TEXTS and isinstance(value, str):
-        ok = re.fullmatch(TEXTS[kind], value) is not None
+    ok: object = isinstance(value, str) and kind in TEXTS and re.fullmatch(TEXTS[kind], value)
+    if kind in INTS:
+        ok = type(value) is type(INTS[kind][0]) and INTS[kind][0] <= value <= INTS[kind][1]
     need(ok, where, f"{str(value)[:60]!r} is not of type {kind}")
     return value
-def load(where: str, data: bytes, limit: int = 64 << 20) -> tuple[Obj, bytes]:
-    """Check size, CRC and nesting, then parse; return the JSON object and the payload (R2, Metadata objects)."""
-    end, depth = data.find(b"\n"), 0
+def load(where: str, data: bytes, batch: bool = False) -> tuple[Obj, bytes, bytes]:
+    """Check size, nesting, CRC; return the JSON object, its payload, and the records behind it (R2, Combined records)."""
+    end, size, limit = data.find(b"\n"), len(data), 4 << 20 if batch else 64 << 20
     tail = re.fullmatch(rb',"crc32c":"([0-9a-f]{8})"\}', data[max(end - 21, 0) : max(end, 0)])
     need(tail and len(data) <= limit, where, f"its first line does not end in a CRC, or it has more than {limit} bytes")
-    right = tail and int(tail[1], 16) == crc32c(data[: end - 10] + b"00000000" + data[end - 2 :])
-    for mark in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', data[:end]):
-        depth += 1 if mark in b"[{" else -1 if mark in b"]}" else 0
-        need(right and depth <= 24, where, "the CRC-32C does not match, or it nests more than 24 levels deep")
+    marks = re.sub(rb'"(?:[^"\\]|\\.)*"|[^][{}"]+|"', b"", data[:end])
+    need(max(accumulate(1 if m in b"[{" else -1 for m in marks), default=0) <= 24, where, "it nests more than 24 levels deep")
     try:
         text = data[:end].decode()
         value = json.loads(text, parse_constant=lambda name: need(False, where, f"{name} is not JSON"))
@@ -115,9 +114,13 @@ def load(where: str, data: bytes, limit: int = 64 << 20) -> tuple[Obj, bytes]:
             json.dumps(json.loads(text, object_pairs_hook=list), ensure_ascii=False).encode()
     except ValueError as error:
         raise Damaged(f"{where}: {error}") from error
+    if batch and isinstance(value, dict) and value.get("more") is True:  # what the CRC covers is known only now
+        size = end + 1 + check("count", value.get("payload_bytes", 0), where)
+        need(size < len(data), where, "has more, but no record follows")
+    need(tail and int(tail[1], 16) == crc32c(data[: end - 10] + b"00000000" + data[end - 2 : size]), where, "another CRC-32C")
     if check("count1", value.get("version") if isinstance(value, dict) else None, where) > 1:
         raise Unsupported(f"{where}: version {value['version']} is not known")
-    return value, data[end + 1 :]
+    return value, data[end + 1 : size], data[size:]
 OFF, NUM, UNIQUE = "([0-9]{20})", "(?:0|[1-9][0-9]*)", "[0-9a-f]{8,64}"
 NAME = re.compile(rf"{OFF}(?:-{OFF}-0\.(index)|\.(batch|snapshot|boundary|clean))")
 TOPIC = re.compile(r"(?!\.\.?$)(?!__)[a-zA-Z0-9._-]{1,249}")
@@ -136,9 +139,9 @@ def java_hash(text: str, modulus: int) -> int:
         value = (31 * value + unit) & 0xFFFFFFFF
     return (0 if value == 2**31 else min(value, 2**32 - value)) % modulus
 # ---- topics and columns ----
-SCALARS: dict[str, pa.DataType] = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
-           "float32": pa.float32(), "float64": pa.float64(), "string": pa.string(), "binary": pa.binary(), "date": pa.date32(),
-           "timestamp": STAMP, "timestamp_ntz": pa.timestamp("us")}
+SCALARS: dict[str, pa.DataType] = {"bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(),
+           "int64": pa.int64(), "float32": pa.float32(), "float64": pa.float64(), "string": pa.string(), "binary": pa.binary(),
+           "date": pa.date32(), "timestamp": STAMP, "timestamp_ntz": pa.timestamp("us")}
 NESTED: dict[str, Any] = {"list": pa.types.is_list, "map": pa.types.is_map, "struct": pa.types.is_struct}
 CHILDREN = {"list": ["element"], "map": ["key", "value"]}
 def digits(name: str) -> tuple[int, int] | None:
@@ -248,9 +251,8 @@ class View:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic, self.partition, self.label = topic, partition, f"{topic}-{partition}"
         self.digest, self.timestamp, self.segment = hashlib.sha256(self.label.encode()).hexdigest(), -1, -1
-        self.end = self.log_start = self.sealed = 0
         self.runs, self.gone, self.gen0 = list[Obj](), set[str](), list[tuple[int, int]]()  # of .clean and .index
-        self.tail = list[Obj]()  # the records from the sealed end on, with "payload" and "path"
+        self.end, self.log_start, self.sealed, self.tail = 0, 0, 0, list[Obj]()  # tail: the records from the sealed end on
         self.producers, self.transactions = dict[int, Obj](), dict[str, Obj]()  # tables of a snapshot, by key
         self.committed, self.pending, self.groups = dict[Key, Obj](), dict[int, dict[Key, Obj]](), dict[Key, Obj]()
     @property
@@ -316,8 +318,8 @@ class View:
         self.pending = {k: rows for k, rows in self.pending.items() if k not in r["expired"]}
         self.end, self.timestamp, self.segment = end, r["timestamp"], r["segment_base"]
         need(kind != "abort" or r["last_stable_offset"] <= self.lso, where, "last_stable_offset is above the fold's")
-OWN = {"coordinator_epoch": ("commit", "abort"), "first_offset": ("abort",), "last_stable_offset": ("abort",),
-       "log_start_offset": ("log_start",), "deleted_version": ("log_start",), "expired": ("expire",)}
+OWN = {"coordinator_epoch": "commit abort", "first_offset": "abort", "last_stable_offset": "abort", "expired": "expire",
+       "log_start_offset": "log_start", "deleted_version": "log_start", "more": "data commit abort"}
 SORTS = {STATES: {"transaction"}, OFFSETS: {"offset", "group", "heartbeat"}}
 def check_record(r: Obj, view: View, where: str) -> None:
     """Check a commit record, and that it follows the one before (R6, R21: Commit record)."""
@@ -333,8 +335,8 @@ def check_record(r: Obj, view: View, where: str) -> None:
     right = right and (r["transactional"] if marker else kind == "data" or pid < 0)
     need(right and (r["base_sequence"] < 0 or (kind == "data" and pid >= 0)), where, f"a field of this {kind} is not possible")
     right = r["payload_bytes"] == len(r["payload"]) and r["base_offset"] == view.end and r["previous"] == view.digest
-    right = right and r["timestamp"] >= view.timestamp and r["segment_base"] in (view.segment, view.end)
-    need(right, where, "does not follow the record before, or has another payload_bytes")
+    right = right and r["timestamp"] >= view.timestamp and r["segment_base"] in (view.segment, view.end)[: 1 + r["first"]]
+    need(right and (r["first"] or kind in OWN["more"]), where, "does not follow the one before, or has other payload_bytes")
 def check_index(x: Obj, where: str, span: tuple[int, int, int], view: View) -> None:
     """Check an index (R8, R21: Index)."""
     (base, end, _), old, files, entries = span, span[2] > 0, x["files"], x["entries"]
@@ -359,13 +361,10 @@ def check_index(x: Obj, where: str, span: tuple[int, int, int], view: View) -> N
 def again(method: Callable[..., Any]) -> Callable[..., Any]:
     """List again if an object is missing, because the LIST may have raced (R5, R15)."""
     def call(*args: Any, **kwargs: Any) -> Any:
-        for tries in range(3):
-            try:
+        for _ in range(2):
+            with suppress(Missing):
                 return method(*args, **kwargs)
-            except Missing:
-                if tries == 2:
-                    raise
-        raise AssertionError("unreachable")
+        return method(*args, **kwargs)
     return call
 class Store:
     """A store in a local folder, opened to be read. Each call lists again, so it answers from a fresh tail (R17)."""
@@ -379,19 +378,18 @@ class Store:
     def _get(self, path: str) -> bytes:
         """Return a whole object."""
         try:
-            with open(os.path.join(self.root, path), "rb") as file:
-                return file.read()
+            return Path(self.root, path).read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise Missing(f"{path}: is missing") from error
     def _object(self, path: str, table: str) -> Obj:
         """Return a metadata object other than a commit record."""
-        value, rest = load(path, self._get(path))
+        value, rest, _ = load(path, self._get(path))
         need(not rest, path, "bytes follow the line")
         return dict(check("@" + table, value, path))
     def _list(self, folder: str) -> list[str]:
         """Return the names in a folder; a folder that is not there is empty."""
-        path = os.path.join(self.root, folder)
-        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+        path = Path(self.root, folder)
+        return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
     def _versions(self, topic: str) -> list[Obj]:
         """Return the versions of a topic; the last one counts (Topic metadata, R21: Topic version)."""
         found, versions = (re.fullmatch(rf"topic\.{OFF}\.json", name) for name in self._list(topic)), list[Obj]()
@@ -433,21 +431,23 @@ class Store:
         while True:
             path = f"{folder}/{view.end:020}.batch"
             try:
-                data = self._get(path)
+                data, where, more = self._get(path), path, True
             except Missing:
                 later = [int(m[1]) for m in map(NAME.fullmatch, self._list(folder)) if m and m[4] == "boundary"]
                 if max([view.sealed, *marks["batch"], *later]) > view.end:
                     raise  # a hole, or a boundary that has risen meanwhile (R5, R7)
                 break
-            value, payload = load(path, data, 4 << 20)
-            r = check("@Commit", value, path) | {"payload": payload, "path": path}
-            check_record(r, view, path)
             begins.add(view.end)
-            view.tail += [r] if view.end >= view.sealed else []
-            view.apply(r, path)
-            view.digest = hashlib.sha256(data).hexdigest()
-        right = all(s < start or s in begins for s in marks["batch"]) and view.sealed in {*begins, start, view.end}
-        need(right, folder, f"has a record where none begins, or none that ends at the sealed end {view.sealed}")
+            while more:
+                value, payload, rest = load(where, data, True)
+                r = check("@Commit", value, where) | {"payload": payload, "path": where, "first": where == path}
+                check_record(r, view, where)
+                view.tail += [r] if view.end >= view.sealed else []
+                view.apply(r, where)
+                view.digest = hashlib.sha256(data[: len(data) - len(rest)]).hexdigest()
+                data, where, more = rest, f"{path}: record at {view.end}", r["more"]
+        lost = [f"{folder}/{s:020}.batch" for s in marks["batch"] if s >= start and s not in begins]
+        need(not lost and view.sealed in {*begins, start, view.end}, folder, f"no object begins at {lost or view.sealed}")
         return view
     def _index(self, view: View, base: int, end: int, run: Obj | None = None) -> tuple[str, Obj]:
         """Read and check an index; return its path without .index too (R8)."""
@@ -562,7 +562,7 @@ class Store:
             if b["end"] > low and b["base_offset"] < high and not (gone and b["transactional"] and not b["run"]):
                 pieces.extend(self._rows(b, versions, topic, done))
         rows = pa.concat_tables(pieces).combine_chunks()
-        return rows.filter(pc.and_(pc.greater_equal(rows["_offset"], low), pc.less(rows["_offset"], high)))  # type: ignore[arg-type,call-overload]
+        return rows.filter(pa.array([low <= r["_offset"] < high for r in rows.select(["_offset"]).to_pylist()], pa.bool_()))
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the offset from which the first row below the LSO, at or after the time, is read (Reading)."""
         view, versions, late = self._user(topic, partition), self._versions(topic), pa.scalar(timestamp_ms * 1000, pa.int64())

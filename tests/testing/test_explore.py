@@ -431,13 +431,13 @@ def test_names_are_unique_and_every_mutant_has_its_scenario() -> None:
 
 
 def test_a_mutant_is_taken_back() -> None:
-    from txlog.protocol import slot
+    from txlog.protocol import slot_record
 
-    shipped = slot._not_overtaken
+    shipped = slot_record._not_overtaken
     mutant = next(mutant for mutant in EXPLORED if mutant.name == "acknowledged without the boundary check")
     with mutant.planted():
-        assert slot._not_overtaken is not shipped
-    assert slot._not_overtaken is shipped
+        assert slot_record._not_overtaken is not shipped
+    assert slot_record._not_overtaken is shipped
 
 
 def test_the_command_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:

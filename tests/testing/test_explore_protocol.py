@@ -73,9 +73,11 @@ ENDINGS = {
     "one phase attaches": {"old: committed", "old: failed", "new: ready"},
     "one phase unsure": {"owner: committed", "owner: aborted", "owner: failed", "takeover: ready"},
     "one phase doubts": {"owner: committed", "owner: unknown", "expirer: done"},
-    "combine": {"one: appended", "two: appended", "plain: appended"},
-    "combine zombie": {"old: appended", "old: refused", "old: unknown", "new: committed"},
-    "combine late": {"old: appended", "old: unknown", "new: ready"},
+    "combine": {"one: appended", "two: appended"},
+    "combine lost": {"one: appended", "one: unknown", "leader: done"},
+    "combine zombie": {"old: committed", "old: failed", "new: committed"},
+    "combine late": {"old: committed", "old: failed", "new: ready"},
+    "combine decisions": {"x: committed", "x: failed", "new: ready"},
     "resumes": {"older: committed", "older: failed", "newer: committed", "newer: done"},
 }
 
@@ -94,7 +96,8 @@ SAMPLE = (
     "one phase attaches",
     "combine",
     "combine zombie",
-    "combine late",
+    "combine lost",
+    "combine decisions",
 )
 LATER = (small, past, publications, columns, sharing, one_phase, combining)
 EXHAUSTIVE = {name for subject in LATER for name in subject.SCENARIOS if name not in SAMPLE}

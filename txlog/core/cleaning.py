@@ -33,6 +33,7 @@ from txlog.core.records import (
     TransactionMetadata,
     TxnIndex,
 )
+from txlog.core.snapshots import epoch_shown_with
 from txlog.core.transactions import COMPLETE, PREPARED
 from txlog.errors import CorruptLogError
 
@@ -312,7 +313,8 @@ def settled_epochs(
     for index in indexes:
         for entry in index.entries:
             known = settled.get(entry.producer_id)
-            if known is None or entry.timestamp >= before_ms or not (entry.transactional or entry.kind in MARKERS):
+            is_of_one = entry.kind in MARKERS or epoch_shown_with(entry) is not None
+            if known is None or entry.timestamp >= before_ms or not is_of_one:
                 continue
             epoch = entry.producer_epoch - (entry.kind in MARKERS)
             settled[entry.producer_id] = max(known, epoch)

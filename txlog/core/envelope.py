@@ -106,7 +106,7 @@ def split(data: bytes, path: str) -> tuple[bytes, ...]:
         end = data.find(b"\n")
         line = data[:end]
         # As a rule no record follows, and the line is parsed only once.
-        if end < 0 or b'"more"' not in line:
+        if end < 0 or (b'"more"' not in line and b"\\u" not in line):
             return (*parts, data)
         check_depth(line, path)
         try:

@@ -50,8 +50,9 @@ DELETION_RECORDS = "deletion-records"
 not look whether its topics still exist. In a store made without this feature every staged commit looks (W46)."""
 
 COMBINED_RECORDS = "combined-records"
-"""An object of a partition may hold several commit records, which one request makes visible together. A store made
-without this feature has one record in each."""
+"""An object of a partition may hold several commit records, and a record may wait for a writer that appends it. A
+transaction whose rows are few and of one partition may be one batch, without a decision in the table. In a store made
+without this feature each record has an object, and each transaction a decision."""
 
 STORE_FEATURES = (
     DELETION_RECORDS,

@@ -18,6 +18,8 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 PROBE_FOLDER = "__probe/"
 PUBLICATION_FOLDER = "publication/"
 """Below a topic's folder."""
+WAITING_FOLDER = "waiting/"
+"""Below a partition's folder."""
 MAINTENANCE_FOLDER = "__maintenance/"
 ERASURES_FOLDER = "__erasures/"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
@@ -42,6 +44,7 @@ _STAGED_FILE = re.compile(
 )
 _STAGED_FOLDER = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}/\Z", re.ASCII)
 _STAGED_LIST = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}\.staged\Z", re.ASCII)
+_WAITING = re.compile(rf"{_OFFSET}-([0-9a-f]{{32}})\.batch\Z", re.ASCII)
 _PUBLICATION = re.compile(rf"{_OFFSET}\.json\Z", re.ASCII)
 _PUBLISHED_COPY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.parquet\Z", re.ASCII)
 _HISTORY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.json\Z", re.ASCII)
@@ -132,6 +135,18 @@ class NumberedName:
 def batch_name(base_offset: int) -> str:
     """Return the name of the commit record whose batch begins at `base_offset`."""
     return f"{base_offset:020d}.batch"
+
+
+def waiting_path(tp: TopicPartition, slot: int, write_id: str) -> str:
+    """Return the path of a record that waits, made for `slot` (PROTOCOL.md, "Waiting")."""
+    return f"{tp.folder}{WAITING_FOLDER}{slot:020d}-{write_id}.batch"
+
+
+def parse_waiting_name(name: str) -> tuple[int, str] | None:
+    """Return (slot, write_id) of a name in a partition's folder `waiting/`; None for another name."""
+    match = _WAITING.match(name)
+    slot = _bounded(match[1]) if match else None
+    return None if match is None or slot is None else (slot, match[2])
 
 
 def snapshot_name(offset: int) -> str:

@@ -66,10 +66,8 @@ class SnapshotCut:
 
     def hides(self, batch: CommitRecord | IndexEntry) -> bool:
         """Return whether the rows of a batch below `ends` belong to a transaction that is not in this cut."""
-        if batch.kind == "commit":
-            return not self.shows(batch.producer_id, batch.producer_epoch)
-        # The marker of a transaction of epoch e has epoch e + 1.
-        return batch.transactional and not self.shows(batch.producer_id, batch.producer_epoch + 1)
+        epoch = epoch_shown_with(batch)
+        return epoch is not None and not self.shows(batch.producer_id, epoch)
 
     def check_compacted(self, tp: TopicPartition, index: SegmentIndex) -> None:
         """Raise InvalidRequestError if a compaction may have removed a row of this cut (R19).
@@ -101,6 +99,21 @@ class SnapshotCut:
                 f"this snapshot is {age_ms // 1000} s old, and one holds for delete.grace.ms = "
                 f"{grace_ms} ms; take another one"
             )
+
+
+def epoch_shown_with(batch: CommitRecord | IndexEntry) -> int | None:
+    """Return the epoch that a cut must show so that it shows a batch; None if the batch is of no transaction.
+
+    The marker of a transaction of epoch e has epoch e + 1. A COMMIT that carries rows is its own marker. A commit in
+    one phase has no marker: a cut shows it if it shows the end of the transaction before its epoch (W61). Otherwise it
+    could show the second transaction of an id without the first.
+    """
+    if batch.kind == "commit":
+        return batch.producer_epoch
+    if batch.transactional:
+        return batch.producer_epoch + 1
+    is_one_phase = batch.kind == "data" and 0 <= batch.producer_id < FIRST_DRAWN_PRODUCER_ID
+    return batch.producer_epoch if is_one_phase else None
 
 
 def complete_at(

@@ -253,7 +253,8 @@ class _Fold:
         if record.segment_base != self.segment_base:
             self.segment_base, self.segment_started_at = record.segment_base, -1
             self.segment_batches = self.segment_bytes = self.segment_record_bytes = 0
-        self.segment_batches += 1
+        # An object of several records counts once: it is one to read, however many writers share it.
+        self.segment_batches += stored.slot == record.base_offset
         self.segment_bytes += len(stored.data) + sum(file.bytes for file in record.files)
         self.segment_record_bytes += len(stored.data) - record.payload_bytes
         if self.segment_started_at < 0:

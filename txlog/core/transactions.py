@@ -122,7 +122,8 @@ def judge_init(
 ) -> Transit | RollForward:
     """Judge the InitProducerId of a new instance: epoch + 1 (W24, invariant 8).
 
-    An ONGOING transaction is aborted first: the Transit is then a PREPARE_ABORT.
+    An ONGOING transaction is aborted first, and an instance that is attached to partitions is fenced there (W62): the
+    Transit is then a PREPARE_ABORT.
     """
     if current is None:
         return Transit(
@@ -138,8 +139,8 @@ def judge_init(
         )
     if current.state in PREPARED:
         return RollForward(current)
-    if current.state == "ONGOING":
-        return Transit(_prepare(current, "abort", now_ms=now_ms, write_id=write_id))
+    if current.state == "ONGOING" or current.attached:
+        return Transit(fence(current, now_ms=now_ms, write_id=write_id))
     return Transit(
         msgspec.structs.replace(
             current,
@@ -248,7 +249,7 @@ def judge_abort_by_others(
         return RollForward(current)
     if current.state != "ONGOING" or (only_if_timed_out and not is_timed_out(current, now_ms)):
         return None
-    return Transit(_prepare(current, "abort", now_ms=now_ms, write_id=write_id))
+    return Transit(fence(current, now_ms=now_ms, write_id=write_id))
 
 
 def judge_complete(
@@ -300,6 +301,18 @@ def as_its_owner_knows(current: TransactionMetadata, txn: TransactionMetadata, n
     return completed(current, now_ms=now_ms, write_id=current.write_id)
 
 
+def fence(current: TransactionMetadata, *, now_ms: int, write_id: str) -> TransactionMetadata:
+    """Return the PREPARE_ABORT that ends the epoch in each partition where its instance may write (W62).
+
+    These are the registered partitions of an open transaction, and those to which the instance is attached.
+    """
+    prepare = _prepare(current, "abort", now_ms=now_ms, write_id=write_id)
+    if not current.attached:
+        return prepare
+    partitions = tuple(sorted({*prepare.partitions, *current.attached}))
+    return msgspec.structs.replace(prepare, partitions=partitions, attached=msgspec.UNSET)
+
+
 FORGET_CLOCK_ERRORS_MS = 4 * MAX_CLOCK_ERROR_MS
 """Four clocks: the remover's, that of the COMPLETE_*, and the two that measure the age of a snapshot (W32)."""
 
@@ -329,11 +342,13 @@ def may_expire(txn: TransactionMetadata, now_ms: int, constants: StoreConstants)
 def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bool:
     """Return whether an id may be removed at all (W32).
 
-    It must not be removed while its transaction is open. If a transaction was open for the grace, the id must also stay
-    for the grace after its end. The reason: a merge judges rows of a removed id by their age alone, and a snapshot that
-    began before that end must not show them (C3).
+    It must not be removed while its transaction is open, or its instance attached to a partition (W62). If a
+    transaction was open for the grace, the id must also stay for the grace after its end. The reason: a merge judges
+    rows of a removed id by their age alone, and a snapshot that began before that end must not show them (C3).
     """
     hung = txn.state == "COMPLETE_COMMIT" and txn.updated_at - txn.started_at >= grace_ms
+    if txn.attached:
+        return False
     return txn.state in IDLE and not (hung and now_ms - txn.updated_at < grace_ms + FORGET_CLOCK_ERRORS_MS)
 
 

@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import msgspec
 
-from txlog.core import chain
+from txlog.core import chain, names
 from txlog.core.chain import PartitionListing
 from txlog.core.names import SegmentName, SegmentObject
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Clean, CleanedRun, Superseded, TransactionMetadata
@@ -41,6 +41,7 @@ class Why(Enum):
     OLD_BOUNDARY = "a higher boundary exists"
     OLD_PUBLICATION = "no publication that still counts builds on it"
     NOT_PUBLISHED = "no publication that still counts names it"
+    SETTLED = "the slot that it waits for is sealed"
 
 
 class Kind(Enum):
@@ -57,6 +58,7 @@ class Kind(Enum):
     BOUNDARY = "boundary"
     PUBLICATION = "publication"
     TABLE = "object of a published table"
+    WAITING = "waiting record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,8 @@ class Folder:
     cleans: tuple[int, ...]
     parts: tuple[SegmentObject, ...]
     """Indexes, transaction indexes and files of segments and runs."""
+    has_waiting: bool
+    """Whether there is a folder of waiting records."""
 
     @property
     def indexes(self) -> frozenset[SegmentName]:
@@ -139,6 +143,7 @@ def sort_out(listed: Iterable[str], folder: str) -> Folder:
         boundaries=tuple(sorted(numbered["boundary"])),
         cleans=tuple(sorted(numbered["clean"])),
         parts=tuple(sorted(parts, key=attrgetter("segment", "kind"))),
+        has_waiting=names.WAITING_FOLDER in found,
     )
 
 

@@ -12,7 +12,8 @@ from txlog.errors import IllegalStateError, StorageError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot
+from txlog.protocol.slot import append_slot
+from txlog.protocol.slot_record import AppendResult, Guard, Stop
 from txlog.protocol.table import registered_guard
 
 

@@ -22,6 +22,7 @@ from txlog.core.effects import List, NewId, Now, Program, PutIfAbsent, PutOutcom
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, Clean, CleanedRun, IndexedFile, IndexEntry, SegmentIndex
+from txlog.core.snapshots import epoch_shown_with
 from txlog.errors import CoordinatorContentionError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, read_clean
@@ -101,17 +102,13 @@ class Merge:
 
     def keeps_distinct(self, entry: IndexEntry) -> bool:
         """Return whether the run's index must keep this batch's transaction distinct (C3)."""
-        if entry.kind == "commit":
-            marker_epoch = entry.producer_epoch
-        elif entry.transactional:
-            # The marker of a transaction of epoch e has epoch e + 1.
-            marker_epoch = entry.producer_epoch + 1
-        else:
+        epoch = epoch_shown_with(entry)
+        if epoch is None:
             return False
         if entry.timestamp >= self.distinct_from_ms:
             return True
         settled = self.settled.get(entry.producer_id)
-        return entry.timestamp >= self.removed_from_ms if settled is None else marker_epoch > settled
+        return entry.timestamp >= self.removed_from_ms if settled is None else epoch > settled
 
 
 Choose: TypeAlias = Callable[[PartitionView, Mapping[SegmentName, SegmentIndex]], Sequence[tuple[SegmentName, ...]]]

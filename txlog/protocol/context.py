@@ -68,6 +68,9 @@ class Context:
     learned: dict[TopicPartition, PartitionView] | None = field(default=None, compare=False, repr=False)
     """Gets the newest view of each partition that a call has read. So a call that fails keeps what it has read, and
     its repetition goes on from there. None: the views that a call returns are enough."""
+    leads: Callable[[PartitionView, int], None] = lambda view, pace_ms: None
+    """Called when a process has led, with its view and how long the append took. It may go on to append what others
+    let wait."""
     max_races: int = 1000
     """Slots that one append may lose to other writers before it gives up with CoordinatorContentionError."""
     max_settles: int = 40
@@ -152,6 +155,10 @@ class PartitionView:
     """State after the tail."""
     must_list: bool = False
     """Whether a record asks for a LIST before this view is read, or a sealed one that was not read may do so (R23)."""
+    waited_at: ClockReading | None = field(default=None, compare=False)
+    """When this process looked last whether others wait (W69); None: it has not appended twice."""
+    others_wait: bool = field(default=False, compare=False)
+    """Whether that look found any."""
     listing_ms: int = field(default=0, compare=False)
     """How long the last LIST of new names took, with its GETs."""
 

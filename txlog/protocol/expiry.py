@@ -22,9 +22,11 @@ from txlog.core.transactions import (
 from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view
+from txlog.protocol.one_phase import detach
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import Stop, append_slot
-from txlog.protocol.table import list_transactions, partition_of_producer_id, put_tombstone
+from txlog.protocol.slot import append_slot
+from txlog.protocol.slot_record import Stop
+from txlog.protocol.table import list_transactions, partition_of_producer_id, put_tombstone, state_partition
 from txlog.protocol.transactions import finish, roll_forward_current, with_fresh_knowledge
 
 MAX_EXPIRED_PRODUCERS = 100_000
@@ -61,6 +63,8 @@ def expire(
                 views, what = yield from finish(ctx, views, transactional_id, only_if_timed_out=True)
                 if what is not None:  # None: another process has finished it meanwhile
                     (aborted if what == "aborted" else rolled).append(transactional_id)
+            elif row.value.attached:
+                views, _ = yield from detach(ctx, views, transactional_id)
             elif may_expire(row.value, now_ms, ctx.constants):
                 views, gone = yield from remove(ctx, views, transactional_id)
                 if gone:
@@ -76,7 +80,8 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
     """Write a tombstone if the id is idle and expired. Return whether it was removed.
 
     With `force` (an operator) the id need not be expired, and may hold a `txn.version`. It still must not have an open
-    transaction, nor one that hung and was finished a moment ago.
+    transaction, nor one that hung and was finished a moment ago. An instance that is attached to partitions is fenced
+    there first (W62).
     """
 
     def may(current: TransactionMetadata, now_ms: int) -> bool:
@@ -84,6 +89,11 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
             return may_be_forgotten(current, now_ms, ctx.constants.delete_grace_ms)
         return may_expire(current, now_ms, ctx.constants)
 
+    views, removed = yield from put_tombstone(ctx, views, transactional_id, may)
+    row = views[state_partition(ctx, transactional_id)].state.transactions.get(transactional_id)
+    if removed or not force or row is None or not row.value.attached:
+        return views, removed
+    views, _ = yield from detach(ctx, views, transactional_id, force=True)
     return (yield from put_tombstone(ctx, views, transactional_id, may))
 
 

@@ -41,7 +41,8 @@ from txlog.errors import (
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_in_turn
-from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot, find_own
+from txlog.protocol.slot import append_slot
+from txlog.protocol.slot_record import AppendResult, Guard, Stop, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
 

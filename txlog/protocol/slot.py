@@ -10,58 +10,35 @@ See PROTOCOL.md, "Appending", W10 to W15. Every append of txlog uses `append_slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import replace
 
-import msgspec
-
-from txlog.core import chain, envelope, names
-from txlog.core.effects import List, Now, Program, PutOutcome, ReadClocks, Sleep
-from txlog.core.names import TopicPartition
-from txlog.core.record_checks import StoredRecord, stored_record
-from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow, TransactionEntry
+from txlog.core.effects import Now, Program, ReadClocks, Sleep
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionEntry
 from txlog.core.state import PartitionState
 from txlog.errors import (
     CoordinatorContentionError,
-    CorruptRecordError,
-    InvalidRequestError,
     OutcomeUnknownError,
-    RecordTooLargeError,
     TxlogError,
 )
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import prove, read_slot, refresh, reload
-from txlog.protocol.put import create
+from txlog.protocol.load import prove, refresh, reload
+from txlog.protocol.slot_record import (
+    AppendResult,
+    Decide,
+    Guard,
+    Stop,
+    appended,
+    create_slot,
+    encode_checked,
+    find_own,
+)
+from txlog.protocol.waiting import is_shared, looking, wait, waits
 
+MAX_LOST_SLOTS = 2
+"""Slots that an append may lose before it waits for a leader. Two or three writers that take turns are faster."""
 MAX_RACE_PAUSE_MS = 8
 """The longest pause after a lost slot. A writer that paused longer the more slots it has lost would lose again, to
 those that have just won and do not pause."""
-
-Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
-"""(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
-Guard: TypeAlias = "Callable[[PartitionState], Program[Stop | None]]"
-"""Called before a PUT, after the fold. None: go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Do not append; `value` is the caller's. It counts only on a fresh tail; `append_slot` ensures that."""
-
-    value: Any
-    refused: bool = False
-    """Whether the record must not be appended. False: it need not be appended."""
-
-
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """The record is in the chain, at these offsets, and acknowledged."""
-
-    base_offset: int
-    records: int
-    timestamp: int
-    duplicate: bool = False
-    """Whether an earlier try had already written the batch."""
 
 
 def append_slot(
@@ -84,9 +61,11 @@ def append_slot(
     have landed, and only then (W13).
     """
     in_doubt: CommitRecord | None = None
+    may_be_taken = False  # whether a record of this call waits, and a leader may still take it
     try:
         fresh = False
         guarded_end: int | None = None
+        waited = False  # a writer whose record was settled tries a slot before it waits again
         now = yield ReadClocks()
         if view.age_ms(now) >= ctx.max_view_age_ms:
             # The slot of an old view may have been deleted. A write there is allowed and is settled later, but has no
@@ -111,21 +90,32 @@ def append_slot(
                 if not fresh:
                     view, fresh = (yield from refresh(ctx, view)), True
                     continue
-                if in_doubt is not None and decision.refused and not _shows_absent(view.state, in_doubt):
+                unsure = may_be_taken or (in_doubt is not None and not _shows_absent(view.state, in_doubt))
+                if in_doubt is not None and decision.refused and unsure:
                     raise _unknown(view, in_doubt)
                 return view, decision
             if in_doubt is not None and not (_is_known(view.state, decision) or _is_repeatable(decision)):
                 raise _unknown(view, in_doubt)
             stored = encode_checked(view.topic_partition, decision, payload if decision.payload_bytes else b"")
+            if waits(ctx, view, stored) and not waited and (race >= MAX_LOST_SLOTS or is_shared(view)):
+                waited = True
+                before, in_doubt = in_doubt, in_doubt or decision
+                view, own, settled = yield from wait(ctx, replace(view, others_wait=False), stored)
+                if own is not None:
+                    return view, appended(own)
+                may_be_taken = may_be_taken or not settled
+                in_doubt, fresh = (in_doubt if may_be_taken else before), False
+                continue
+            waited = False
             started_at = yield ReadClocks()
-            holder = yield from _create_slot(ctx, view, (stored,), write_id)
+            view, holder = yield from looking(ctx, view, started_at, create_slot(ctx, view, (stored,), write_id))
             own = next((each.record for each in holder or () if each.record.write_id == write_id), None)
             if holder is None:
                 # The slot was deleted meanwhile: only the folded state can show what happened.
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
             elif own is not None:
-                return ctx.learn(view.extended(holder, listed_at=started_at)), _appended(own)
+                return ctx.learn(view.extended(holder, listed_at=started_at)), appended(own)
             else:
                 # Another record has the slot (invariant 15). Usually the next one is free.
                 view, fresh = ctx.learn(view.extended(holder)), False
@@ -144,54 +134,6 @@ def append_slot(
         raise _unknown(view, in_doubt) from error
 
 
-def encode_combined(tp: TopicPartition, records: Sequence[tuple[CommitRecord, bytes]]) -> tuple[StoredRecord, ...]:
-    """Return the stored form of records that are one object, each with its inline rows, in order.
-
-    Their digests are computed here, so only the first must name the record before it. Raises as `encode_checked`.
-    """
-    slot, previous = records[0][0].base_offset, records[0][0].previous
-    found: list[StoredRecord] = []
-    for number, (record, payload) in enumerate(records, start=1):
-        more = msgspec.UNSET if number == len(records) else True
-        linked = msgspec.structs.replace(record, previous=previous, more=more)
-        found.append(encode_checked(tp, linked, payload, slot=slot))
-        previous = found[-1].digest
-    return tuple(found)
-
-
-def encode_checked(
-    tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0, slot: int | None = None
-) -> StoredRecord:
-    """Return the record's stored form, after reading it back as readers do (W5).
-
-    If readers refused a stored record, no record could follow it. Raises InvalidRequestError; RecordTooLargeError
-    unless `headroom_bytes` are left below the limit. A record with headroom is only tried, so it gets no digest.
-    `slot` is that of an earlier record in the same object.
-    """
-    try:
-        data = envelope.encode(record, payload)
-        if len(data) + headroom_bytes > envelope.MAX_COMMIT_BYTES:
-            raise RecordTooLargeError(
-                f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may "
-                "have; send fewer rows at once"
-            )
-        stored = stored_record(data, tp, record.base_offset, slot=slot, hashed=not headroom_bytes)
-    except RecordTooLargeError:
-        raise
-    except (CorruptRecordError, ValueError) as error:
-        raise InvalidRequestError(f"{tp}: this cannot be stored: {error}") from None
-    # A staged COMMIT names files of its transaction's epoch (W7). Vacuum uses these names (C8).
-    owner = (record.producer_id, record.producer_epoch - (1 if record.kind == "commit" else 0))
-    for file in record.files:
-        parsed = names.parse_rows_path(file.path)
-        if parsed is None or (parsed.producer_id, parsed.producer_epoch) != owner:
-            raise InvalidRequestError(
-                f"{tp}: a batch of producer {owner[0]}, epoch {owner[1]}, names the file {file.path}, which is not "
-                "of that producer and epoch"
-            )
-    return stored
-
-
 def _continues(view: PartitionView, end_offset: int | None) -> bool:
     """Return whether the table's consent on a fold that ended at `end_offset` holds for this view, too (W21).
 
@@ -201,60 +143,6 @@ def _continues(view: PartitionView, end_offset: int | None) -> bool:
     if end_offset is None or end_offset < view.sealed_end:
         return False
     return all(each.record.kind != "expire" for each in view.tail if each.record.base_offset >= end_offset)
-
-
-def _create_slot(
-    ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...], write_id: str
-) -> Program[tuple[StoredRecord, ...] | None]:
-    """Put records into their slot, as one object, until the slot is taken.
-
-    Return the records that have it; None if the slot is below a boundary.
-    """
-    tp, slot = view.topic_partition, stored[0].slot
-
-    def look(outcome: PutOutcome) -> Program[tuple[tuple[StoredRecord, ...] | None] | None]:
-        # CONFLICT may be the process's own write, repeated inside the adapter. UNKNOWN may still land. The stored
-        # record decides.
-        holder = stored if outcome is PutOutcome.WRITTEN else (yield from read_slot(tp, slot))
-        if not (yield from _not_overtaken(ctx, view, slot)):
-            return (None,)
-        return (holder,) if holder else None
-
-    path, data = tp.folder + names.batch_name(slot), b"".join(each.data for each in stored)
-    (found,) = yield from create(ctx, path, data, look, what=f"the record (write_id {write_id})")
-    return found
-
-
-def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
-    """Return whether no boundary is above `slot` (W14, invariants 2 and 14).
-
-    That is so if the view is young, or if a LIST made now shows no such boundary.
-    """
-    if view.age_ms((yield ReadClocks())) < ctx.max_view_age_ms:
-        return True
-    listed = yield List(view.topic_partition.folder)
-    return chain.parse_listing(listed, view.topic_partition.folder).boundary <= slot
-
-
-def find_own(view: PartitionView, write_id: str) -> AppendResult | None:
-    """Return the record with this `write_id`, from the tail or as the last one of its key in the folded tables."""
-    for stored in view.tail:
-        if stored.record.write_id == write_id:
-            return _appended(stored.record)
-    state = view.state
-    pending = (row for rows in state.pending.values() for row in rows.values())
-    rows: list[OffsetRow | GroupRow] = [*state.committed.values(), *pending, *state.groups.values()]
-    for row in rows:
-        if row.write_id == write_id:
-            return AppendResult(row.position, 1, state.last_timestamp)
-    for txn in state.transactions.values():
-        if txn.value.write_id == write_id:
-            return AppendResult(txn.offset, 1, txn.value.updated_at)
-    return None
-
-
-def _appended(record: CommitRecord) -> AppendResult:
-    return AppendResult(record.base_offset, record.records, record.timestamp)
 
 
 def _is_known(state: PartitionState, record: CommitRecord) -> bool:

@@ -21,7 +21,8 @@ from txlog.errors import TransactionalIdNotFoundError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_if_long, seal_quietly
-from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot, encode_checked
+from txlog.protocol.slot import append_slot
+from txlog.protocol.slot_record import AppendResult, Guard, Stop, encode_checked
 
 Judge: TypeAlias = Callable[[PartitionState, TransactionMetadata | None, int, str], Judgement | None]
 """(state of the table's partition, the id's record, wall clock, write_id) -> what to do; None: nothing."""
@@ -67,9 +68,9 @@ def transit(
             return Stop(judgement, refused=isinstance(judgement, Refused | LookFirst))
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         record = _table_record(ctx, state, entry, now_ms, write_id)
-        if judgement.to.state == "ONGOING":
-            # The PREPARE_ABORT of this ONGOING is longer and must fit too (W43): nothing else could ever end the
-            # transaction.
+        if judgement.to.state == "ONGOING" or judgement.to.attached:
+            # The PREPARE_ABORT that follows is longer and must fit too (W43): nothing else could ever end the
+            # transaction, or fence the instance.
             encode_checked(tp, record, headroom_bytes=_PREPARE_HEADROOM_BYTES)
         return record
 

@@ -57,7 +57,8 @@ from txlog.errors import (
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_one
-from txlog.protocol.slot import Stop, append_slot, encode_checked
+from txlog.protocol.slot import append_slot
+from txlog.protocol.slot_record import Stop, encode_checked
 from txlog.protocol.staged_lists import read_parts, store_parts
 from txlog.protocol.table import Written, describe, partition_of_producer_id, prepared_guard, state_partition, transit
 from txlog.protocol.topics import TopicLooks, look_at_topics, schemas_of
@@ -98,8 +99,11 @@ def init_producer(
         )
     state_tp = state_partition(ctx, transactional_id)
     partitions = ctx.constants.transaction_state_partitions
+    was_open = False
 
     def judge(state: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
+        nonlocal was_open
+        was_open = current is not None and current.state == "ONGOING"
         return judge_init(
             current,
             transactional_id=transactional_id,
@@ -117,8 +121,10 @@ def init_producer(
         elif isinstance(result, Written):
             if result.row.value.state == "EMPTY":
                 return views, result.row.value
+            had_open = was_open
             views = yield from _finish_own(result.row.value, roll_forward(ctx, views, result.row))
-            ctx.report("aborted by an init", result.row.value)
+            if had_open:
+                ctx.report("aborted by an init", result.row.value)
         else:
             raise AssertionError(f"init of {transactional_id!r} gave {result!r}")
 
@@ -217,7 +223,7 @@ def end_transaction(
         nonlocal looks, refusal
         if commit and looks is not None:
             looks, found = yield from look_at_topics(looks, schema_ids, deletions_seen(views, table))
-            refusal = found and _deleted_under(txn, found)
+            refusal = found and deleted_under(txn, found)
             noted(looks)
 
     refused: TxlogError | None = None
@@ -264,7 +270,8 @@ def deletions_seen(views: Views, table: TopicPartition) -> int:
     return 0 if view is None else view.state.deleted_version
 
 
-def _deleted_under(txn: TransactionMetadata, error: UnknownTopicOrPartitionError) -> UnknownTopicOrPartitionError:
+def deleted_under(txn: TransactionMetadata, error: UnknownTopicOrPartitionError) -> UnknownTopicOrPartitionError:
+    """Return the error of a commit whose topic was deleted after its rows were made (W46)."""
     return UnknownTopicOrPartitionError(
         f"transactional.id {txn.transactional_id!r}: {error}. Rows are staged for it, so nothing is committed: abort "
         "the transaction, and begin a new one"

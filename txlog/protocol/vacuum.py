@@ -35,6 +35,7 @@ from txlog.protocol.vacuum_dead import (
     dead_numbers,
     dead_parts,
     dead_staged_lists,
+    dead_waiting,
     judge_drawn,
     read_chain,
 )
@@ -272,6 +273,7 @@ def _plan_partition(
     dead += dead_files(files, known, drawn, table)
     dead += yield from dead_staged_lists(staged_lists, known, table)
     dead += parts
+    dead += yield from dead_waiting(known)
     dead += dead_numbers(known, bounds_ms, now_ms, grace_ms)
     return views, PartitionPlan(
         topic_partition=tp,

@@ -176,6 +176,18 @@ def dead_staged_lists(
     ]
 
 
+def dead_waiting(known: ChainContent) -> Program[list[Dead]]:
+    """Return the records that wait for a slot which is sealed (W69). If one is not settled, its writer tries again."""
+    folder = known.topic_partition.folder + names.WAITING_FOLDER
+    listed: tuple[str, ...] = (yield List(folder)) if known.folder.has_waiting else ()
+    found = ((name, names.parse_waiting_name(name)) for name in listed)
+    return [
+        Dead(path=folder + name, kind=Kind.WAITING, why=Why.SETTLED)
+        for name, parsed in found
+        if parsed is not None and parsed[0] < known.view.sealed_end
+    ]
+
+
 _KINDS = {"index": Kind.INDEX, "txnindex": Kind.TXNINDEX, "parquet": Kind.SEGMENT_ROWS}
 
 

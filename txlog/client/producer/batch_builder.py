@@ -49,7 +49,9 @@ class BatchBuilder:
         if draft is not None and not stale:
             return draft
         pid, epoch = (draft.producer_id, draft.producer_epoch) if draft is not None else self.identity(coordinator)
-        sequence = draft.base_sequence if draft is not None else self._sequences.get(batch.tp, 0)
+        # Commits in one phase and batches of a transaction share an epoch, and its sequences.
+        first = coordinator.next_sequence(batch.tp) if coordinator is not None else 0
+        sequence = draft.base_sequence if draft is not None else self._sequences.get(batch.tp, first)
         table = batch.table()
         payload = self._row_writer.inline(table, batch.topic)
         files = (

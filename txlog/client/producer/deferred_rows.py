@@ -20,6 +20,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, CommitRecord, StagedPart, StagedRows
 from txlog.errors import TransactionAbortableError
 from txlog.protocol.context import Views
+from txlog.protocol.slot_record import AppendResult
 
 MAX_DEFERRED_BYTES = MAX_INLINE_BYTES
 """Size of the rows of one transaction that may wait for its commit: what one PREPARE_COMMIT may carry."""
@@ -96,16 +97,19 @@ class DeferredRows:
         file = self._row_writer.file(self._large[tp], topic, tp.partition, self._producer_id, self._producer_epoch)
         self._parts[tp] = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=topic.schema_id, files=(file,))
 
-    def committed(self, views: Views) -> None:
+    def committed(self, views: Views, appended: AppendResult | None) -> None:
         """Complete the futures. Call it without a lock, because callbacks run here.
 
-        Offset and timestamp are those of the markers in `views`. They are -1 where `views` have no marker with these
-        rows: another process wrote it, the transaction was skipped as a repetition, or the topic was deleted meanwhile.
+        Offset and timestamp are those of `appended`, after a commit in one phase, or of the markers in `views`. They
+        are -1 where `views` have no marker with these rows: another process wrote it, the transaction was skipped as a
+        repetition, or the topic was deleted meanwhile.
         """
         for tp, group in self._batches.items():
             marker = self._marker(views, tp)
             found = marker is not None and marker.records == sum(batch.rows for batch in group)
             at, timestamp = (marker.base_offset, marker.timestamp) if marker and found else (NO_OFFSET, NO_TIMESTAMP)
+            if appended is not None:
+                at, timestamp = appended.base_offset, appended.timestamp
             for batch in group:
                 batch.done(at, timestamp)
                 at += batch.rows if at >= 0 else 0

@@ -42,7 +42,7 @@ from txlog.errors import (
 )
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.slot import AppendResult
+from txlog.protocol.slot_record import AppendResult
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Memory of the sends that may wait. A send above this limit waits."""

@@ -437,7 +437,7 @@ class TransactionManager:
                 batch.count()
         with self._sender.callbacks():
             if error is None:
-                undecided.committed(self._session.views)
+                undecided.committed(self._session.views, self._coordinator.appended)
             else:
                 for batch in undecided.batches:
                     batch.failed(error)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from txlog.client.session.arguments import checked
+from txlog.client.session.leading import Leaders
 from txlog.client.session.retry import RetryPolicy
 from txlog.client.session.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
@@ -73,6 +74,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.ids: IdGenerator = ids or SystemIds()
         self.driver = Driver(self.store, self.clock, self.ids)
+        self._leaders = Leaders(self.run)
         self._lock = lock_for_forks()
         self._descriptor: StoreDescriptor | None = None
         self._store_seen_at: ClockReading | None = None
@@ -136,6 +138,7 @@ class Runtime:
             roll=self._rolls,
             find_roll=self._find_roll,
             report=self._log_ended,
+            leads=lambda view, pace_ms: self._leaders.lead(self.context(), view, pace_ms),
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
         )
@@ -309,6 +312,7 @@ class Runtime:
 
     def close(self) -> None:
         """End the helper threads; idempotent."""
+        self._leaders.close()
         self.driver.close()
 
     def _log_ended(self, how: EndedByOther, prepare: TransactionMetadata) -> None:

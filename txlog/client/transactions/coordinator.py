@@ -9,8 +9,11 @@ from __future__ import annotations
 import datetime
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+
+import msgspec
 
 from txlog import metrics
 from txlog.client.groups import GroupOffsets, check_text
@@ -19,9 +22,10 @@ from txlog.client.session.session import Call, Session, only_views
 from txlog.config import ProducerConfig
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
-from txlog.core.features import DELETION_RECORDS
+from txlog.core.features import COMBINED_RECORDS, DELETION_RECORDS
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
+from txlog.core.one_phase import MAX_ATTACHED
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import COMPLETE, Skipped, TxnVersion
 from txlog.errors import (
@@ -41,6 +45,8 @@ from txlog.protocol import expiry, table, transactions as protocol
 from txlog.protocol.context import LOOK_AGE_MS, PROOF_AGE_MS, Context, Views
 from txlog.protocol.groups import send_offsets
 from txlog.protocol.load import look_again
+from txlog.protocol.one_phase import OnePhase, abort_one_phase, attach, commit_in_one_phase, detach_own
+from txlog.protocol.slot_record import AppendResult
 from txlog.protocol.topics import TopicLooks, look_at_topics, schemas_of
 from txlog.protocol.transactions import EndResult
 from txlog.text import any_text
@@ -51,6 +57,10 @@ _COMPLETE_MS = 5000
 LAST_TAIL_RECORDS = 8
 """Records of the table's active segment from which the last COMPLETE_* of an instance seals it: two PUTs that cost as
 much as the GETs of these records by the next instances."""
+
+SMALL_BEFORE_ATTACHED = 1
+"""Small transactions after which an instance attaches itself to their partition. Attaching costs a record, and a fence
+if the process dies, so a process with a single transaction pays for neither."""
 
 _OF_EVERY_TRY = (
     InvalidProducerEpochError,
@@ -70,13 +80,20 @@ compared with do not change within an epoch. Or a topic was deleted, and its rec
 class Coordinator:
     """One instance of a transactional.id, from its init on."""
 
-    def __init__(self, session: Session, txn: TransactionMetadata, *, in_doubt: bool = False) -> None:
-        """Set up an instance. `in_doubt`: whether another process may have decided a commit of this epoch."""
+    def __init__(
+        self, session: Session, txn: TransactionMetadata, *, in_doubt: bool = False, one_phase: bool = False
+    ) -> None:
+        """Set up an instance. `in_doubt`: whether another process may have decided a commit of this epoch.
+
+        `one_phase`: whether few rows of one partition may be committed in one phase, where the store allows it.
+        """
         self.session = session
         self.txn = txn
         """The id's record. This instance writes with its producer_epoch."""
         self.ended: EndResult | None = None
         """The result of the last `end`. It belongs to the epoch before that of `txn`."""
+        self.appended: AppendResult | None = None
+        """Where the last `end` put its rows, if it was a commit in one phase."""
         self._lock = threading.Lock()
         self.in_doubt = in_doubt
         """Whether a commit of this epoch may have been decided."""
@@ -88,6 +105,13 @@ class Coordinator:
         self._table = table.state_partition(ctx, txn.transactional_id)
         self._owned = frozenset({self._table})
         """The table's partition, and those with markers of the last end."""
+        self._may_be_one = one_phase and COMBINED_RECORDS in ctx.features
+        self._small: Counter[TopicPartition] = Counter()
+        """How many transactions with a decision were small enough for one phase, by partition."""
+        self._one: OnePhase | None = None
+        """What is being committed in one phase, until its outcome is known."""
+        self._sequences: tuple[int, dict[TopicPartition, int]] = (txn.producer_epoch, {})
+        """An epoch, and the next sequence of each partition with commits of one phase in it."""
         self._lost_epoch = -1
         """The epoch of which the log says that another process ended it."""
 
@@ -105,7 +129,7 @@ class Coordinator:
         )
         text = "%s: initialized as producer %d, epoch %d; earlier instances of the id are fenced"
         log(_LOG, logging.INFO, "producer_initialized", text, session.who, txn.producer_id, txn.producer_epoch, txn=txn)
-        return cls(session, txn)
+        return cls(session, txn, one_phase=True)
 
     @property
     def transactional_id(self) -> str:
@@ -210,6 +234,56 @@ class Coordinator:
         """
         return self._owned.union(written) if self._owned <= self.session.views.keys() else frozenset(written)
 
+    def next_sequence(self, tp: TopicPartition) -> int:
+        """Return the first sequence of this epoch in a partition that no commit of one phase has taken."""
+        epoch, taken = self._sequences
+        return taken.get(tp, 0) if epoch == self.txn.producer_epoch else 0
+
+    def _in_one_phase(
+        self, parts: tuple[StagedPart, ...], version: TxnVersion | None, in_doubt: bool
+    ) -> OnePhase | None:
+        """Return what can be committed in one phase; None if a decision is needed, or may have been made."""
+        txn = self.txn
+        if not self._may_be_one or in_doubt or version is not None or len(parts) != 1 or not parts[0].payload:
+            return None
+        tp, attached = parts[0].topic_partition, txn.attached or ()
+        is_full = tp not in attached and len(attached) >= MAX_ATTACHED
+        if txn.state == "ONGOING" or txn.partitions or is_full:
+            return None
+        epoch, taken = self._sequences
+        # Commits of one epoch are in one partition. Otherwise a snapshot could show the second without the first (W61).
+        if epoch == txn.producer_epoch and taken and tp not in taken:
+            return None
+        if tp not in attached and self._small[tp] < SMALL_BEFORE_ATTACHED:
+            return None
+        view = self.session.views.get(tp)
+        return OnePhase(
+            part=parts[0],
+            base_sequence=self.next_sequence(tp),
+            begun=self.session.runtime.read_clocks(),
+            since=0 if view is None else view.state.next_offset,
+        )
+
+    def _commit_one(self, ctx: Context, views: Views, one: OnePhase) -> Program[tuple[Views, AppendResult | None]]:
+        """Commit in one phase. The result is None if that needs a decision after all."""
+        tp = one.part.topic_partition
+        schema_ids, deletions = schemas_of((one.part,)), protocol.deletions_seen(views, self._table)
+        looks = self._topic_looks(schema_ids)
+        if not one.in_doubt and not looks.hold(schema_ids, deletions):
+            looks, found = yield from look_at_topics(looks, schema_ids, deletions)
+            self._note(looks)
+            if found is not None:
+                raise protocol.deleted_under(self.txn, found)
+        if tp not in (self.txn.attached or ()):
+            views, self.txn = yield from attach(ctx, views, self.txn, tp)
+            one = replace(one, in_doubt=False)  # no try was made without it
+        views, appended = yield from commit_in_one_phase(ctx, views, self.txn, one)
+        if appended is not None:
+            epoch, taken = self._sequences
+            taken = taken if epoch == self.txn.producer_epoch else {}
+            self._sequences = (self.txn.producer_epoch, {**taken, tp: one.base_sequence + one.part.rows})
+        return views, appended
+
     def end(
         self,
         commit: bool,
@@ -236,8 +310,25 @@ class Coordinator:
         # earlier one, is in the fold or will never be (W46).
         unsure = in_doubt and (self._resumed_in_doubt or not self._is_told)
         watch = metrics.TransactionEnd("commit" if commit else "abort")
+        is_first = self._one is None
+        if is_first and commit:
+            self._one = self._in_one_phase(parts, version, in_doubt)
+        was_one = self._one is not None
+        appended: AppendResult | None = None
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
+            nonlocal is_first, appended
+            if self._one is not None:
+                # Any earlier try may have landed, also one that an interrupt has ended.
+                one, is_first = replace(self._one, in_doubt=not is_first), False
+                if not commit:
+                    return (yield from abort_one_phase(ctx, views, self.txn, one))
+                views = yield from look_again(ctx, views, self._chains(written), PROOF_AGE_MS)
+                views, appended = yield from self._commit_one(ctx, views, one)
+                if appended is not None:
+                    ended = msgspec.structs.replace(self.txn, state="COMPLETE_COMMIT", last_outcome="commit")
+                    return views, EndResult(txn=ended)
+                self._one = None
             views = yield from look_again(ctx, views, self._chains(written), PROOF_AGE_MS)
             looks = None if unsure else self._topic_looks(topics)
             return (
@@ -262,13 +353,14 @@ class Coordinator:
             watch.done("unknown")
             raise
         except TxlogError as error:
-            self.in_doubt = in_doubt
+            # A refusal of a commit in one phase is about all of its tries (W64).
+            self.in_doubt, self._one = in_doubt and not was_one, None
             self.note_lost(error)
             if isinstance(error, UnknownTopicOrPartitionError):
                 for part in parts:
                     self.session.runtime.forget_topic(part.topic)
             watch.done("failed")
-            if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
+            if self.in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
                     f"{self.session.who}: an earlier try of its commit may have taken effect, this one met "
                     f"{type(error).__name__}, and the records no longer show what became of the first. "
@@ -276,8 +368,13 @@ class Coordinator:
                 ) from error
             raise
         # First: after an interrupt the next call must know on which markers it relies, and that this one has ended.
+        is_one = appended is not None
         self._owned = frozenset({self._table, *written})
-        before, (self.txn, self.in_doubt, self.ended) = self.txn, (result.txn, False, result)
+        self.appended = appended
+        if commit and len(parts) == 1 and parts[0].payload:
+            self._small[parts[0].topic_partition] += 1
+        before, after = self.txn, self.txn if is_one else result.txn
+        self.txn, self.in_doubt, self.ended, self._one = after, False, result, None
         self._resumed_in_doubt = False
         self._log_end(result, before, sorted(written), version)
         watch.done("skipped" if result.skipped else "committed" if commit or result.already_committed else "aborted")
@@ -287,18 +384,21 @@ class Coordinator:
     def complete(self, *, last: bool = False) -> None:
         """Write the COMPLETE_* of the last transaction if its end left that to later (W27).
 
-        If it is the `last` record of this instance, it begins a new segment and seals a long one before it. The next
-        process that opens the table then reads none of these records.
+        If it is the `last` record of this instance, it also says that the instance is attached to no partition any more
+        (W62). It then begins a new segment and seals a long one before it. The next process that opens the table reads
+        none of these records.
 
         Raises nothing, because the transaction has its outcome: if it fails, the next process writes it.
         """
         txn = self.txn
 
+        detaches = last and bool(txn.attached) and self._one is None
+
         def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
             ctx = replace(ctx, internal_roll=RollPolicy(batches=LAST_TAIL_RECORDS)) if last else ctx
-            return only_views(protocol.complete(ctx, views, txn))
+            return only_views((detach_own if detaches else protocol.complete)(ctx, views, txn))
 
-        if txn.state in COMPLETE:
+        if txn.state in COMPLETE or detaches:
             self._quietly("complete_failed", "completing the last transaction", program)
 
     def _quietly(self, event: str, what: str, program: Call[None]) -> None:

@@ -206,6 +206,9 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The highest committed `txn.version` of `txn_scope`; -1 if no version was committed."""
     txn_topics: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """The topics that this version was committed for. Absent if they are not known."""
+    attached: tuple[TopicPartition, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Partitions where this instance may commit in one phase. Absent: none. Only in stores with the feature
+    `combined-records`."""
     write_id: Id
 
 

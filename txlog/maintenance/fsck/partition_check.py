@@ -86,6 +86,8 @@ class PartitionTask:
     """Number of the topic's newest version."""
     versions_are_whole: bool = True
     """Whether all versions could be read. Otherwise an unknown schema is not counted as damage of the record."""
+    one_phase: bool = False
+    """Whether transactions of the store may be committed in one phase."""
     rows: bool = True
     """Whether data files are opened. Otherwise only their lengths are checked."""
     prepared_files: Collection[str] = ()
@@ -237,10 +239,14 @@ class PartitionCheck:
             return
         if record.deleted_version > self.task.last_version:
             self._miss_version(record.deleted_version, path)
-        if record.kind == "data" and record.transactional != (0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID):
+        is_given = 0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID
+        # A commit in one phase is not transactional (W61).
+        is_one_phase = self.task.one_phase and record.base_sequence >= 0 and bool(record.payload_bytes)
+        if record.kind == "data" and (not is_given if record.transactional else is_given and not is_one_phase):
             self.findings.damaged(
                 path,
-                "a transactional batch of each producer id that a coordinator gave out, and of no other",
+                "a transactional batch, or one of inline rows with a sequence, of each producer id that a coordinator "
+                "gave out, and no transactional batch of another",
                 f"producer {record.producer_id}, transactional {record.transactional}",
             )
         if not record.records:

@@ -75,7 +75,7 @@ class PartitionObjects:
             name
             for name in self.listed
             if name not in self.parsed
-            and name != "rows/"
+            and name not in ("rows/", names.WAITING_FOLDER)
             and not (self.tp.topic == names.TRANSACTION_STATE_TOPIC and names.parse_staged_list_name(name))
         ]
         self.findings.note_strange(self.folder, strange)

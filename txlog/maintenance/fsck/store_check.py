@@ -17,7 +17,7 @@ from txlog.client.reading import read_session
 from txlog.client.session.runtime import Runtime
 from txlog.clock import Clock, SystemClock
 from txlog.core import names
-from txlog.core.features import KNOWN_FEATURES
+from txlog.core.features import COMBINED_RECORDS, KNOWN_FEATURES
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import CleanupRun, Erasure, StoreDescriptor
 from txlog.errors import NotAStoreError, TxlogError, UnknownTopicOrPartitionError
@@ -141,6 +141,7 @@ class _StoreCheck:
         self._need_store(root)
         descriptor = self._read_descriptor(root)
         constants = None if descriptor is None else descriptor.constants
+        self.one_phase = descriptor is not None and COMBINED_RECORDS in descriptor.features
         self.topic_check = TopicCheck(self.reader, descriptor)
         self.transactions = TransactionCheck(self.reader, self.clock, constants, self.topics, self.rows)
         self._check_root(root)
@@ -291,6 +292,7 @@ class _StoreCheck:
             schemas=topic.schemas,
             last_version=topic.last_version,
             versions_are_whole=topic.is_whole,
+            one_phase=self.one_phase,
             rows=self.rows,
             prepared_files=self.transactions.prepared_files.get(tp, ()),
         )

@@ -1,16 +1,18 @@
 """How does a small transaction of one partition commit without a decision in the table?
 
 Its rows are one idempotent batch, which is visible as a whole from its slot on. A newer instance of the id fences the
-older one in each partition to which that one is attached. The names of the rules are those of
-`lab/scale/many-writers.md`.
+older one in each partition to which that one is attached. See PROTOCOL.md, "One phase", W61 to W64.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lab.one_phase.rules import (
-    attached_to,
+from txlog.core.ages import ClockReading
+from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_record
+from txlog.core.effects import NewId, Program, ReadClocks
+from txlog.core.names import TopicPartition
+from txlog.core.one_phase import (
     is_attached,
     is_id_too_old,
     is_too_old,
@@ -19,10 +21,6 @@ from lab.one_phase.rules import (
     judge_detach_own,
     judge_fence,
 )
-from txlog.core.ages import ClockReading
-from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_record
-from txlog.core.effects import NewId, Program, ReadClocks
-from txlog.core.names import TopicPartition
 from txlog.core.owner_errors import describe_owner
 from txlog.core.records import CommitRecord, StagedPart, TransactionMetadata
 from txlog.core.state import PartitionState
@@ -37,7 +35,8 @@ from txlog.errors import (
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_one
-from txlog.protocol.slot import AppendResult, Guard, Stop, append_slot
+from txlog.protocol.slot import append_slot
+from txlog.protocol.slot_record import AppendResult, Guard, Stop
 from txlog.protocol.table import Judge, Written, look_up, state_partition, transit
 from txlog.protocol.transactions import EndResult, roll_forward, roll_forward_current, with_fresh_knowledge
 
@@ -45,7 +44,7 @@ from txlog.protocol.transactions import EndResult, roll_forward, roll_forward_cu
 def attach(
     ctx: Context, views: Views, txn: TransactionMetadata, tp: TopicPartition
 ) -> Program[tuple[Views, TransactionMetadata]]:
-    """Attach the instance of `txn` to a partition, durably, before its first commit in one phase there (*attach*).
+    """Attach the instance of `txn` to a partition, durably, before its first commit in one phase there (W61).
 
     Return the id's record. Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (an
     operator ended the epoch), InvalidTxnStateError (a transaction is open).
@@ -91,7 +90,7 @@ class OnePhase:
 def commit_in_one_phase(
     ctx: Context, views: Views, txn: TransactionMetadata, wanted: OnePhase
 ) -> Program[tuple[Views, AppendResult | None]]:
-    """Commit rows of one partition as one batch. Return None if the commit needs two phases (*old sequences*).
+    """Commit rows of one partition as one batch. Return None if the commit needs two phases (W63).
 
     A repeated call joins the first one, because the partition knows the batch by its sequences. Raises
     IllegalStateError if the instance is not attached, or has rows in files. Raises InvalidProducerEpochError (a newer
@@ -99,7 +98,7 @@ def commit_in_one_phase(
     OutOfOrderSequenceError, RecordTooLargeError, OutcomeUnknownError (repeat the call, or abort).
     """
     part, tp = wanted.part, wanted.part.topic_partition
-    if not part.payload or tp not in attached_to(txn):
+    if not part.payload or tp not in (txn.attached or ()):
         raise IllegalStateError(
             f"{describe_owner(txn)}: it is not attached to {tp}, or its rows are in files, so it cannot commit in one "
             "phase"
@@ -154,7 +153,7 @@ def commit_in_one_phase(
 def abort_one_phase(
     ctx: Context, views: Views, txn: TransactionMetadata, wanted: OnePhase
 ) -> Program[tuple[Views, EndResult]]:
-    """End the epoch after a commit in one phase of unknown outcome, and find out what became of it (*abort*).
+    """End the epoch after a commit in one phase of unknown outcome, and find out what became of it (W64).
 
     The ABORT in the partition has a higher epoch, so the batch cannot land after it. The records before it show whether
     the batch has landed. Raises OutcomeUnknownError if others have sealed them meanwhile, ProducerFencedError,
@@ -233,7 +232,7 @@ def _landed(txn: TransactionMetadata, wanted: OnePhase, view: PartitionView) -> 
 
 
 def detach_own(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[Views]:
-    """Detach an instance that ends, and that is unsure of no commit: the next one need not fence it (*fence*)."""
+    """Detach an instance that ends, and that is unsure of no commit: the next one need not fence it (W62)."""
     known = yield from with_fresh_knowledge(ctx, views, txn)
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement | None:
@@ -243,12 +242,14 @@ def detach_own(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[
     return (yield from seal_one(ctx, views, [state_partition(ctx, txn.transactional_id)], txn.producer_id))
 
 
-def detach(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, bool]]:
-    """End the epoch of an idle, attached id, so that a later sweep may remove it (*remove*). Return whether it was
-    due."""
+def detach(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
+    """End the epoch of an idle, attached id, so that it may be removed (W62). Return whether it was due.
+
+    `force`: an operator removes it, also if it is not expired.
+    """
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement | None:
-        return judge_detach(current, now_ms=now_ms, write_id=write_id, constants=ctx.constants)
+        return judge_detach(current, now_ms=now_ms, write_id=write_id, constants=ctx.constants, force=force)
 
     views, result = yield from transit(ctx, views, transactional_id, judge)
     if not isinstance(result, Written):
@@ -261,7 +262,7 @@ def _attached_guard(ctx: Context, views: Views, txn: TransactionMetadata, wanted
 
     The partition may have forgotten the producer since the first try, which is then not recognised (W16). A partition
     that does not know the producer takes its batch only if the table, read later than the fold, shows the instance
-    attached (*attach*).
+    attached (W61).
     """
     tp = wanted.part.topic_partition
 

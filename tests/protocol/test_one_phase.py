@@ -1,4 +1,4 @@
-"""The prototype of commits in one phase: requests, fenced and forgotten instances, outcomes that are not known.
+"""Commits in one phase: requests, fenced and forgotten instances, outcomes that are not known.
 
 The scenarios "one phase ..." of `lab.explore` try all interleavings; these tests hold single answers.
 """
@@ -6,16 +6,11 @@ The scenarios "one phase ..." of `lab.explore` try all interleavings; these test
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
 import pytest
 
-from lab.explore.mutant import patched
-from lab.one_phase import programs
-from lab.one_phase.programs import OnePhase
-from lab.one_phase.rules import PATCHES, attached_to
 from lab.simulate.cluster import DiedError
 from tests.protocol.harness import (
     GRACE_MS,
@@ -44,17 +39,12 @@ from txlog.errors import (
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import expiry, transactions
+from txlog.protocol import expiry, one_phase as programs, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.load import load
-from txlog.protocol.slot import AppendResult
+from txlog.protocol.one_phase import OnePhase
+from txlog.protocol.slot_record import AppendResult
 from txlog.protocol.transactions import EndResult
-
-
-@pytest.fixture(autouse=True)
-def prototype() -> Iterator[None]:
-    with patched(PATCHES):
-        yield
 
 
 class Owner(Process):
@@ -99,7 +89,8 @@ def owner(cluster: Cluster, *tps: TopicPartition) -> Owner:
 
 
 def attached(cluster: Cluster) -> tuple[TopicPartition, ...]:
-    return tuple(sorted(attached_to(cluster.txn())))
+    txn = cluster.txn()
+    return () if txn is None else tuple(sorted(txn.attached or ()))
 
 
 def sweep(cluster: Cluster) -> None:
@@ -249,14 +240,14 @@ def test_a_sweep_ends_an_idle_instance_before_its_id_goes() -> None:
     process = owner(cluster, A)
     process.do(process.at_once(A, "a"))
     cluster.pass_ms(ID_IDLE_MS - 1)
-    sweep(cluster)
+    cluster.run(expiry.expire(context(), {}))
     assert attached(cluster) == (A,)
     cluster.pass_ms(1)
-    sweep(cluster)
+    cluster.run(expiry.expire(context(), {}))
     assert (cluster.kinds(A), attached(cluster)) == ("da", ())
     assert cluster.txn() is not None
     cluster.pass_ms(ID_IDLE_MS)
-    sweep(cluster)
+    cluster.run(expiry.expire(context(), {}))
     assert cluster.txn() is None
     with pytest.raises(InvalidProducerEpochError):
         process.do(process.at_once(A, "late"))
@@ -267,15 +258,13 @@ def test_a_sweep_ends_an_idle_instance_before_its_id_goes() -> None:
         process.do(process.at_once(A, "late"))
 
 
-def test_nobody_removes_an_attached_id() -> None:
+def test_an_operator_removes_an_attached_id_at_once() -> None:
     cluster = Cluster()
     process = owner(cluster, A)
     process.do(process.at_once(A, "a"))
-    cluster.pass_ms(ID_IDLE_MS)
-    for force in (False, True):
-        _, gone = cluster.run(expiry.remove(context(), {}, "x", force=force))
-        assert not gone
-    assert attached(cluster) == (A,)
+    _, gone = cluster.run(expiry.remove(context(), {}, "x", force=True))
+    assert gone
+    assert (cluster.txn(), cluster.kinds(A)) == (None, "da")
 
 
 # -- what is forgotten ------------------------------------------------------------------------------------------------
