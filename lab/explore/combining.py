@@ -22,7 +22,7 @@ from txlog.protocol.context import Context
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.slot_record import find_own
 
-AT_ONCE = {HERE + "slot.MAX_LOST_SLOTS": 0, HERE + "waiting.LOOKS": 1}
+AT_ONCE = {HERE + "slot.MAX_LOST_SLOTS": 0, HERE + "waiting.LOOKS": 1, HERE + "waiting.PATIENCE_MS": 0}
 """A writer waits without trying a slot first, and leads after one look. So few requests show what many do."""
 
 # -- calls ------------------------------------------------------------------------------------------------------------

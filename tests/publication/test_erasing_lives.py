@@ -164,8 +164,16 @@ BROKEN: dict[str, tuple[Callable[[Patch], None], int, bool]] = {
 """A broken rule, the first life that notices it, and whether it has the newest rows."""
 
 
+LONG = {
+    "vacuum keeps indexes", "Iceberg's removed files keep their bounds", "publications of ended tables stay",
+}  # fmt: skip
+"""Those that take more than ten seconds."""
+
+
 @pytest.mark.usefixtures("_whole_publications")
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in LONG else ()) for name in BROKEN]
+)
 def test_a_life_notices_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, seed, latest = BROKEN[name]
     # With publications that are whole so often a life needs 16 days at most.

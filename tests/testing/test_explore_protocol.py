@@ -134,7 +134,11 @@ def test_every_invariant_holds_in_every_state(name: str) -> None:
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(mutant, id=mutant.name, marks=pytest.mark.exhaustive if mutant.scenario in EXHAUSTIVE else ())
+        pytest.param(
+            mutant,
+            id=mutant.name,
+            marks=pytest.mark.exhaustive if mutant.scenario in {*EXHAUSTIVE, "publish sleeps"} else (),
+        )
         for mutant in EXPLORED
     ],
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from txlog.core.effects import Now, Program, ReadClocks, Sleep
+from txlog.core.features import COMBINED_RECORDS
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionEntry
 from txlog.core.state import PartitionState
 from txlog.errors import (
@@ -108,7 +109,11 @@ def append_slot(
                 continue
             waited = False
             started_at = yield ReadClocks()
-            view, holder = yield from looking(ctx, view, started_at, create_slot(ctx, view, (stored,), write_id))
+            creating = create_slot(ctx, view, (stored,), write_id)
+            if COMBINED_RECORDS in ctx.features:
+                view, holder = yield from looking(view, started_at, creating)
+            else:
+                holder = yield from creating
             own = next((each.record for each in holder or () if each.record.write_id == write_id), None)
             if holder is None:
                 # The slot was deleted meanwhile: only the folded state can show what happened.

@@ -31,7 +31,8 @@ T = TypeVar("T")
 IDLE_LOOKS = 12
 """Looks in a row without a new record after which a leader stops."""
 LOOKS = 4
-"""A waiting writer that sees no new record in so many looks tries to lead."""
+"""A waiting writer that sees no new record in so many looks, and for PATIENCE_MS, leads itself."""
+PATIENCE_MS = 25
 MAX_PAUSE_MS = 100
 SHARED_RECORDS = 3
 """Writers that would wait. Fewer are faster if they take turns."""
@@ -52,15 +53,13 @@ def is_shared(view: PartitionView) -> bool:
     return view.others_wait or max(last.values(), default=0) >= SHARED_RECORDS
 
 
-def looking(
-    ctx: Context, view: PartitionView, now: ClockReading, appending: Program[T]
-) -> Program[tuple[PartitionView, T]]:
+def looking(view: PartitionView, now: ClockReading, appending: Program[T]) -> Program[tuple[PartitionView, T]]:
     """Return the result of an append, and the view with a look beside it whether others wait (W69).
 
     A writer that puts one record after the other leaves no gap, so others might never get a slot. It looks once in
     LOOK_AGE_MS, and not if it has just begun.
     """
-    if COMBINED_RECORDS not in ctx.features or view.age_ms(now) >= LOOK_AGE_MS:
+    if view.age_ms(now) >= LOOK_AGE_MS:
         return replace(view, waited_at=None), (yield from appending)
     if view.waited_at is None or now.ms_since(view.waited_at) < LOOK_AGE_MS:
         return replace(view, waited_at=view.waited_at or now), (yield from appending)
@@ -99,15 +98,15 @@ def wait(
     asked_at = yield ReadClocks()
     yield PutIfAbsent(names.waiting_path(view.topic_partition, stored.record.base_offset, write_id), stored.data)
     pause_ms = min(max((yield ReadClocks()).ms_since(asked_at) // 3, 1), MAX_PAUSE_MS)
-    looks = 0
+    looks, moved_at = 0, asked_at
     while True:
         yield Sleep(pause_ms)
         before = view.state.next_offset
-        if looks < LOOKS:
-            view = yield from _look(ctx, view, write_id)
-        else:
-            view = yield from lead(ctx, view, stored)
-        looks = 0 if view.state.next_offset > before or looks == LOOKS else looks + 1
+        leads = looks >= LOOKS and (yield ReadClocks()).ms_since(moved_at) >= PATIENCE_MS
+        view = yield from (lead(ctx, view, stored) if leads else _look(ctx, view, write_id))
+        looks += 1
+        if leads or view.state.next_offset > before:
+            looks, moved_at = 0, (yield ReadClocks())
         for each in reversed(view.tail):
             if each.record.write_id == write_id:
                 return view, each.record, True
