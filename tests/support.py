@@ -64,8 +64,9 @@ class World:
                 return PutOutcome.WRITTEN if held is data else PutOutcome.CONFLICT
             case List(prefix, start_after):
                 return list_names(self.store, prefix, start_after)
-            case Delete(path):
-                self.store.pop(path, None)
+            case Delete(path, others):
+                for each in (path, *others):
+                    self.store.pop(each, None)
             case Now():
                 return self.now_ms
             case ReadClocks():

@@ -132,8 +132,9 @@ class Bucket:
                 return self.objects.get(path)
             case List(prefix, start_after):
                 return self._list(prefix, start_after)
-            case Delete(path):
-                self.objects.pop(path, None)
+            case Delete(path, others):
+                for each in (path, *others):
+                    self.objects.pop(each, None)
             case Modified(path):
                 return self.written_at_ms.get(path, 0) if path in self.objects else None
             case Size(path):

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from txlog.errors import InvalidRequestError, MissingObjectError
-from txlog.storage.object_store import ObjectStore, PutOutcome
+from txlog.storage.object_store import ObjectStore, PutOutcome, delete_all
 
 BAD_PATHS = (
     "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/..", "a/../b", "a/./b", "a/../../etc/passwd", "a\0b", "a\nb",
@@ -175,6 +175,14 @@ class StoreContract:
         store.delete("t/a")
         store.delete("t/a")
         assert store.get("t/a") is None
+
+    def test_many_are_deleted_together_also_if_some_are_missing(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        for name in "abcd":
+            store.put_if_absent(f"t/{name}", b"1")
+        delete_all(store, ["t/a", "t/never", "t/c"])
+        delete_all(store, ["t/a"])
+        assert store.list("t/") == ["b", "d"]
 
     # -- list ---------------------------------------------------------------------------------------------------------
 

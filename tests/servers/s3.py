@@ -53,6 +53,11 @@ class S3:
         if bucket is None:
             return error(404, "NoSuchBucket", "The specified bucket does not exist")
         if not key:
+            if request.method == "POST" and "delete" in request.query:
+                for found in ET.fromstring(_body(request)).iter():
+                    if found.tag.endswith("Key"):
+                        bucket.delete(found.text or "")
+                return _document("DeleteResult", "")
             return _list(bucket, bucket_name, request.query, self._page) if request.method == "GET" else Response()
         return self._handle_object(request, bucket, bucket_name, key)
 

@@ -103,7 +103,15 @@ class S3FileSystem(FakeFileSystem):
     async def _cat_file(self, path, start=None, end=None, max_concurrency=None):
         raise NotImplementedError
 
-    def call_s3(self, method, *, Bucket, Prefix, Delimiter, StartAfter="", ContinuationToken="", RequestPayer):
+    def call_s3(
+        self, method, *, Bucket, Prefix="", Delimiter="", StartAfter="", ContinuationToken="", RequestPayer, Delete=None
+    ):
+        if method == "delete_objects":
+            keys = [found["Key"] for found in Delete["Objects"]]
+            self._called("call_s3", method, *keys)
+            for key in keys:
+                self.objects.pop(f"{Bucket}/{key}", None)
+            return {}
         self._called("call_s3", method, Prefix, StartAfter or ContinuationToken)
         assert (method, Delimiter, RequestPayer) == ("list_objects_v2", "/", "requester")
         found = set()

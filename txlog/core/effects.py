@@ -59,6 +59,8 @@ class Delete:
     """-> None. Deleting an object that does not exist is not an error."""
 
     path: str
+    others: tuple[str, ...] = ()
+    """More objects, deleted by the same request where the store can do that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from txlog.core.effects import Now, Program, ReadClocks, Sleep
-from txlog.core.features import COMBINED_RECORDS
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionEntry
 from txlog.core.state import PartitionState
 from txlog.errors import (
@@ -98,7 +97,8 @@ def append_slot(
             if in_doubt is not None and not (_is_known(view.state, decision) or _is_repeatable(decision)):
                 raise _unknown(view, in_doubt)
             stored = encode_checked(view.topic_partition, decision, payload if decision.payload_bytes else b"")
-            if waits(ctx, view, stored) and not waited and (race >= MAX_LOST_SLOTS or is_shared(view)):
+            combines = waits(ctx, view, stored)
+            if combines and not waited and (race >= MAX_LOST_SLOTS or is_shared(view)):
                 waited = True
                 before, in_doubt = in_doubt, in_doubt or decision
                 view, own, settled = yield from wait(ctx, replace(view, others_wait=False), stored)
@@ -110,7 +110,7 @@ def append_slot(
             waited = False
             started_at = yield ReadClocks()
             creating = create_slot(ctx, view, (stored,), write_id)
-            if COMBINED_RECORDS in ctx.features:
+            if combines:
                 view, holder = yield from looking(view, started_at, creating)
             else:
                 holder = yield from creating

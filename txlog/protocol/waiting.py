@@ -15,7 +15,7 @@ from typing import TypeVar
 from txlog.core import names
 from txlog.core.ages import ClockReading
 from txlog.core.combining import MAX_FOLLOWING, Followed, combine, may_wait
-from txlog.core.effects import Gather, Get, List, Now, Program, PutIfAbsent, ReadClocks, Sleep
+from txlog.core.effects import Delete, Gather, Get, List, Now, Program, PutIfAbsent, ReadClocks, Sleep
 from txlog.core.features import COMBINED_RECORDS
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import CommitRecord
@@ -23,7 +23,7 @@ from txlog.core.state import replay
 from txlog.errors import CorruptLogError, InvalidRequestError, TxlogError
 from txlog.protocol.context import LOOK_AGE_MS, Context, Mark, PartitionView
 from txlog.protocol.load import read_slot, refresh, trim_to
-from txlog.protocol.requests import delete, many
+from txlog.protocol.requests import many
 from txlog.protocol.slot_record import check_owner_of_files, create_slot, encode_combined
 
 T = TypeVar("T")
@@ -153,7 +153,8 @@ def look_on(desk: Desk) -> Program[None]:
         known = len(desk.known)
         done = yield from collect(desk)
         desk.idle_looks = 0 if len(desk.known) > known else desk.idle_looks + 1
-        yield from many([delete(path) for path in done])
+        if done:
+            yield Delete(done[0], tuple(done[1:]))
         yield Sleep(max(desk.pace_ms // 8, 1))
 
 

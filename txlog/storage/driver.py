@@ -19,7 +19,7 @@ from txlog.core import effects
 from txlog.core.ages import ClockReading
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.storage.forks import lock_for_forks
-from txlog.storage.object_store import ObjectStore
+from txlog.storage.object_store import ObjectStore, delete_all
 from txlog.storage.open import store_now_ms
 
 T = TypeVar("T")
@@ -86,8 +86,8 @@ class Driver:
                     return effects.PutOutcome.UNKNOWN
             case effects.List(prefix, start_after):
                 return tuple(self.store.list(prefix, start_after))
-            case effects.Delete(path):
-                return self.store.delete(path)
+            case effects.Delete(path, others):
+                return delete_all(self.store, (path, *others)) if others else self.store.delete(path)
             case effects.Modified(path):
                 return _of_existing(self.store.modified_ms, path)
             case effects.Size(path):

@@ -28,7 +28,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import fsspec
@@ -221,6 +221,10 @@ class FsspecObjectStore:
     def delete(self, path: str) -> None:
         key = self._key(path)
         self._repeating("delete", path, lambda backend: backend.remove(key), missing=None)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        keys = [self._key(path) for path in paths]
+        self._repeating("delete", paths[0], lambda backend: backend.remove_many(keys))
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Only a process that asked for metrics has one (`txlog.metrics`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from txlog import metrics
@@ -14,7 +14,7 @@ from txlog.core.effects import PutOutcome
 from txlog.core.names import INTERNAL_TOPICS, is_reserved, is_topic_name
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.metrics import Registry
-from txlog.storage.object_store import Names, ObjectStore, Watch, make_durable, watch
+from txlog.storage.object_store import Names, ObjectStore, Watch, delete_all, make_durable, watch
 
 T = TypeVar("T")
 
@@ -71,6 +71,9 @@ class MeteredStore:
 
     def delete(self, path: str) -> None:
         self._measured("delete", path, lambda: self.inner.delete(path))
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        self._measured("delete", paths[0], lambda: delete_all(self.inner, paths))
 
     def modified_ms(self, path: str) -> int | None:
         return self._measured("modified_ms", path, lambda: self.inner.modified_ms(path))

@@ -10,14 +10,15 @@ Paths are relative to the store's root, separated by `/`, never empty, and case 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from txlog.core.effects import PutOutcome
 from txlog.errors import InvalidRequestError
 
 __all__ = [
-    "Names", "ObjectStore", "PutOutcome", "Watch", "check_folder", "check_path", "check_range", "make_durable", "watch",
+    "Names", "ObjectStore", "PutOutcome", "Watch", "check_folder", "check_path", "check_range", "delete_all",
+    "make_durable", "watch",
 ]  # fmt: skip
 
 Names: TypeAlias = list[str]
@@ -104,6 +105,23 @@ def make_durable(store: ObjectStore, path: str) -> None:
     """
     if isinstance(store, HoldsUnsyncedFiles):
         store.make_durable(path)
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """A place that deletes many objects by one request."""
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete objects, as `delete` does. If it fails, any of them may be deleted."""
+
+
+def delete_all(store: ObjectStore, paths: Sequence[str]) -> None:
+    """Delete objects, by one request where the store can do that."""
+    if isinstance(store, DeletesMany):
+        store.delete_many(paths)
+        return
+    for path in paths:
+        store.delete(path)
 
 
 class Watch(Protocol):

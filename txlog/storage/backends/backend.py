@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -136,6 +136,15 @@ class Backend(ABC):
 
     def remove(self, key: str) -> None:
         self.fs.rm_file(key)
+
+    def remove_many(self, keys: Sequence[str]) -> None:
+        """Delete objects, by few requests where the store can do that. They need not exist."""
+        for key in keys:
+            try:
+                self.remove(key)
+            except Exception as error:
+                if self.verdict(error) is not Verdict.MISSING:
+                    raise
 
     def names(self, folder: str, start_after: str) -> Iterator[str]:
         """Yield the names in `folder`, which ends in `/`. Names up to `start_after` may be among them."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txlog.errors import InvalidRequestError, UnsupportedStoreError
 from txlog.storage.backends.backend import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, Backend
+
+MAX_DELETED = 1000
+"""Objects that one request deletes."""
 
 
 class S3(Backend):
@@ -60,6 +63,16 @@ class S3(Backend):
         at_once = "max_concurrency" in inspect.signature(self.fs._cat_file).parameters
         data: bytes = self.fs.cat_file(key, **({"max_concurrency": 1} if at_once else {}))
         return data
+
+    def remove_many(self, keys: Sequence[str]) -> None:
+        bucket, _, _ = keys[0].partition("/")
+        for first in range(0, len(keys), MAX_DELETED):
+            objects = [{"Key": key.partition("/")[2]} for key in keys[first : first + MAX_DELETED]]
+            wanted = {"Objects": objects, "Quiet": True}
+            more = getattr(self.fs, "req_kw", {})
+            answer = self.fs.call_s3("delete_objects", Bucket=bucket, Delete=wanted, **more)
+            for error in answer.get("Errors", ()):
+                raise OSError(f"{error.get('Code')}: {error.get('Key')} was not deleted")
 
     def list_names(self, bucket: str, prefix: str, start_after: str) -> Iterator[str]:
         page: dict[str, str] = {"StartAfter": prefix + start_after} if start_after else {}
