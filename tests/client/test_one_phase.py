@@ -258,3 +258,41 @@ def test_large_rows_and_small_ones(world, store):
         producer.commit_transaction()
         commit(producer, 2)
     assert len(world.read()) == 3002
+
+
+# -- what an attacker has found ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["403 on a GET", "403 on a PUT", "damage"])
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_repeated_commit_that_fails_claims_nothing_about_the_first(world, store, lands, fault):
+    """W64: an abort after it still finds out what won, and the instance stays attached until then."""
+    failing, opened = world.failing(default_api_timeout_ms=3000)
+    producer = opened.producer("loader", max_block_ms=3000)
+    producer.init_transactions()
+    commit(producer, 1)
+    producer.begin_transaction()
+    sent = producer.send("orders", orders(2), partition=0)
+    put = Fault(action="lose_reply", moment="after" if lands else "before", match=r"put_if_absent orders/0/", times=999)
+    failing._plans = [_Plan(put), _Plan(Fault(action="fail", match=r"(get|list) orders/0/", times=9999))]
+    with pytest.raises(OutcomeUnknownError):
+        producer.commit_transaction()
+    later = {
+        "403 on a GET": Fault(action="403", match=r"(get|list) ", times=9999),
+        "403 on a PUT": Fault(action="403", match=r"put_if_absent ", times=9999),
+        "damage": Fault(action="damage", match=r"get orders/0/", times=9999),
+    }
+    failing._plans = [_Plan(later[fault])]
+    world.clock.sleep_ms(2000)
+    with pytest.raises(OutcomeUnknownError):
+        producer.commit_transaction()
+    failing._plans = []
+    if lands:
+        with pytest.raises(IllegalStateError, match="committed"):
+            producer.abort_transaction()
+    else:
+        producer.abort_transaction()
+        assert kinds(world) == "da"  # what may still land is refused at its slot
+    assert world.read() == ([1, 2] if lands else [1])
+    assert sent.done()
+    producer.close()

@@ -20,9 +20,11 @@ from txlog.core.append_rules import BatchDraft, RollPolicy, next_control, next_r
 from txlog.core.combining import MAX_FOLLOWING, Followed, combine, may_wait
 from txlog.core.effects import Effect, List
 from txlog.core.features import COMBINED_RECORDS, STORE_FEATURES
-from txlog.core.names import WAITING_FOLDER, TopicPartition, waiting_path
+from txlog.core.names import WAITING_FOLDER, TopicPartition, batch_name, waiting_path
 from txlog.core.record_checks import StoredRecord
 from txlog.core.records import DataFile
+from txlog.errors import StoreChangedError
+from txlog.protocol import waiting as waiting_programs
 from txlog.protocol.context import PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.slot_record import encode_checked, encode_combined
@@ -197,3 +199,67 @@ def test_a_look_that_fails_is_no_answer_to_the_append() -> None:
     busy.process.faults = faults
     assert busy.appends(12, 100) >= 1
     assert len(busy.cluster.batches(A)) == 13
+
+
+def leading(cluster: Cluster, desk: waiting_programs.Desk, steps: int) -> int:
+    """Run a leader's appends for so many requests and pauses, and return how many it made."""
+    program = waiting_programs.lead_on(replace(rolling(10**9), features=(COMBINED_RECORDS, *STORE_FEATURES)), desk)
+    answer: object = None
+    for step in range(steps):
+        try:
+            effect = program.send(answer)
+        except StopIteration:
+            return step
+        answer = cluster.perform(effect)
+    return steps
+
+
+def test_a_leader_that_is_closed_while_it_appends_stays_closed() -> None:
+    cluster = Cluster()
+    desk = waiting_programs.Desk(opened(cluster))
+    desk.ready = [waiting(desk.view)]
+    desk.is_open = True
+    closing = desk.ready[0]
+
+    class Closes(list[StoredRecord]):
+        def __getitem__(self, at: object) -> list[StoredRecord]:  # type: ignore[override]
+            desk.is_open = False
+            return [closing]
+
+    desk.ready = Closes([closing])
+    assert leading(cluster, desk, 100) < 100
+    assert len(cluster.batches(A)) == 1
+
+
+def test_a_leader_stops_although_what_is_left_is_refused() -> None:
+    cluster = Cluster()
+    desk = waiting_programs.Desk(opened(cluster))
+    gap = waiting(desk.view, sequence=1)
+    desk.ready, desk.idle_looks = [gap], 10**6
+    assert leading(cluster, desk, 1000) < 20
+    assert cluster.batches(A) == []
+
+
+def test_a_leader_looks_whether_the_chain_still_holds_its_end() -> None:
+    """W47: the store was put back while the leader slept."""
+    cluster = Cluster()
+    other = writer(cluster)
+    for word in "ab":
+        other.do(other.send(A, word))
+    desk = waiting_programs.Desk(opened(cluster))
+    desk.ready = [waiting(desk.view)]
+    del cluster.objects[A.folder + batch_name(1)]
+    cluster.pass_ms(5000)
+    ctx = replace(rolling(10**9), features=(COMBINED_RECORDS, *STORE_FEATURES))
+    with pytest.raises(StoreChangedError):
+        cluster.run(waiting_programs.lead_on(ctx, desk))
+    assert len(cluster.batches(A)) == 1
+
+
+def test_a_batch_that_is_older_than_what_the_partition_keeps_is_settled() -> None:
+    cluster = Cluster()
+    view = opened(cluster)
+    batch = waiting(view)
+    for sequence in range(7):
+        view = view.extended((waiting(view, "w", sequence),))
+    assert Followed(view.base, view.tail).settles(view.state, batch)

@@ -110,6 +110,10 @@ class Followed:
         if record.kind != "data":
             return marker_is_there(state, record.producer_id, record.producer_epoch)
         verdict = check_batch(state, _draft_of(waiting))
+        entry = state.producers.get(record.producer_id)
+        is_same_epoch = entry is not None and entry.producer_epoch == record.producer_epoch
+        if entry is not None and is_same_epoch and 0 <= record.base_sequence <= entry.last_sequence:
+            return True
         # Each later state repeats these. A gap may close, because the batch before may wait, too.
         final = InvalidProducerEpochError | UnknownTopicOrPartitionError
         return isinstance(verdict, Duplicate) or (isinstance(verdict, Refuse) and isinstance(verdict.error, final))

@@ -34,7 +34,7 @@ from txlog.core.records import (
     TransactionMetadata,
 )
 from txlog.core.schema import OWN_COLUMNS
-from txlog.errors import InvalidRequestError, MissingObjectError
+from txlog.errors import CorruptRecordError, InvalidRequestError, MissingObjectError
 from txlog.maintenance.erase import condition_of
 from txlog.maintenance.partition_loop import refuse_own
 from txlog.maintenance.vacuum import vacuum
@@ -147,6 +147,8 @@ class _Look:
             data = self._store.get(path)
             if data is None:
                 raise MissingObjectError(path)
+            if f"/{names.WAITING_FOLDER}" in path and not _is_whole(path, data):
+                return 0  # no reader needs it, and a vacuum deletes it
             payloads = [part.payload for part in self._parts(path, data)]
             if path.endswith(".batch") and path.startswith(f"{self._topic}/"):
                 payloads += [payload for _, payload in decode_records(data, path)]
@@ -284,6 +286,14 @@ def _walk(store: ObjectStore, folder: str) -> Iterator[str]:
             yield from _walk(store, folder + name)
         else:
             yield folder + name
+
+
+def _is_whole(path: str, data: bytes) -> bool:
+    try:
+        decode_records(data, path)
+    except CorruptRecordError:
+        return False
+    return True
 
 
 def _names_files(path: str) -> bool:

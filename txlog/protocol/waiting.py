@@ -22,7 +22,7 @@ from txlog.core.records import CommitRecord
 from txlog.core.state import replay
 from txlog.errors import CorruptLogError, InvalidRequestError, TxlogError
 from txlog.protocol.context import LOOK_AGE_MS, Context, Mark, PartitionView
-from txlog.protocol.load import read_slot, refresh, trim_to
+from txlog.protocol.load import prove, read_slot, refresh, trim_to
 from txlog.protocol.requests import many
 from txlog.protocol.slot_record import check_owner_of_files, create_slot, encode_combined
 
@@ -161,17 +161,23 @@ def look_on(desk: Desk) -> Program[None]:
 def lead_on(ctx: Context, desk: Desk) -> Program[None]:
     """Append what the looks find, until nothing waits or another process leads."""
     while desk.is_open:
-        ready = desk.ready[:]
+        ready, won = desk.ready[:], None
         del desk.ready[: len(ready)]
-        if not ready:
-            desk.is_open = desk.idle_looks < IDLE_LOOKS
+        asked_at = yield ReadClocks()
+        if ready:
+            # An append after a record that no longer exists would leave a hole (W47).
+            view = (yield from prove(ctx, desk.view)) if desk.view.needs_proof(asked_at) else desk.view
+            view, won = yield from append_waiting(ctx, view, ready)
+            desk.ready[:0] = _left(view, ready)
+            desk.view = _trimmed(view)
+        if won is None:
+            # What is left may be refused for as long as no other record comes.
+            if desk.idle_looks >= IDLE_LOOKS:
+                desk.is_open = False
             yield Sleep(max(desk.pace_ms // 8, 1))
             continue
-        asked_at = yield ReadClocks()
-        view, won = yield from append_waiting(ctx, desk.view, ready)
-        desk.is_open = won is not False or not is_shared(view)
-        desk.ready[:0] = _left(view, ready)
-        desk.view = _trimmed(view)
+        if not won and is_shared(desk.view):
+            desk.is_open = False
         desk.pace_ms = min(max((yield ReadClocks()).ms_since(asked_at), 1), 2 * MAX_PAUSE_MS)
         # Others follow by name. If records came as fast as requests, they would never reach the newest one.
         yield Sleep(desk.pace_ms)

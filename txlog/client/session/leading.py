@@ -45,8 +45,15 @@ class Leaders:
                 return
             desk = self._desks[tp] = Desk(view, pace_ms=pace_ms)
         lookers = min(1 + pace_ms // _LOOK_MS, _MAX_LOOKERS)
-        for program in (lead_on(ctx, desk), *(look_on(desk) for _ in range(lookers))):
-            threading.Thread(target=self._work, args=(desk, program), name=f"txlog-leads-{tp}", daemon=True).start()
+        try:
+            for program in (*(look_on(desk) for _ in range(lookers)), lead_on(ctx, desk)):
+                threading.Thread(target=self._work, args=(desk, program), name=f"txlog-leads-{tp}", daemon=True).start()
+        except BaseException as error:
+            desk.is_open = False
+            if not isinstance(error, Exception):
+                raise
+            # No more threads: the append that led holds, and another process leads next.
+            log(_LOG, logging.DEBUG, "leading_ended", "leading in %s did not begin: %s", tp, error)
 
     def close(self) -> None:
         """Let all threads end. They finish what they are about to append."""
@@ -64,3 +71,6 @@ class Leaders:
             log(_LOG, logging.DEBUG, "leading_ended", text, desk.view.topic_partition, error, exc_info=True)
         finally:
             desk.is_open = False
+            with self._lock:
+                if self._desks.get(desk.view.topic_partition) is desk:
+                    del self._desks[desk.view.topic_partition]

@@ -311,6 +311,7 @@ class Coordinator:
         unsure = in_doubt and (self._resumed_in_doubt or not self._is_told)
         watch = metrics.TransactionEnd("commit" if commit else "abort")
         is_first = self._one is None
+        is_repeated = not is_first
         if is_first and commit:
             self._one = self._in_one_phase(parts, version, in_doubt)
         was_one = self._one is not None
@@ -353,13 +354,22 @@ class Coordinator:
             watch.done("unknown")
             raise
         except TxlogError as error:
-            # A refusal of a commit in one phase is about all of its tries (W64).
-            self.in_doubt, self._one = in_doubt and not was_one, None
+            # Only these are about all tries of a commit in one phase (W64).
+            is_final = isinstance(error, InvalidProducerEpochError | UnknownTopicOrPartitionError | FencedError)
+            may_land = was_one and (is_repeated or not commit) and not is_final
+            self.in_doubt = in_doubt and not was_one
+            self._one = self._one if may_land else None
             self.note_lost(error)
             if isinstance(error, UnknownTopicOrPartitionError):
                 for part in parts:
                     self.session.runtime.forget_topic(part.topic)
-            watch.done("failed")
+            watch.done("unknown" if may_land else "failed")
+            if may_land and commit:
+                raise OutcomeUnknownError(
+                    f"{self.session.who}: an earlier try of its commit may have landed, and this one met "
+                    f"{type(error).__name__}: {error.problem}. "
+                    "hint: call commit_transaction() again, or abort_transaction(), which tells what won"
+                ) from error
             if self.in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
                     f"{self.session.who}: an earlier try of its commit may have taken effect, this one met "
